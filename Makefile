@@ -1,0 +1,51 @@
+# Every target sets up .venv by itself, and only when pyproject.toml or a lock file changed.
+PYTHON ?= python3
+HOST =
+PORT =
+QUICK =
+
+BIN := .venv/bin
+# The lock is complete, so pip need not resolve. That also leaves out the GPU library XGBoost would bring along.
+INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps
+
+.PHONY: help run test lint bench demo clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-6s %s\n", $$1, $$2}' Makefile
+
+run: .venv/ready  ## start the service on http://127.0.0.1:8000 (HOST=, PORT=)
+	@exec $(BIN)/undercurrent serve $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT))
+
+test: lint  ## lint, then all tests
+	$(BIN)/pytest -q
+
+lint: .venv/ready  ## style, types and layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: .venv/ready-bench  ## speed beside other libraries, as ratios (QUICK=1 for a minute's run)
+	$(BIN)/python -m benchmarks.policy $(if $(QUICK),--quick)
+
+demo: .venv/ready  ## the paper's policy on simulated customers
+	$(BIN)/undercurrent-sim replay --preset paper-complex --rounds 5000 --seeds 1951-1952
+
+clean:  ## remove .venv and every cache
+	rm -rf .venv build dist *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/ready: pyproject.toml requirements.lock
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not installed; Undercurrent needs Python 3.11 or newer."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Undercurrent needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Name another, e.g. PYTHON=python3.12."; exit 1; }
+	@echo "Setting up .venv (the first time takes a minute) ..."
+	@test -x $(BIN)/undercurrent || $(PYTHON) -m venv --clear .venv
+	@$(INSTALL) -r requirements.lock
+	@$(INSTALL) --no-build-isolation -e .
+	@touch $@
+
+.venv/ready-bench: .venv/ready requirements-bench.lock
+	@echo "Installing the libraries to compare with (contextualbandits is compiled: it takes a minute and a C++ compiler) ..."
+	@$(INSTALL) -r requirements-bench.lock
+	@touch $@

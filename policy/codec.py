@@ -1,0 +1,100 @@
+"""State ↔ bytes: an open, versioned, checksummed format, readable without this library.
+
+    8 bytes  "UCSTATE" and a newline
+    4 bytes  length n of the header, little-endian
+    n bytes  header: JSON with `schema`, the plain fields, and for each array its dtype and shape, in file order
+    …        the arrays, C order, little-endian, one after the other
+   32 bytes  SHA-256 of all that precedes
+"""
+
+import hashlib
+import json
+import math
+import struct
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from policy.errors import CodecError
+from policy.history import History
+from policy.hmm import HmmParameters
+from policy.kernels import Statistics
+from policy.staged import State
+
+__all__ = ["SCHEMA", "decode", "encode"]
+
+SCHEMA = 1
+_MAGIC = b"UCSTATE\n"
+_PLAIN = ("round", "next_estimation", "model_version", "arrived", "folded", "rebuild")
+
+
+def encode(state: State) -> bytes:
+    """The state as bytes; equal states give equal bytes."""
+    history, rounds = state.history, state.round
+    arrays: dict[str, npt.NDArray[Any]] = {"belief": state.belief}
+    arrays |= {f"statistics.{name}": a for name, a in state.statistics._asdict().items()}
+    if state.hmm is not None:
+        arrays |= {f"hmm.{name}": a for name, a in state.hmm._asdict().items()}
+    arrays |= {f"history.{name}": a[:rounds] for name, a in history.contexts._asdict().items()}
+    arrived = history.arrivals_in_order(state.arrived)
+    arrays |= {
+        "history.actions": history.actions[:rounds],
+        "history.beliefs": history.beliefs[:rounds],
+        "history.arrivals": arrived,
+        "history.rewards": history.rewards[arrived],
+    }
+    parts = {name: np.ascontiguousarray(a, a.dtype.newbyteorder("<")) for name, a in arrays.items()}
+    header = json.dumps(
+        {
+            "schema": SCHEMA,
+            **{name: getattr(state, name) for name in _PLAIN},
+            "arrays": [[name, a.dtype.str, list(a.shape)] for name, a in parts.items()],
+        },
+        separators=(",", ":"),
+    ).encode()
+    body = b"".join(
+        [_MAGIC, struct.pack("<I", len(header)), header, *(a.tobytes() for a in parts.values())]
+    )
+    return body + hashlib.sha256(body).digest()
+
+
+def decode(data: bytes) -> State:
+    """The state that `encode` wrote; a CodecError says what is wrong with anything else."""
+    header, arrays = _unpack(data)
+    try:
+        statistics = Statistics(*(arrays[f"statistics.{name}"] for name in Statistics._fields))
+        known = "hmm.transition" in arrays
+        parameters = HmmParameters(*(arrays[f"hmm.{n}"] for n in HmmParameters._fields)) if known else None
+        history = History.restored(
+            *(arrays[f"history.{n}"] for n in ("levels", "values", "symbols", "actions", "beliefs")),
+            arrivals=arrays["history.arrivals"],
+            rewards=arrays["history.rewards"],
+        )
+        fields = {name: header[name] for name in _PLAIN}
+        return State(
+            belief=arrays["belief"], hmm=parameters, statistics=statistics, history=history, **fields
+        )
+    except KeyError as missing:
+        raise CodecError("state", f"has no {missing.args[0]}", f"a state of schema {SCHEMA}") from None
+
+
+def _unpack(data: bytes) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+    if len(data) < len(_MAGIC) + 36 or not data.startswith(_MAGIC):
+        raise CodecError("state", "not the bytes of a state", "what policy.encode wrote")
+    body, checksum = data[:-32], data[-32:]
+    if hashlib.sha256(body).digest() != checksum:
+        raise CodecError("state", "damaged: the checksum does not match", "the bytes as they were written")
+    start = len(_MAGIC) + 4
+    (length,) = struct.unpack_from("<I", body, len(_MAGIC))
+    header = json.loads(body[start : start + length])
+    if header["schema"] != SCHEMA:
+        raise CodecError("schema", f"{header['schema']}", f"{SCHEMA}, the version of this library")
+    offset = start + length
+    arrays = {}
+    for name, dtype, shape in header["arrays"]:
+        count = math.prod(shape)
+        native = np.dtype(dtype).newbyteorder("=")
+        arrays[name] = np.frombuffer(body, dtype, count, offset).reshape(shape).astype(native)
+        offset += count * native.itemsize
+    return header, arrays

@@ -1,0 +1,415 @@
+"""CampaignConfig and its parts: the declarative, validated, frozen description of a campaign.
+
+Only `name`, `actions` and `variables` are required; every default is filled in when the configuration is
+made, so what is stored and shown is complete. A mistake raises `ConfigError` with one problem per mistake.
+"""
+
+import math
+import secrets
+from itertools import pairwise
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from policy.errors import ConfigError, FieldProblem
+
+__all__ = [
+    "Beliefs",
+    "Bonus",
+    "CampaignConfig",
+    "Control",
+    "Features",
+    "GivenParameters",
+    "GrowthFactor",
+    "Rewards",
+    "Term",
+    "Variable",
+]
+
+MAX_SYMBOLS = 512
+MAX_DEFAULT_SYMBOLS = 64
+MAX_SEED = 2**53 - 1  # exact in every JSON reader
+INTERCEPT, ACTIONS = "intercept", "actions"
+
+Name = Annotated[str, Field(min_length=1, max_length=100)]
+Slug = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-z0-9]+(?:[-_][a-z0-9]+)*$")]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Probability = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+def _problem(field: str, message: str, allowed: str | None = None) -> PydanticCustomError:
+    """A mistake inside one part of the configuration; `field` is relative to that part."""
+    # Braces are pydantic's template marks; user text must never be read as one.
+    safe = message.replace("{", "(").replace("}", ")")
+    return PydanticCustomError("config", safe, {"field": field, "allowed": allowed})  # type: ignore[arg-type]
+
+
+def _duplicates(items: tuple[str, ...]) -> list[str]:
+    return sorted({item for item in items if items.count(item) > 1})
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Variable(_Part):
+    """One named context input: `levels`, or a number with `cuts` (and optional `levels` as labels), or `range`."""
+
+    name: Name
+    levels: tuple[str, ...] | None = None
+    cuts: tuple[Finite, ...] | None = None
+    range: tuple[Finite, Finite] | None = None
+
+    @field_validator("levels", mode="before")
+    @classmethod
+    def _levels_are_text(cls, levels: Any) -> Any:
+        """Whole numbers are accepted as level names: 1 and "1" are the same level."""
+        if isinstance(levels, list | tuple):
+            return tuple(str(x) if isinstance(x, int) and not isinstance(x, bool) else x for x in levels)
+        return levels
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if ":" in self.name or self.name in (INTERCEPT, ACTIONS):
+            raise _problem("name", f"{self.name!r} is reserved", 'no ":", not "intercept" or "actions"')
+        if (self.levels or self.cuts) and self.range is not None or not (self.levels or self.cuts or self.range):
+            raise _problem("", "needs exactly one kind", "levels | cuts (levels as labels) | range")
+        if self.levels is not None:
+            if len(self.levels) < 2 or len(self.levels) > MAX_SYMBOLS or "" in self.levels:
+                raise _problem("levels", "not a usable list of levels", f"2 to {MAX_SYMBOLS} non-empty names")
+            if repeated := _duplicates(self.levels):
+                raise _problem("levels", f"repeated: {', '.join(repeated)}", "distinct names")
+        if self.cuts is not None:
+            if any(low >= high for low, high in pairwise(self.cuts)):
+                raise _problem("cuts", "not increasing", "strictly increasing numbers")
+            if self.levels is not None and len(self.levels) != len(self.cuts) + 1:
+                raise _problem(
+                    "levels", f"{len(self.levels)} labels", f"{len(self.cuts) + 1}, one more than cuts"
+                )
+        if self.range is not None and not self.range[0] < self.range[1]:
+            raise _problem("range", f"{list(self.range)} is empty", "[low, high] with low < high")
+        return self
+
+    @property
+    def level_names(self) -> tuple[str, ...]:
+        """Names of the levels; empty for a `range` variable. Cut levels are "1", "2", … unless labelled."""
+        if self.levels is not None:
+            return self.levels
+        return tuple(str(i + 1) for i in range(len(self.cuts) + 1)) if self.cuts is not None else ()
+
+
+class Term(_Part):
+    """One block of the feature map (R10), written "age" or {"term": "actions:risk", "levels": [...]}."""
+
+    term: Name
+    levels: tuple[str, ...] | None = None
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _from_text(cls, value: Any, handler: ValidatorFunctionWrapHandler) -> "Term":
+        term: Term = handler({"term": value} if isinstance(value, str) else value)
+        return term
+
+    @model_serializer
+    def _to_text(self) -> str | dict[str, Any]:
+        return self.term if self.levels is None else {"term": self.term, "levels": list(self.levels)}
+
+    @property
+    def with_actions(self) -> bool:
+        return self.term == ACTIONS or self.term.startswith(ACTIONS + ":")
+
+    @property
+    def variable(self) -> str | None:
+        """The variable of a main effect or an interaction; None for `intercept` and `actions`."""
+        name = self.term.removeprefix(ACTIONS + ":")
+        return None if name in (INTERCEPT, ACTIONS) else name
+
+
+class Features(_Part):
+    shared: tuple[Term, ...] = ()
+    per_regime: tuple[Term, ...] = ()
+
+
+class Bonus(_Part):
+    """The confidence bonus: its form (bonus.py) and its scale C."""
+
+    form: Literal["complex", "simplified", "plain", "elliptical"] = "elliptical"
+    scale: Annotated[float, Field(ge=0.0)] = 0.6
+
+
+class GrowthFactor(_Part):
+    """Re-estimate when the round count has grown by `factor`."""
+
+    factor: Annotated[float, Field(gt=1.0, le=10.0)]
+
+
+Every = Annotated[
+    Annotated[int, Field(ge=1), Tag("rounds")] | Annotated[GrowthFactor, Tag("growth")],
+    Discriminator(lambda value: "growth" if isinstance(value, dict | GrowthFactor) else "rounds"),
+]
+
+
+class GivenParameters(_Part):
+    """HMM parameters known beforehand: transition H×H, emission H×X (R9), initial H."""
+
+    transition: tuple[tuple[Probability, ...], ...]
+    emission: tuple[tuple[Probability, ...], ...]
+    initial: tuple[Probability, ...]
+
+
+class Beliefs(_Part):
+    """How beliefs are estimated (R3–R5). `start_round`, `every` and `statistics` default by estimator."""
+
+    estimator: Literal["spectral", "em", "given", "none"] = "em"
+    parameters: GivenParameters | None = None
+    start_round: Annotated[int, Field(ge=4)] | None = None
+    every: Every | None = None
+    statistics: Literal["as_decided", "refiltered", "smoothed"] | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if (self.estimator == "given") != (self.parameters is not None):
+            raise _problem(
+                "parameters",
+                "needed by estimator 'given'" if self.parameters is None else "used only by estimator 'given'",
+                '{"estimator": "given", "parameters": {"transition", "emission", "initial"}}',
+            )
+        estimated = self.estimator in ("spectral", "em")
+        if not estimated and self.statistics not in (None, "as_decided"):
+            raise _problem(
+                "statistics", f"{self.statistics!r} needs an estimator that re-estimates", "as_decided"
+            )
+        # object.__setattr__: a frozen part may still complete itself while it is being made.
+        defaults: dict[str, Any] = {"statistics": "smoothed" if self.estimator == "em" else "as_decided"}
+        if estimated:
+            defaults["start_round"] = 250 if self.estimator == "em" else 1000
+            defaults["every"] = GrowthFactor(factor=1.1) if self.estimator == "em" else 37
+        for field, value in defaults.items():
+            if getattr(self, field) is None:
+                object.__setattr__(self, field, value)
+        return self
+
+
+class Rewards(_Part):
+    """What a reward may be, how long to wait for it, and what counts when none comes (R20)."""
+
+    range: tuple[Finite, Finite] | None = None
+    wait_seconds: Annotated[float, Field(gt=0.0)] | None = None
+    default: Finite | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.range is not None and not self.range[0] < self.range[1]:
+            raise _problem("range", f"{list(self.range)} is empty", "[low, high] with low < high")
+        if (self.wait_seconds is None) != (self.default is None):
+            missing = "default" if self.default is None else "wait_seconds"
+            raise _problem(missing, "missing", "wait_seconds and default together, or neither")
+        if self.range and self.default is not None and not self.range[0] <= self.default <= self.range[1]:
+            raise _problem("default", f"{self.default} is outside range", f"{list(self.range)}")
+        return self
+
+
+class Control(_Part):
+    """A share of decisions that ignores the model, to measure lift (R13)."""
+
+    share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    kind: Literal["uniform", "baseline"] = "uniform"
+
+
+class CampaignConfig(_Part):
+    """A campaign. `CampaignConfig(**fields)` and `model_validate` raise ConfigError, never pydantic's error."""
+
+    name: Slug
+    actions: Annotated[tuple[Name, ...], Field(min_length=2, max_length=64)]
+    variables: Annotated[tuple[Variable, ...], Field(max_length=64)]
+    signals: tuple[str, ...] | None = None
+    regimes: Annotated[int, Field(ge=1, le=8)] | None = None
+    features: Features | None = None
+    stage_length: Annotated[int, Field(ge=1, le=1_000_000)] = 37
+    ridge: Annotated[float, Field(gt=0.0)] = 1.0
+    bonus: Bonus = Bonus()
+    warm_start_rounds: Annotated[int, Field(ge=0, le=1_000_000)] = 250
+    beliefs: Beliefs = Beliefs()
+    rewards: Rewards = Rewards()
+    control: Control = Control()
+    propensity_floor: Probability = 0.0
+    seed: Annotated[int, Field(ge=0, le=MAX_SEED)] = Field(default_factory=lambda: secrets.randbits(53))
+
+    def __init__(self, /, **data: Any) -> None:
+        try:
+            super().__init__(**data)
+        except ValidationError as error:
+            raise ConfigError([_translated(detail) for detail in error.errors()]) from None
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        """Checks across parts, then the defaults that depend on other parts."""
+        if repeated := _duplicates(self.actions):
+            raise ConfigError([FieldProblem("actions", f"repeated: {', '.join(repeated)}", "distinct names")])
+        if repeated := _duplicates(tuple(v.name for v in self.variables)):
+            raise ConfigError([FieldProblem("variables", f"repeated: {', '.join(repeated)}", "distinct names")])
+        if self.propensity_floor * len(self.actions) > 1.0:
+            allowed = f"0 to 1/{len(self.actions)}"
+            raise ConfigError([FieldProblem("propensity_floor", f"{self.propensity_floor}", allowed)])
+        signals = self._checked_signals()
+        # The defaults come one after the other: regimes need signals, features need signals.
+        object.__setattr__(self, "signals", signals)
+        if self.regimes is None:
+            object.__setattr__(self, "regimes", 2 if signals else 1)
+        if self.features is None:
+            object.__setattr__(self, "features", self._default_features())
+        self._check_regimes()
+        self._check_features()
+        return self
+
+    def _checked_signals(self) -> tuple[str, ...]:
+        levelled = tuple(v.name for v in self.variables if v.level_names)
+        if self.signals is None:
+            if self.regimes == 1:
+                return ()
+            if self._symbols_of(levelled) > MAX_DEFAULT_SYMBOLS:
+                raise ConfigError(
+                    [
+                        FieldProblem(
+                            "signals",
+                            f"choose the variables that the regime influences: all of them together have"
+                            f" {self._symbols_of(levelled)} level combinations, the default takes at most"
+                            f" {MAX_DEFAULT_SYMBOLS}",
+                            list(levelled),
+                        )
+                    ]
+                )
+            return levelled
+        problems = [
+            FieldProblem(f"signals[{i}]", f"{name!r} is not a variable with levels or cuts", list(levelled))
+            for i, name in enumerate(self.signals)
+            if name not in levelled
+        ]
+        if repeated := _duplicates(self.signals):
+            problems.append(FieldProblem("signals", f"repeated: {', '.join(repeated)}", "distinct names"))
+        if not problems and self._symbols_of(self.signals) > MAX_SYMBOLS:
+            count = self._symbols_of(self.signals)
+            problems.append(
+                FieldProblem("signals", f"{count} level combinations", f"at most {MAX_SYMBOLS}: fewer signals")
+            )
+        if problems:
+            raise ConfigError(problems)
+        return self.signals
+
+    def _symbols_of(self, names: tuple[str, ...]) -> int:
+        return math.prod(len(v.level_names) for v in self.variables if v.name in names)
+
+    def _default_features(self) -> Features:
+        """R10: main effects and actions:<non-signal> shared; intercept, actions, actions:<signal> per regime."""
+        names = [v.name for v in self.variables]
+        signals = self.signals or ()
+        shared = names + [f"{ACTIONS}:{n}" for n in names if n not in signals]
+        per_regime = [INTERCEPT, ACTIONS] + [f"{ACTIONS}:{n}" for n in names if n in signals]
+        return Features.model_validate({"shared": shared, "per_regime": per_regime})
+
+    def _check_regimes(self) -> None:
+        regimes, symbols, given = self.regimes or 1, self.symbols, self.beliefs.parameters
+        if regimes > 1 and self.beliefs.estimator != "none" and regimes > symbols:
+            message = f"{regimes} regimes need at least as many symbols; the signals have {symbols}"
+            raise ConfigError([FieldProblem("regimes", message, f"1 to {symbols}, or more signals")])
+        if given is None:
+            return
+        where = "beliefs.parameters"
+        rows: list[tuple[str, tuple[float, ...], int]] = [(f"{where}.initial", given.initial, regimes)]
+        for field, matrix, width in (
+            ("transition", given.transition, regimes),
+            ("emission", given.emission, symbols),
+        ):
+            if len(matrix) != regimes:
+                message = f"{len(matrix)} rows"
+                raise ConfigError([FieldProblem(f"{where}.{field}", message, f"{regimes} rows, one per regime")])
+            rows += [(f"{where}.{field}[{i}]", row, width) for i, row in enumerate(matrix)]
+        problems = [
+            FieldProblem(field, f"{len(row)} numbers summing to {sum(row):g}", f"{width} numbers summing to 1")
+            for field, row, width in rows
+            if len(row) != width or abs(sum(row) - 1.0) > 1e-6
+        ]
+        if problems:
+            raise ConfigError(problems)
+
+    def _check_features(self) -> None:
+        features = self.features
+        assert features is not None  # filled in just before
+        levels_of = {v.name: v.level_names for v in self.variables}
+        allowed = [INTERCEPT, ACTIONS, *levels_of, *(f"{ACTIONS}:{name}" for name in levels_of)]
+        problems: list[FieldProblem] = []
+        seen: set[tuple[str, str | None]] = set()
+        for part, terms in (("shared", features.shared), ("per_regime", features.per_regime)):
+            for i, term in enumerate(terms):
+                field = f"features.{part}[{i}]"
+                if term.term not in allowed:
+                    problems.append(FieldProblem(field, f"unknown term {term.term!r}", allowed))
+                    continue
+                names = levels_of.get(term.variable or "", ())
+                if term.levels is not None and (
+                    not term.levels or set(term.levels) - set(names) or _duplicates(term.levels)
+                ):
+                    message = f"levels {list(term.levels)} of {term.term!r}"
+                    problems.append(FieldProblem(field, message, list(names) or "no levels for this term"))
+                kept = {(term.term, level) for level in (term.levels or names or (None,))}
+                if kept & seen:
+                    problems.append(FieldProblem(field, f"{term.term!r} is listed twice", "each column once"))
+                seen |= kept
+        if not problems and not any(t.with_actions for t in (*features.shared, *features.per_regime)):
+            problems.append(FieldProblem("features", "no term depends on the action", allowed))
+        if problems:
+            raise ConfigError(problems)
+
+    @property
+    def symbols(self) -> int:
+        """X, the number of symbols the HMM can emit."""
+        return self._symbols_of(self.signals or ())
+
+
+_SECTIONS: dict[str, type[BaseModel]] = {
+    "variables": Variable,
+    "features": Features,
+    "bonus": Bonus,
+    "beliefs": Beliefs,
+    "rewards": Rewards,
+    "control": Control,
+}
+
+
+def _translated(detail: ErrorDetails) -> FieldProblem:
+    """Pydantic's error as ours: a dotted field name, one sentence, what is allowed."""
+    context = detail.get("ctx", {})
+    location = [*detail["loc"], *([context["field"]] if context.get("field") else [])]
+    # Union tags and validators ("function-wrap[…]") are pydantic's names, not the user's.
+    parts = [p for p in location if not (isinstance(p, str) and (p in ("rounds", "growth") or "[" in p))]
+    field = ""
+    for part in parts:
+        field += f"[{part}]" if isinstance(part, int) else f".{part}" if field else str(part)
+    allowed: Any = context.get("allowed")
+    if detail["type"] == "extra_forbidden":
+        section = _SECTIONS.get(str(parts[0]), CampaignConfig) if len(parts) > 1 else CampaignConfig
+        return FieldProblem(field, "unknown field", list(section.model_fields))
+    if detail["type"] == "missing":
+        return FieldProblem(field, "is required", None)
+    if detail["type"] == "string_pattern_mismatch":
+        return FieldProblem(field, f"{detail['input']!r} is not a slug", "a-z, 0-9 and single - or _ between")
+    if allowed is None:
+        bounds = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+        allowed = " and ".join(f"{sign} {context[key]}" for key, sign in bounds.items() if key in context)
+        lengths = [f"{word.replace('_', ' ')} {context[word]}" for word in ("min_length", "max_length") if word in context]
+        allowed = allowed or context.get("expected") or context.get("pattern") or ", ".join(lengths) or None
+    given = detail["input"] if isinstance(detail["input"], str | int | float | bool | None) else None
+    message = detail["msg"] if given is None else f"{detail['msg']}, not {given!r}"
+    return FieldProblem(field, message, allowed)

@@ -1,0 +1,132 @@
+"""Baum–Welch, started from the spectral estimate, the previous one and a few random ones; the likeliest is kept.
+
+The initial law stays fixed: one sequence says almost nothing about its first regime.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from policy import kernels, spectral
+from policy.errors import ArgumentError
+from policy.hmm import HmmParameters, checked_symbols
+
+__all__ = ["EmFit", "estimate", "fit"]
+
+FloatArray = npt.NDArray[np.float64]
+
+RANDOM_STARTS = 4  # EM from one random start often ends in a poor optimum (PERF-NOTES.md)
+TRIAL_ITERATIONS = 10  # for every start, before the likeliest goes on
+ITERATIONS = 40
+TOLERANCE = 1e-7  # relative gain in log-likelihood below which iterating stops
+SMOOTHING = 0.1  # pseudo-counts a cell: keeps a symbol not seen yet possible
+
+
+class EmFit(NamedTuple):
+    """Fitted parameters, and the objective before each iteration and at the end (never falling)."""
+
+    parameters: HmmParameters
+    objective: tuple[float, ...]
+
+    @property
+    def iterations(self) -> int:
+        return len(self.objective) - 1
+
+
+def fit(
+    symbols: npt.ArrayLike,
+    start: HmmParameters,
+    iterations: int,
+    *,
+    smoothing: float = 0.0,
+    tolerance: float = 0.0,
+) -> EmFit:
+    """At most `iterations` of Baum–Welch from `start`.
+
+    `smoothing` is a Dirichlet pseudo-count added to each expected transition and emission count; the objective is
+    then the log-likelihood plus that prior's logarithm. It stops early when the gain falls below `tolerance`
+    (relative), or when rounding makes the objective fall: EM never does, so what is kept is the best seen.
+    """
+    if iterations < 0:
+        raise ArgumentError("iterations", f"{iterations}", "≥ 0")
+    if not (np.isfinite(smoothing) and smoothing >= 0.0):
+        raise ArgumentError("smoothing", f"{smoothing}", "a number ≥ 0")
+    observed = checked_symbols(symbols, start.emission.shape[1])
+    beliefs = np.empty((observed.size, start.initial.size))
+    transitions, emissions = np.empty_like(start.transition), np.empty_like(start.emission)
+    current, best = start, start
+    trace: list[float] = []
+    for iteration in range(iterations + 1):
+        value = float(kernels.forward_backward(*current, observed, beliefs, transitions, emissions))
+        if smoothing > 0.0:
+            with np.errstate(divide="ignore"):
+                value += smoothing * float(np.log(current.transition).sum() + np.log(current.emission).sum())
+        if trace and not value >= trace[-1]:
+            break
+        best = current
+        gain = value - trace[-1] if trace else np.inf
+        trace.append(value)
+        if iteration == iterations or gain <= tolerance * abs(value):
+            break
+        current = HmmParameters(
+            _normalised(transitions + smoothing, current.transition),
+            _normalised(emissions + smoothing, current.emission),
+            start.initial,
+        )
+    return EmFit(best, tuple(trace))
+
+
+def _normalised(counts: FloatArray, fallback: FloatArray) -> FloatArray:
+    """Rows divided by their sums; a regime that was never visited keeps what it had."""
+    totals = counts.sum(axis=1, keepdims=True)
+    return np.where(totals > 0.0, counts / np.where(totals > 0.0, totals, 1.0), fallback)
+
+
+def estimate(
+    symbols: npt.ArrayLike, regimes: int, count: int, seed: int, previous: HmmParameters | None = None
+) -> HmmParameters | spectral.NotEstimable:
+    """The likeliest EM fit over several starts; needs at least as many symbols as there are regimes to tell apart."""
+    observed = checked_symbols(symbols, count)
+    seen = observed[observed >= 0]
+    if np.unique(seen).size < regimes:
+        return spectral.NotEstimable(f"fewer than {regimes} different symbols so far")
+    box_c = spectral.estimate(observed, regimes, count, seed)
+    starts = [box_c] if isinstance(box_c, HmmParameters) else []
+    if previous is not None:
+        starts.append(previous)
+    starts += [
+        _random_start(seen, regimes, count, seed, observed.size * RANDOM_STARTS + i)
+        for i in range(RANDOM_STARTS)
+    ]
+    trials = [
+        fit(observed, _opened(start), TRIAL_ITERATIONS, smoothing=SMOOTHING, tolerance=TOLERANCE)
+        for start in starts
+    ]
+    likeliest = max(trials, key=lambda trial: trial.objective[-1])
+    return fit(
+        observed, likeliest.parameters, ITERATIONS, smoothing=SMOOTHING, tolerance=TOLERANCE
+    ).parameters
+
+
+def _opened(start: HmmParameters) -> HmmParameters:
+    """A probability of 0 is absorbing under EM; mix every row with a little of the uniform law."""
+    return HmmParameters(
+        0.999 * start.transition + 0.001 / start.transition.shape[1],
+        0.999 * start.emission + 0.001 / start.emission.shape[1],
+        start.initial,
+    )
+
+
+def _random_start(
+    seen: npt.NDArray[np.int16], regimes: int, count: int, seed: int, counter: int
+) -> HmmParameters:
+    """Persistent regimes whose emissions scatter around the symbols' frequencies."""
+    generator = spectral.random_stream(seed, kernels.EM_DRAW, counter)
+    frequencies = np.bincount(seen, minlength=count) + 0.5
+    emission = generator.dirichlet(np.ones(count), regimes) * frequencies
+    transition = np.full((regimes, regimes), 0.2 / max(regimes - 1, 1))
+    np.fill_diagonal(transition, 0.8 if regimes > 1 else 1.0)
+    return HmmParameters(
+        transition, emission / emission.sum(axis=1, keepdims=True), np.full(regimes, 1.0 / regimes)
+    )

@@ -1,0 +1,67 @@
+"""The policy's own errors. Each says which field, what was wrong and what is allowed.
+
+PolicyError
+├── ConfigError      a campaign's configuration cannot be used
+├── ContextError     a context does not fit the campaign's variables
+├── RewardError      a reward is not a number, out of range, for an unknown round, or the second for its round
+├── ArgumentError    an array or number handed to a kernel has the wrong shape or value
+└── CodecError       bytes are not a state of this version, or are damaged
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+__all__ = [
+    "ArgumentError",
+    "CodecError",
+    "ConfigError",
+    "ContextError",
+    "FieldProblem",
+    "PolicyError",
+    "RewardError",
+]
+
+
+class FieldProblem(NamedTuple):
+    """One mistake: the field's dotted name, what was wrong, and what is allowed."""
+
+    field: str
+    message: str
+    allowed: Any = None
+
+    def __str__(self) -> str:
+        text = f"{self.field}: {self.message}"
+        return text if self.allowed is None else f"{text} (allowed: {self.allowed})"
+
+
+class PolicyError(Exception):
+    """Base of all errors that the policy raises on purpose."""
+
+    def __init__(self, problems: Sequence[FieldProblem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("; ".join(str(problem) for problem in self.problems))
+
+
+class ConfigError(PolicyError):
+    """A campaign's configuration cannot be used; one problem per mistake."""
+
+
+class ContextError(PolicyError):
+    """A context, an exclusion or a subject does not fit the campaign; one problem per variable."""
+
+
+class _SingleProblem(PolicyError):
+    def __init__(self, field: str, message: str, allowed: Any = None) -> None:
+        super().__init__([FieldProblem(field, message, allowed)])
+
+
+class RewardError(_SingleProblem):
+    """A reward cannot be taken; nothing was changed."""
+
+
+class ArgumentError(_SingleProblem):
+    """An array or a number handed to the library has the wrong shape or value."""
+
+
+class CodecError(_SingleProblem):
+    """Bytes are not a state of this version, or are damaged."""

@@ -1,0 +1,271 @@
+"""FeatureMap: a context becomes level indices, and with a belief and an action the active columns of z(b, a, x).
+
+Columns (R10): the shared terms in their order, then, regime by regime, the per-regime terms in theirs; inside a
+term with actions, action by action, levels fastest. z = b ⊗ φ is the case where every term is per regime.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from policy import kernels
+from policy.config import INTERCEPT, CampaignConfig, Term, Variable
+from policy.errors import ArgumentError, ConfigError, ContextError, FieldProblem
+
+__all__ = ["Contexts", "FeatureMap", "feature_map"]
+
+MAX_COLUMNS = 1024
+FloatArray = npt.NDArray[np.float64]
+SmallInts = npt.NDArray[np.int16]
+Encoder = Callable[[Any], Any]
+
+
+_NO_NUMBERS = np.empty((1, 0))
+
+
+class Contexts(NamedTuple):
+    """Encoded contexts, one row each: level indices, scaled numbers of the `range` variables, HMM symbols."""
+
+    levels: SmallInts
+    values: FloatArray
+    symbols: SmallInts
+
+
+class FeatureMap:
+    """z(b, a, x) of one campaign, as tables for the kernels and in words for people."""
+
+    def __init__(self, config: CampaignConfig) -> None:
+        features = config.features
+        assert features is not None and config.regimes is not None and config.signals is not None
+        self.actions, self.regimes, self.symbols = config.actions, config.regimes, config.symbols
+        self.variables = config.variables
+        self._numbers = [v.name for v in config.variables if v.range is not None]
+        # R9: symbols are row-major over the signals, the last one fastest.
+        sizes = {v.name: len(v.level_names) for v in config.variables}
+        strides = dict.fromkeys(sizes, 0)
+        stride = 1
+        for name in reversed(config.signals):
+            strides[name] = stride
+            stride *= sizes[name]
+        self._encoders = [(v.name, v.range is not None, _encoder(v), strides[v.name]) for v in config.variables]
+
+        rows: list[list[int]] = []
+        positions: list[int] = []
+        shared = self._tabulate(features.shared, False, rows, positions)
+        per_regime = self._tabulate(features.per_regime, True, rows, positions)
+        self.column_names = shared + [
+            f"{name} | regime {h + 1}" if self.regimes > 1 else name
+            for h in range(self.regimes)
+            for name in per_regime
+        ]
+        self.dimension = len(self.column_names)
+        if self.dimension > MAX_COLUMNS:
+            message = f"the feature map has {self.dimension} columns"
+            allowed = f"at most {MAX_COLUMNS}: fewer terms, levels, actions or per_regime terms"
+            raise ConfigError([FieldProblem("features", message, allowed)])
+        plan = kernels.Plan(
+            np.array(rows, np.int64),
+            np.array([*positions, 0], np.int64),
+            np.array([self.regimes, len(self.actions), len(shared), len(per_regime)], np.int64),
+            np.zeros((self.dimension, self.dimension)),
+        )
+        self.plan = plan._replace(null=self._null_projector(plan))
+
+    def _tabulate(
+        self, terms: Sequence[Term], per_regime: bool, rows: list[list[int]], positions: list[int]
+    ) -> list[str]:
+        """Append the terms' rows of Plan.terms and their level maps; return the columns' names."""
+        index = {v.name: i for i, v in enumerate(self.variables)}
+        names: list[str] = []
+        for term in terms:
+            place = index.get(term.variable or "", -1)
+            number = self._numbers.index(term.variable) if term.variable in self._numbers else -1
+            levels = self.variables[place].level_names if place >= 0 else ()
+            kept = [x for x in levels if term.levels is None or x in term.levels]
+            effects = [f"{term.variable}={x}" for x in kept] or [term.variable or ""]
+            rows.append(
+                [place, number, len(names), len(effects), term.with_actions, per_regime, len(positions)]
+            )
+            positions += [kept.index(x) if x in kept else -1 for x in levels] or [0]
+            if term.with_actions:
+                names += [f"{a} × {effect}" if effect else a for a in self.actions[1:] for effect in effects]
+            else:
+                names += [effect or INTERCEPT for effect in effects]
+        return names
+
+    def _null_projector(self, plan: kernels.Plan) -> FloatArray:
+        """The projector on the directions orthogonal to every z(b, a, x); see kernels._factor.
+
+        z is additive over variables, affine in each number and in b, so all z are spanned by those that move one
+        variable at a time from a reference context, at each action and each vertex of the simplex.
+        """
+        moves: list[tuple[int, int, float]] = [(-1, 0, 0.0)]
+        for place, variable in enumerate(self.variables):
+            if variable.range is not None:
+                moves.append((self._numbers.index(variable.name), 0, 1.0))
+            else:
+                moves += [(place, level, 0.0) for level in range(1, len(variable.level_names))]
+        per_point = len(moves)
+        levels = np.zeros((per_point, len(self.variables)), np.int16)
+        values = np.zeros((per_point, len(self._numbers)))
+        for i, (place, level, value) in enumerate(moves):
+            if value:
+                values[i, place] = value
+            elif place >= 0:
+                levels[i, place] = level
+        gram = np.zeros((self.dimension, self.dimension))
+        for vertex in np.eye(self.regimes):
+            beliefs = np.tile(vertex, (per_point, 1))
+            for action in range(len(self.actions)):
+                taken = np.full(per_point, action, np.int16)
+                kernels.span_gram(plan, levels, values, taken, beliefs, gram)
+        eigenvalues, vectors = np.linalg.eigh(gram)
+        null = vectors[:, eigenvalues < 1e-9 * eigenvalues[-1]]
+        projector: FloatArray = null @ null.T
+        return projector
+
+    def encode(self, contexts: Sequence[Mapping[str, Any]]) -> Contexts:
+        """Check and encode a list of contexts; a ContextError names every variable that is wrong."""
+        rows = [self._encoded(context) for context in contexts]
+        if None in rows:
+            raise ContextError(
+                [
+                    problem
+                    for i, (row, context) in enumerate(zip(rows, contexts, strict=True))
+                    if row is None
+                    for problem in self._problems(context, f"items[{i}].context")
+                ]
+            )
+        count = len(rows)
+        codes = np.array([row[0] for row in rows if row], np.int16).reshape(count, len(self.variables) + 1)
+        values = np.array([row[1] for row in rows if row], np.float64).reshape(count, len(self._numbers))
+        return Contexts(np.ascontiguousarray(codes[:, :-1]), values, np.ascontiguousarray(codes[:, -1]))
+
+    def encode_one(self, context: Mapping[str, Any]) -> Contexts:
+        """One context as a table of one row."""
+        row = self._encoded(context)
+        if row is None:
+            raise ContextError(self._problems(context, "context"))
+        codes = np.array((row[0],), np.int16)  # one row: its slices are contiguous
+        values = np.array((row[1],)) if row[1] else _NO_NUMBERS
+        return Contexts(codes[:, :-1], values, codes[:, -1])
+
+    def _encoded(self, context: Mapping[str, Any]) -> tuple[list[int], list[float]] | None:
+        """Level indices with the symbol at their end, and scaled numbers; None if anything is wrong."""
+        codes: list[int] = []
+        numbers: list[float] = []
+        symbol = 0
+        try:
+            for name, is_number, encoder, stride in self._encoders:
+                code = encoder(context[name])
+                if is_number:
+                    numbers.append(code)
+                    code = 0
+                codes.append(code)
+                symbol += stride * code
+            if len(context) != len(codes):
+                return None
+        except (KeyError, TypeError, ValueError, OverflowError):
+            return None
+        codes.append(symbol)
+        return codes, numbers
+
+    def _problems(self, context: Any, field: str) -> list[FieldProblem]:
+        """What is wrong with a context, found slowly because it is rare."""
+        names = [v.name for v in self.variables]
+        if not isinstance(context, Mapping):
+            return [FieldProblem(field, f"not an object: {type(context).__name__}", names)]
+        problems = [FieldProblem(f"{field}.{name}", "unknown variable", names) for name in context if name not in names]
+        for variable, (name, _, encoder, _) in zip(self.variables, self._encoders, strict=True):
+            if name not in context:
+                problems.append(FieldProblem(f"{field}.{name}", "missing", _allowed(variable)))
+                continue
+            try:
+                encoder(context[name])
+            except (KeyError, TypeError, ValueError, OverflowError):
+                message = f"{context[name]!r:.60} is not allowed"
+                problems.append(FieldProblem(f"{field}.{name}", message, _allowed(variable)))
+        return problems
+
+    def columns(self, belief: FloatArray, action: int, contexts: Contexts, row: int = 0) -> tuple[Any, FloatArray]:
+        """The active (index, value) pairs of z(b, a, x) for one encoded context."""
+        belief = np.ascontiguousarray(belief, np.float64)
+        if belief.shape != (self.regimes,):
+            raise ArgumentError("belief", f"shape {belief.shape}", f"({self.regimes},)")
+        if not 0 <= action < len(self.actions):
+            raise ArgumentError("action", f"{action}", f"0 to {len(self.actions) - 1}")
+        limit = self.plan.terms.shape[0] * self.regimes
+        indices, weights = np.empty(limit, np.int64), np.empty(limit)
+        n = kernels.row_columns(
+            self.plan, contexts.levels[row], contexts.values[row], belief, action, indices, weights
+        )
+        return indices[:n], weights[:n]
+
+    def dense(self, belief: FloatArray, action: int, contexts: Contexts, row: int = 0) -> FloatArray:
+        """z(b, a, x) written out in full."""
+        indices, weights = self.columns(belief, action, contexts, row)
+        z = np.zeros(self.dimension)
+        z[indices] = weights
+        return z
+
+
+def feature_map(config: CampaignConfig) -> FeatureMap:
+    """The campaign's feature map; campaigns that differ only in other settings share one."""
+    key = config.model_dump_json(include={"actions", "variables", "signals", "regimes", "features"})
+    if key not in _FEATURE_MAPS:
+        if len(_FEATURE_MAPS) >= 256:  # forget the oldest; a map is a pure function of its key
+            _FEATURE_MAPS.pop(next(iter(_FEATURE_MAPS)))
+        _FEATURE_MAPS[key] = FeatureMap(config)
+    return _FEATURE_MAPS[key]
+
+
+_FEATURE_MAPS: dict[str, FeatureMap] = {}
+
+
+def _encoder(variable: Variable) -> Encoder:
+    """A function from a raw value to a level index or a scaled number; raises on anything not allowed."""
+    if variable.range is not None:
+        low, high = variable.range
+
+        def scale(value: Any) -> float:
+            number = _number(value)
+            if not low <= number <= high:
+                raise ValueError
+            return (number - low) / (high - low)
+
+        return scale
+    if variable.cuts is not None:
+        cuts = variable.cuts
+        # A value equal to a cut belongs to the lower level.
+        return lambda value: bisect_left(cuts, _number(value))
+    table: dict[Any, int] = {}
+    for i, name in enumerate(variable.level_names):
+        table[name] = i
+        if name.lstrip("-").isascii() and name.lstrip("-").isdigit() and str(int(name)) == name:
+            table[int(name)] = i  # 1 and "1" are the same level
+
+    def look_up(value: Any) -> int:
+        if value.__class__ is str or value.__class__ is int:  # True is not the level 1
+            return table[value]
+        raise TypeError
+
+    return look_up
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool | str | bytes):
+        raise TypeError
+    number = float(value)
+    if not isfinite(number):
+        raise ValueError
+    return number
+
+
+def _allowed(variable: Variable) -> Any:
+    if variable.range is not None:
+        return f"a number from {variable.range[0]:g} to {variable.range[1]:g}"
+    return "a finite number" if variable.cuts is not None else list(variable.level_names)

@@ -1,0 +1,117 @@
+"""History: the rounds played so far, column by column, shared between the states that grow from one another.
+
+Appending to the newest state costs O(1): older states simply see fewer rows. Appending to an older one copies first,
+so a state never changes under its owner.
+"""
+
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from policy.features import Contexts
+
+__all__ = ["History"]
+
+FloatArray = npt.NDArray[np.float64]
+SmallInts = npt.NDArray[np.int16]
+
+
+class History:
+    """Columns with spare room at the end; `rounds` and `arrived` say how far they are filled."""
+
+    __slots__ = ("_capacity", "_order", "actions", "arrived", "beliefs", "contexts", "rewards", "rounds")
+
+    contexts: Contexts
+    actions: SmallInts
+    beliefs: FloatArray  # of record: as decided, or as last recomputed (R4)
+    rewards: FloatArray  # NaN where none has arrived
+    rounds: int
+    arrived: int
+
+    def __init__(self, variables: int, numbers: int, regimes: int, capacity: int = 64) -> None:
+        self._capacity = capacity
+        self.contexts = Contexts(
+            np.empty((capacity, variables), np.int16), np.empty((capacity, numbers)), np.empty(capacity, np.int16)
+        )
+        self.actions = np.empty(capacity, np.int16)
+        self.beliefs = np.empty((capacity, regimes))
+        self.rewards = np.full(capacity, np.nan)
+        self._order = np.empty(capacity, np.int64)  # rows in the order their rewards arrived
+        self.rounds = 0
+        self.arrived = 0
+
+    def arrivals(self, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """The rows whose rewards arrived start-th … (stop-1)-th, in round order."""
+        return np.sort(self._order[start:stop])
+
+    def arrivals_in_order(self, arrived: int) -> npt.NDArray[np.int64]:
+        """The first rows whose rewards arrived, in the order of arrival."""
+        return self._order[:arrived]
+
+    @classmethod
+    def restored(
+        cls,
+        levels: SmallInts,
+        values: FloatArray,
+        symbols: SmallInts,
+        actions: SmallInts,
+        beliefs: FloatArray,
+        *,
+        arrivals: npt.NDArray[np.int64],
+        rewards: FloatArray,
+    ) -> Self:
+        """A history from its columns; `rewards` belong to the rows in `arrivals`."""
+        history = cls(levels.shape[1], values.shape[1], beliefs.shape[1], max(64, 2 * actions.size))
+        history.append(Contexts(levels, values, symbols), actions, beliefs)
+        for row, reward in zip(arrivals.tolist(), rewards.tolist(), strict=True):
+            history.add_reward(row, reward)
+        return history
+
+    def at(self, rounds: int, arrived: int) -> Self:
+        """This history if it ends exactly there, else a copy cut to that length."""
+        if rounds == self.rounds and arrived == self.arrived:
+            return self
+        return self._copy(rounds, arrived, self._capacity)
+
+    def copy(self, rounds: int, arrived: int) -> Self:
+        return self._copy(rounds, arrived, self._capacity)
+
+    def _copy(self, rounds: int, arrived: int, capacity: int) -> Self:
+        other = type(self)(
+            self.contexts.levels.shape[1], self.contexts.values.shape[1], self.beliefs.shape[1], capacity
+        )
+        for mine, copied in zip(self.contexts, other.contexts, strict=True):
+            copied[:rounds] = mine[:rounds]
+        other.actions[:rounds] = self.actions[:rounds]
+        other.beliefs[:rounds] = self.beliefs[:rounds]
+        other._order[:arrived] = self._order[:arrived]
+        rows = self._order[:arrived]
+        other.rewards[rows] = self.rewards[rows]
+        other.rounds, other.arrived = rounds, arrived
+        return other
+
+    def _grow(self, needed: int) -> None:
+        if needed > self._capacity:
+            larger = self._copy(self.rounds, self.arrived, max(needed, 2 * self._capacity))
+            for name in self.__slots__:
+                setattr(self, name, getattr(larger, name))
+
+    def append(self, contexts: Contexts, actions: SmallInts, beliefs: FloatArray) -> None:
+        start, stop = self.rounds, self.rounds + actions.size
+        self._grow(stop)
+        for column, rows in zip(self.contexts, contexts, strict=True):
+            column[start:stop] = rows
+        self.actions[start:stop] = actions
+        self.beliefs[start:stop] = beliefs
+        self.rounds = stop
+
+    def add_reward(self, row: int, reward: float) -> None:
+        self.rewards[row] = reward
+        self._order[self.arrived] = row
+        self.arrived += 1
+
+    def all_rewarded(self, start: int, stop: int) -> None:
+        """Rows start … stop-1, whose rewards stand in the column already, count as arrived in round order."""
+        self._order[start:stop] = np.arange(start, stop)
+        self.arrived = stop

@@ -1,0 +1,152 @@
+"""The hidden Markov model: parameters, filter, smoother, likelihood, sampling.
+
+Emission is H×X here and everywhere in the API (R9), the transpose of the paper's E. A missing symbol is -1: the
+filter only predicts there. Symbols the parameters think impossible are treated as missing by filter and smoother,
+and make the log-likelihood -inf.
+"""
+
+from typing import NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from policy import kernels
+from policy.errors import ArgumentError
+
+__all__ = [
+    "Beliefs",
+    "Expectations",
+    "HmmParameters",
+    "checked_symbols",
+    "expectations",
+    "filter_history",
+    "filter_step",
+    "sample",
+    "smooth_history",
+    "stationary_law",
+]
+
+FloatArray = npt.NDArray[np.float64]
+SmallInts = npt.NDArray[np.int16]
+
+
+class HmmParameters(NamedTuple):
+    """transition H×H (rows sum to 1), emission H×X (rows sum to 1), initial H."""
+
+    transition: FloatArray
+    emission: FloatArray
+    initial: FloatArray
+
+    @classmethod
+    def checked(cls, transition: npt.ArrayLike, emission: npt.ArrayLike, initial: npt.ArrayLike) -> Self:
+        """Parameters from anything array-like; an ArgumentError names the part that is not a law."""
+        parts = {"transition": transition, "emission": emission, "initial": initial}
+        arrays = {}
+        for field, value in parts.items():
+            try:
+                arrays[field] = np.ascontiguousarray(value, np.float64)
+            except (TypeError, ValueError):
+                raise ArgumentError(field, "not an array of numbers") from None
+        regimes = arrays["initial"].shape[0] if arrays["initial"].ndim == 1 else 0
+        symbols = arrays["emission"].shape[1] if arrays["emission"].ndim == 2 else 0
+        shapes = {"transition": (regimes, regimes), "emission": (regimes, symbols), "initial": (regimes,)}
+        for field, array in arrays.items():
+            if array.shape != shapes[field] or array.size == 0:
+                raise ArgumentError(field, f"shape {array.shape}", "transition H×H, emission H×X, initial H")
+            if not (np.isfinite(array).all() and (array >= 0).all()):
+                raise ArgumentError(field, "holds a negative or non-finite number", "probabilities")
+            if np.abs(array.sum(axis=-1) - 1.0).max() > 1e-6:
+                raise ArgumentError(field, "does not sum to 1", "rows that sum to 1")
+        return cls(**arrays)
+
+    def permuted(self, order: npt.NDArray[np.intp]) -> "HmmParameters":
+        """The same model with regime h renamed: the new h is the old order[h]."""
+        return HmmParameters(
+            np.ascontiguousarray(self.transition[np.ix_(order, order)]),
+            np.ascontiguousarray(self.emission[order]),
+            np.ascontiguousarray(self.initial[order]),
+        )
+
+
+class Beliefs(NamedTuple):
+    """beliefs T×H and the log-likelihood of the symbols."""
+
+    beliefs: FloatArray
+    log_likelihood: float
+
+
+class Expectations(NamedTuple):
+    """What the E-step needs: smoothed beliefs T×H, expected transitions H×H and emissions H×X."""
+
+    beliefs: FloatArray
+    transitions: FloatArray
+    emissions: FloatArray
+    log_likelihood: float
+
+
+def checked_symbols(symbols: npt.ArrayLike, count: int) -> SmallInts:
+    """Symbols as the kernels take them; every one in -1 (missing), 0 … count-1."""
+    array = np.asarray(symbols)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise ArgumentError("symbols", f"{array.dtype} of shape {array.shape}", "a list of whole numbers")
+    if array.size and (array.min() < -1 or array.max() >= count):
+        raise ArgumentError("symbols", f"{array.min()} to {array.max()}", f"-1 (missing) or 0 to {count - 1}")
+    return np.ascontiguousarray(array, np.int16)
+
+
+def filter_step(parameters: HmmParameters, belief: FloatArray, symbol: int, *, first: bool = False) -> FloatArray:
+    """One step of Bayes' rule (eqs. Bayes-est-1 if `first`, else Bayes-est-2); symbol -1 only predicts."""
+    if np.shape(belief) != parameters.initial.shape:
+        raise ArgumentError("belief", f"shape {np.shape(belief)}", f"{parameters.initial.shape}")
+    observed = checked_symbols([symbol], parameters.emission.shape[1])
+    out = np.empty((1, parameters.initial.size))
+    start = np.ascontiguousarray(belief, np.float64)
+    kernels.filter_path(parameters.transition, parameters.emission, start, first, observed, out)
+    return out[0]
+
+
+def filter_history(parameters: HmmParameters, symbols: npt.ArrayLike) -> Beliefs:
+    """P(h_t | x_1 … x_t) for every t, from the initial law."""
+    observed = checked_symbols(symbols, parameters.emission.shape[1])
+    beliefs = np.empty((observed.size, parameters.initial.size))
+    total = kernels.filter_path(
+        parameters.transition, parameters.emission, parameters.initial, True, observed, beliefs
+    )
+    return Beliefs(beliefs, float(total))
+
+
+def expectations(parameters: HmmParameters, symbols: npt.ArrayLike) -> Expectations:
+    """Forward–backward over the whole history."""
+    observed = checked_symbols(symbols, parameters.emission.shape[1])
+    beliefs = np.empty((observed.size, parameters.initial.size))
+    transitions, emissions = np.empty_like(parameters.transition), np.empty_like(parameters.emission)
+    total = kernels.forward_backward(*parameters, observed, beliefs, transitions, emissions)
+    return Expectations(beliefs, transitions, emissions, float(total))
+
+
+def smooth_history(parameters: HmmParameters, symbols: npt.ArrayLike) -> Beliefs:
+    """P(h_t | x_1 … x_T) for every t."""
+    result = expectations(parameters, symbols)
+    return Beliefs(result.beliefs, result.log_likelihood)
+
+
+def sample(
+    parameters: HmmParameters, count: int, generator: np.random.Generator
+) -> tuple[SmallInts, SmallInts]:
+    """Regimes and symbols of `count` steps."""
+    if count < 0:
+        raise ArgumentError("count", f"{count}", "≥ 0")
+    # Two uniforms a step, turned into draws by inverting cumulative laws.
+    uniforms = generator.random((count, 2))
+    regimes, symbols = np.empty(count, np.int16), np.empty(count, np.int16)
+    kernels.sample_path(*parameters, uniforms, regimes, symbols)
+    return regimes, symbols
+
+
+def stationary_law(transition: FloatArray) -> FloatArray:
+    """The law π with π M = π, by least squares with the constraint that it sums to 1."""
+    size = transition.shape[0]
+    system = np.vstack([transition.T - np.eye(size), np.ones(size)])
+    law = np.linalg.lstsq(system, np.append(np.zeros(size), 1.0), rcond=None)[0].clip(min=0.0)
+    stationary: FloatArray = law / law.sum()
+    return stationary

@@ -1,0 +1,693 @@
+"""The numba kernels behind everything: one implementation for service and simulator.
+
+All compiled code lives in this one file because numba's disk cache notices a change only in the file that holds
+the kernel. No fastmath: sums run in the order written, so one-by-one, batch, replay and restart agree to the
+last bit (R15). Shapes: T rounds, V variables, K actions, H regimes, X symbols, D columns of z.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+__all__ = [
+    "ACTION_DRAW",
+    "COMPLEX",
+    "CONTROL",
+    "CONTROL_DRAW",
+    "CONTROL_ROUND",
+    "CONTROL_SUBJECT",
+    "Chain",
+    "Chance",
+    "ELLIPTICAL",
+    "EM_DRAW",
+    "Exploration",
+    "FIRST",
+    "MOVING",
+    "OPTIMISTIC",
+    "PLAIN",
+    "Plan",
+    "ROTATION_DRAW",
+    "SIMPLIFIED",
+    "STILL",
+    "Statistics",
+    "TABLED",
+    "TABLED_ELLIPTICAL",
+    "WARM_START",
+    "WARM_START_DRAW",
+    "decide_rounds",
+    "filter_path",
+    "forward_backward",
+    "hash_counter",
+    "pair_counts",
+    "play_rounds",
+    "row_columns",
+    "sample_path",
+    "span_gram",
+    "triple_moments",
+    "uniform",
+    "update_statistics",
+]
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+# Modes of a decision, as codes.
+WARM_START, OPTIMISTIC, CONTROL = 0, 1, 2
+# Purposes of the counter-based hash (R11); each random use has its own stream.
+WARM_START_DRAW, CONTROL_ROUND, CONTROL_SUBJECT, CONTROL_DRAW, ACTION_DRAW, ROTATION_DRAW, EM_DRAW = range(1, 8)
+
+# Forms of the bonus: the first two scale ‖G⁻¹z‖₂, the next two ‖z‖_{G⁻¹}; the tabled ones take given columns.
+COMPLEX, SIMPLIFIED, PLAIN, ELLIPTICAL, TABLED, TABLED_ELLIPTICAL = range(6)
+# How a belief takes a symbol (R5): not at all before the first estimate; without a transition at round 1; Bayes.
+STILL, FIRST, MOVING = 0, 1, 2
+
+# Columns of Plan.terms.
+_VARIABLE, _VALUE, _START, _WIDTH, _WITH_ACTIONS, _PER_REGIME, _POSITIONS = range(7)
+# Columns of Statistics.counters.
+_FOLDED, _SINCE_FACTORED = 0, 1
+
+# A rank-one update divides by 1 + q and loses log10(q) digits: past this q factor anew. Also anew every so often,
+# which bounds the drift of the downdated inverse.
+_LARGEST_QUADRATIC = 1e4
+_FACTOR_EVERY = 256
+
+
+class Plan(NamedTuple):
+    """The feature map as tables (features.py builds it): what a context and an action switch on in z(b, a, x)."""
+
+    terms: IntArray  # one row a term: variable or -1, number or -1, start, width, with actions?, per regime?, map
+    positions: IntArray  # level -> position inside the term's block, -1 where the level has no column
+    sizes: IntArray  # H, K, shared width, per-regime width
+    null: FloatArray  # D×D projector on the directions no z ever has (collinear one-hot blocks), see `_factor`
+
+
+class Chance(NamedTuple):
+    """What the random part of a decision depends on besides the scores (R11–R13)."""
+
+    seed: int
+    control_share: float
+    control_baseline: bool
+    floor: float
+
+
+class Exploration(NamedTuple):
+    """The confidence bonus ε_{t,a} (bonus.py): a form, its scale C, ℓ, and for TABLED its two columns."""
+
+    form: int
+    scale: float
+    stage_length: int
+    additive: FloatArray  # one entry a row of the call
+    factor: FloatArray
+
+
+class Chain(NamedTuple):
+    """What moves the belief: HMM parameters, the belief before the next symbol, and how it steps."""
+
+    transition: FloatArray
+    emission: FloatArray
+    belief: FloatArray
+    step: int  # STILL, FIRST or MOVING
+
+
+class Statistics(NamedTuple):
+    """The reward model's arrays, updated in place: Σ z zᵀ + λI, Σ z r, its inverse, θ̂, and counters."""
+
+    gram: FloatArray
+    moment: FloatArray
+    inverse: FloatArray
+    theta: FloatArray
+    counters: IntArray  # rewards folded; rank-one updates since the last factorisation, -1 before the first
+
+
+def _jit(function: Any) -> Any:
+    return njit(cache=True, nogil=True)(function)
+
+
+# --- chance (R11) --------------------------------------------------------------------------------------------
+
+
+@_jit
+def _mix(z):  # type: ignore[no-untyped-def]
+    """The finaliser of the splitmix64 generator: a bijection of 64-bit words with full avalanche."""
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+@_jit
+def hash_counter(seed, purpose, counter):  # type: ignore[no-untyped-def]
+    """64 random bits, a pure function of (seed, purpose, counter) (R11)."""
+    step = np.uint64(0x9E3779B97F4A7C15)
+    z = _mix(np.uint64(seed) + step)
+    z = _mix((z ^ np.uint64(purpose)) + step)
+    return _mix((z ^ np.uint64(counter)) + step)
+
+
+@_jit
+def uniform(seed, purpose, counter):  # type: ignore[no-untyped-def]
+    """A number in [0, 1) from the top 53 bits of the hash."""
+    return np.float64(hash_counter(seed, purpose, counter) >> np.uint64(11)) * 2.0**-53
+
+
+# --- features ------------------------------------------------------------------------------------------------
+
+
+@_jit
+def _active_columns(plan, levels, values, belief, action, columns, weights):  # type: ignore[no-untyped-def]
+    """Write the non-zero (column, weight) pairs of z(b, a, x); return their number.
+
+    action ≥ 0 gives the terms with actions at that action (none at the baseline 0); action = -1 gives the terms
+    without. z of an action is the two together, so a scorer computes the second part once for all actions.
+    """
+    regimes, shared, per_regime = plan.sizes[0], plan.sizes[2], plan.sizes[3]
+    n = 0
+    if action == 0:
+        return n
+    for i in range(plan.terms.shape[0]):
+        term = plan.terms[i]
+        if (action > 0) != (term[_WITH_ACTIONS] == 1):
+            continue
+        position, weight = 0, 1.0
+        if term[_VARIABLE] >= 0:
+            position = plan.positions[term[_POSITIONS] + levels[term[_VARIABLE]]]
+            if position < 0:
+                continue
+        if term[_VALUE] >= 0:
+            weight = values[term[_VALUE]]
+        column = term[_START] + position
+        if action > 0:
+            column += (action - 1) * term[_WIDTH]
+        if term[_PER_REGIME] == 1:
+            for h in range(regimes):
+                columns[n] = shared + h * per_regime + column
+                weights[n] = belief[h] * weight
+                n += 1
+        else:
+            columns[n] = column
+            weights[n] = weight
+            n += 1
+    return n
+
+
+@_jit
+def _add_square(gram, columns, weights, n):  # type: ignore[no-untyped-def]
+    """gram += z zᵀ for a sparse z."""
+    for i in range(n):
+        line, weight = gram[columns[i]], weights[i]
+        for j in range(n):
+            line[columns[j]] += weight * weights[j]
+
+
+@_jit
+def span_gram(plan, levels, values, actions, beliefs, gram):  # type: ignore[no-untyped-def]
+    """gram += Σ z zᵀ over the given rows: features.py finds the directions that no z ever has with it."""
+    limit = plan.terms.shape[0] * plan.sizes[0]
+    columns, weights = np.empty(limit, np.int64), np.empty(limit)
+    for row in range(levels.shape[0]):
+        n = row_columns(plan, levels[row], values[row], beliefs[row], actions[row], columns, weights)
+        _add_square(gram, columns, weights, n)
+
+
+@_jit
+def row_columns(plan, levels, values, belief, action, columns, weights):  # type: ignore[no-untyped-def]
+    """All of z(b, a, x): the terms without actions, then those with."""
+    n = _active_columns(plan, levels, values, belief, -1, columns, weights)
+    return n + _active_columns(plan, levels, values, belief, action, columns[n:], weights[n:])
+
+
+# --- LinUCB --------------------------------------------------------------------------------------------------
+
+
+@_jit
+def _factor(statistics, null, ridge):  # type: ignore[no-untyped-def]
+    """Inverse and θ̂ = G⁻¹ Σ z r (eq. estimate-theta) by Cholesky.
+
+    One-hot blocks are collinear, so G keeps eigenvalues λ for ever in directions that no z has; at λ = 1e-9 that
+    ruins the inverse. Adding the projector on those directions changes neither G⁻¹z nor θ̂ and cures it. Every
+    pivot of a matrix ⪰ λI is ≥ λ, so a smaller one is rounding and is set to λ.
+    """
+    gram, moment, inverse, theta = statistics.gram, statistics.moment, statistics.inverse, statistics.theta
+    size = gram.shape[0]
+    lower = gram + null
+    # Row by row, so that every inner loop runs over contiguous memory.
+    for k in range(size):
+        pivot = np.sqrt(max(lower[k, k], ridge))
+        lower[k, k] = pivot
+        for i in range(k + 1, size):
+            lower[k, i] /= pivot  # row k of Lᵀ, kept in the upper triangle
+        for i in range(k + 1, size):
+            scale = lower[k, i]
+            if scale != 0.0:
+                for j in range(i, size):
+                    lower[i, j] -= scale * lower[k, j]
+    # lower now holds R = Lᵀ (upper). Inverse of R, row by row from the bottom.
+    back = np.zeros((size, size))
+    for i in range(size - 1, -1, -1):
+        scale = 1.0 / lower[i, i]
+        back[i, i] = 1.0
+        for k in range(i + 1, size):
+            factor = lower[i, k]
+            if factor != 0.0:
+                for j in range(k, size):
+                    back[i, j] -= factor * back[k, j]
+        for j in range(i, size):
+            back[i, j] *= scale
+    # G⁻¹ = R⁻¹ R⁻ᵀ. Transposing first makes the inner loop contiguous.
+    turned = np.ascontiguousarray(back.T)
+    inverse[:, :] = 0.0
+    for k in range(size):
+        for i in range(k + 1):
+            scale = turned[k, i]
+            if scale != 0.0:
+                for j in range(i + 1):
+                    inverse[i, j] += scale * turned[k, j]
+    for i in range(size):
+        for j in range(i):
+            inverse[j, i] = inverse[i, j]
+    # θ̂ by two triangular solves, more accurate than the product with the inverse.
+    half = np.empty(size)
+    for i in range(size):
+        total = moment[i]
+        for k in range(i):
+            total -= lower[k, i] * half[k]
+        half[i] = total / lower[i, i]
+    for i in range(size - 1, -1, -1):
+        total = half[i]
+        for k in range(i + 1, size):
+            total -= lower[i, k] * theta[k]
+        theta[i] = total / lower[i, i]
+
+
+@_jit
+def _rank_one(statistics, columns, weights, n, reward, product):  # type: ignore[no-untyped-def]
+    """Sherman–Morrison: inverse and θ̂ after one more round. False if it would lose too many digits."""
+    inverse, theta = statistics.inverse, statistics.theta
+    size = inverse.shape[0]
+    product[:] = 0.0
+    for i in range(n):
+        line, weight = inverse[columns[i]], weights[i]
+        for j in range(size):
+            product[j] += weight * line[j]
+    quadratic, estimate = 0.0, 0.0
+    for i in range(n):
+        quadratic += weights[i] * product[columns[i]]
+        estimate += weights[i] * theta[columns[i]]
+    if not quadratic < _LARGEST_QUADRATIC:
+        return False
+    shrink = 1.0 / (1.0 + quadratic)
+    step = (reward - estimate) * shrink
+    for i in range(size):
+        theta[i] += step * product[i]
+        scale = product[i] * shrink
+        line = inverse[i]
+        for j in range(size):
+            line[j] -= scale * product[j]
+    return True
+
+
+@_jit
+def update_statistics(plan, statistics, ridge, levels, values, actions, beliefs, rewards, rows):  # type: ignore[no-untyped-def]
+    """A stage update: fold the given rows in order (R1, R2), then renew G⁻¹ and θ̂.
+
+    Few rows (always so at ℓ = 1) go in by rank-one updates with periodic re-factorisation, many by one Cholesky.
+    """
+    size = statistics.gram.shape[0]
+    limit = plan.terms.shape[0] * plan.sizes[0]
+    columns, weights, product = np.empty(limit, np.int64), np.empty(limit), np.empty(size)
+    since = statistics.counters[_SINCE_FACTORED]
+    one_by_one = since >= 0 and 4 * rows.shape[0] <= size
+    for row in rows:
+        n = row_columns(plan, levels[row], values[row], beliefs[row], actions[row], columns, weights)
+        _add_square(statistics.gram, columns, weights, n)
+        for i in range(n):
+            statistics.moment[columns[i]] += weights[i] * rewards[row]
+        statistics.counters[_FOLDED] += 1
+        if one_by_one:
+            since += 1
+            one_by_one = since < _FACTOR_EVERY and _rank_one(
+                statistics, columns, weights, n, rewards[row], product
+            )
+    if not one_by_one:
+        _factor(statistics, plan.null, ridge)
+        since = 0
+    statistics.counters[_SINCE_FACTORED] = since
+
+
+@_jit
+def _score(plan, statistics, elliptical, levels, values, belief, eligible, estimates, norms, scratch):  # type: ignore[no-untyped-def]
+    """Estimate θ̂ᵀz and norm (‖z‖_{G⁻¹} if elliptical, else ‖G⁻¹z‖₂) of every eligible action."""
+    inverse, theta = statistics.inverse, statistics.theta
+    columns, weights, common, product = scratch
+    size = inverse.shape[0]
+    n = _active_columns(plan, levels, values, belief, -1, columns, weights)
+    common_estimate, common_quadratic = 0.0, 0.0
+    for i in range(n):
+        common_estimate += weights[i] * theta[columns[i]]
+    if elliptical:
+        for i in range(n):
+            line, inner = inverse[columns[i]], 0.0
+            for j in range(n):
+                inner += weights[j] * line[columns[j]]
+            common_quadratic += weights[i] * inner
+    else:
+        common[:] = 0.0
+        for i in range(n):
+            line, weight = inverse[columns[i]], weights[i]
+            for j in range(size):
+                common[j] += weight * line[j]
+    for action in range(eligible.shape[0]):
+        if not eligible[action]:
+            estimates[action] = np.nan
+            norms[action] = np.nan
+            continue
+        m = n + _active_columns(plan, levels, values, belief, action, columns[n:], weights[n:])
+        estimate = common_estimate
+        for i in range(n, m):
+            estimate += weights[i] * theta[columns[i]]
+        estimates[action] = estimate
+        if elliptical:
+            quadratic = common_quadratic
+            for i in range(n, m):
+                line, cross, own = inverse[columns[i]], 0.0, 0.0
+                for j in range(n):
+                    cross += weights[j] * line[columns[j]]
+                for j in range(n, m):
+                    own += weights[j] * line[columns[j]]
+                quadratic += weights[i] * (2.0 * cross + own)
+            norms[action] = np.sqrt(max(quadratic, 0.0))
+        else:
+            product[:] = common
+            for i in range(n, m):
+                line, weight = inverse[columns[i]], weights[i]
+                for j in range(size):
+                    product[j] += weight * line[j]
+            squares = 0.0
+            for j in range(size):
+                squares += product[j] * product[j]
+            norms[action] = np.sqrt(squares)
+
+
+@_jit
+def _choose(chance, t, warm, scores, eligible, subject, has_subject, law):  # type: ignore[no-untyped-def]
+    """Draw the action and give its marginal propensity (R12) and mode."""
+    count, baseline = 0, -1
+    best, ties = -np.inf, 0
+    for a in range(eligible.shape[0]):
+        if eligible[a]:
+            count += 1
+            if baseline < 0:
+                baseline = a
+            if scores[a] > best:
+                best, ties = scores[a], 1
+            elif scores[a] == best:
+                ties += 1
+    for a in range(eligible.shape[0]):
+        law[a] = 0.0
+        if eligible[a]:
+            greedy = 1.0 / ties if scores[a] == best else 0.0
+            law[a] = chance.floor + (1.0 - count * chance.floor) * greedy
+    mode = OPTIMISTIC
+    if warm:
+        mode = WARM_START
+        for a in range(eligible.shape[0]):
+            law[a] = 1.0 / count if eligible[a] else 0.0
+        draw = uniform(chance.seed, WARM_START_DRAW, t)
+    else:
+        draw = uniform(chance.seed, ACTION_DRAW, t)
+        if chance.control_share > 0.0:
+            if has_subject:
+                assigned = uniform(chance.seed, CONTROL_SUBJECT, subject)
+            else:
+                assigned = uniform(chance.seed, CONTROL_ROUND, t)
+            if assigned < chance.control_share:
+                mode = CONTROL
+                draw = uniform(chance.seed, CONTROL_DRAW, t)
+    chosen, total = -1, 0.0
+    for a in range(eligible.shape[0]):
+        if not eligible[a]:
+            continue
+        mine = law[a]
+        if mode == CONTROL:
+            mine = _control(chance, a, baseline, count)
+        if mine > 0.0:
+            total += mine
+            # The last action with positive probability takes what rounding leaves over.
+            if chosen < 0 or draw >= total - mine:
+                chosen = a
+    propensity = law[chosen]
+    if not warm and chance.control_share > 0.0:
+        share = chance.control_share
+        propensity = share * _control(chance, chosen, baseline, count) + (1.0 - share) * propensity
+    return chosen, propensity, mode
+
+
+@_jit
+def _control(chance, action, baseline, count):  # type: ignore[no-untyped-def]
+    """The control's probability of an eligible action; without the baseline, the first eligible one stands in."""
+    if chance.control_baseline:
+        return 1.0 if action == baseline else 0.0
+    return 1.0 / count
+
+
+@_jit
+def _scratch(plan):  # type: ignore[no-untyped-def]
+    limit, size = plan.terms.shape[0] * plan.sizes[0], plan.null.shape[0]
+    return np.empty(limit, np.int64), np.empty(limit), np.empty(size), np.empty(size)
+
+
+@_jit
+def _is_elliptical(form):  # type: ignore[no-untyped-def]
+    return form == PLAIN or form == ELLIPTICAL or form == TABLED_ELLIPTICAL
+
+
+@_jit
+def _bonus(exploration, t, row, norm):  # type: ignore[no-untyped-def]
+    """ε_{t,a}, with s_t = ⌈t/ℓ⌉ (R1)."""
+    form, scale, length = exploration.form, exploration.scale, exploration.stage_length
+    stage = (t + length - 1) // length
+    if form == COMPLEX:  # eq. simplified-boxa
+        return scale * stage * np.sqrt(np.float64(length)) * norm
+    if form == SIMPLIFIED:
+        return scale * np.sqrt(np.float64(stage * length)) * norm
+    if form == PLAIN:  # Box D
+        return scale * np.log(np.float64(t)) * norm
+    if form == ELLIPTICAL:
+        return scale * norm
+    return exploration.additive[row] + exploration.factor[row] * norm
+
+
+@_jit
+def decide_rounds(  # type: ignore[no-untyped-def]
+    terms, positions, sizes, null, seed, control_share, control_baseline, floor,
+    form, scale, stage_length, additive, factor, gram, moment, inverse, theta, counters,
+    transition, emission, belief, step, first_round, warm_until,
+    levels, values, symbols, eligible, subjects, beliefs, codes, numbers,
+):  # fmt: skip
+    """Decide consecutive rounds that share one reward model and one HMM.
+
+    Called as decide_rounds(*plan, *chance, *exploration, *statistics, *chain, …): numba takes arrays four times
+    faster than named tuples of arrays, and this is the hot path. Written a row: the belief; (action, mode) into
+    codes; (propensity, K estimates, K bonuses) into numbers. `subjects` holds (hash, present?) a row.
+    """
+    plan = Plan(terms, positions, sizes, null)
+    chance = Chance(seed, control_share, control_baseline, floor)
+    exploration = Exploration(form, scale, stage_length, additive, factor)
+    statistics = Statistics(gram, moment, inverse, theta, counters)
+    chain = Chain(transition, emission, belief, step)
+    if chain.step == STILL:
+        for i in range(symbols.shape[0]):
+            beliefs[i] = chain.belief
+    else:
+        filter_path(chain.transition, chain.emission, chain.belief, chain.step == FIRST, symbols, beliefs)
+    scratch = _scratch(plan)
+    arms = eligible.shape[1]
+    scores, law = np.empty(arms), np.empty(arms)
+    for i in range(symbols.shape[0]):
+        t = first_round + i
+        estimates, bonuses = numbers[i, 1 : 1 + arms], numbers[i, 1 + arms :]
+        _score(plan, statistics, _is_elliptical(exploration.form), levels[i], values[i], beliefs[i], eligible[i],
+               estimates, bonuses, scratch)  # fmt: skip
+        for a in range(arms):
+            bonuses[a] = _bonus(exploration, t, i, bonuses[a])
+            scores[a] = estimates[a] + bonuses[a]
+        codes[i, 0], numbers[i, 0], codes[i, 1] = _choose(
+            chance, t, t <= warm_until, scores, eligible[i], subjects[i, 0], subjects[i, 1] == 1, law
+        )
+
+
+@_jit
+def play_rounds(  # type: ignore[no-untyped-def]
+    plan, chance, exploration, statistics, start, stop, folded, ridge, warm_rounds,
+    levels, values, beliefs, reward_table, actions, rewards,
+):  # fmt: skip
+    """Play rounds start+1 … stop (rows start … stop-1) with every reward known at once; return the rows folded.
+
+    The same scores, draws and stage updates as one-by-one decisions, without leaving compiled code. `folded` rows
+    are in the statistics already; folded = -1 asks to rebuild them from all rows at the next stage update (R4).
+    """
+    scratch = _scratch(plan)
+    arms, stage_length = reward_table.shape[1], exploration.stage_length
+    estimates, scores, law = np.empty(arms), np.empty(arms), np.empty(arms)
+    eligible = np.ones(arms, np.bool_)
+    for row in range(start, stop):
+        t = row + 1
+        if row > 0 and row % stage_length == 0:
+            if folded < 0:
+                statistics.gram[:, :] = 0.0
+                for i in range(statistics.gram.shape[0]):
+                    statistics.gram[i, i] = ridge
+                statistics.moment[:] = 0.0
+                statistics.counters[_FOLDED] = 0
+                statistics.counters[_SINCE_FACTORED] = -1
+                folded = 0
+            update_statistics(plan, statistics, ridge, levels, values, actions, beliefs, rewards,
+                              np.arange(folded, row))  # fmt: skip
+            folded = row
+        _score(plan, statistics, _is_elliptical(exploration.form), levels[row], values[row], beliefs[row], eligible,
+               estimates, scores, scratch)  # fmt: skip
+        for a in range(arms):
+            scores[a] = estimates[a] + _bonus(exploration, t, row - start, scores[a])
+        warm = t <= max(warm_rounds, stage_length + 1) or 2 * statistics.counters[_FOLDED] < warm_rounds
+        action, _, _ = _choose(chance, t, warm, scores, eligible, np.uint64(0), False, law)
+        actions[row] = action
+        rewards[row] = reward_table[row - start, action]
+    return folded
+
+
+# --- hidden Markov model -------------------------------------------------------------------------------------
+
+
+@_jit
+def _bayes(transition, emission, belief, symbol, step, out):  # type: ignore[no-untyped-def]
+    """One filter step (eqs. Bayes-est-1, Bayes-est-2) into `out`; returns P(symbol | past).
+
+    A missing symbol (-1), or one the estimate thinks impossible, only predicts: the belief stays a law.
+    """
+    regimes = belief.shape[0]
+    if step:
+        for h in range(regimes):
+            total = 0.0
+            for g in range(regimes):
+                total += belief[g] * transition[g, h]
+            out[h] = total
+    else:
+        out[:] = belief
+    likelihood = 0.0
+    if symbol >= 0:
+        for h in range(regimes):
+            likelihood += out[h] * emission[h, symbol]
+    if likelihood > 0.0:
+        for h in range(regimes):
+            out[h] = out[h] * emission[h, symbol] / likelihood
+    else:
+        total = 0.0
+        for h in range(regimes):
+            total += out[h]
+        for h in range(regimes):
+            out[h] /= total
+    return likelihood if symbol >= 0 else 1.0
+
+
+@_jit
+def filter_path(transition, emission, start, first, symbols, beliefs):  # type: ignore[no-untyped-def]
+    """Filter symbols one after the other into beliefs (T×H); returns the log-likelihood.
+
+    `first`: the start is the law of the first regime, so its step has no transition (eq. Bayes-est-1).
+    """
+    previous = start
+    total, product = 0.0, 1.0
+    for t in range(symbols.shape[0]):
+        likelihood = _bayes(transition, emission, previous, symbols[t], t > 0 or not first, beliefs[t])
+        previous = beliefs[t]
+        if likelihood < 1e-100:
+            total += np.log(likelihood) if likelihood > 0.0 else -np.inf
+            continue
+        product *= likelihood  # logarithms are dear: one for many steps
+        if product < 1e-100:
+            total += np.log(product)
+            product = 1.0
+    return total + np.log(product)
+
+
+@_jit
+def forward_backward(transition, emission, initial, symbols, beliefs, pairs, emitted):  # type: ignore[no-untyped-def]
+    """Smoothed beliefs P(h_t | x_1 … x_T) into beliefs (T×H); returns the log-likelihood.
+
+    On the way back it sums the expected transition (pairs, H×H) and emission (emitted, H×X) counts that EM needs.
+    """
+    total = filter_path(transition, emission, initial, True, symbols, beliefs)
+    regimes, last = initial.shape[0], symbols.shape[0] - 1
+    ahead = np.empty(regimes)
+    pairs[:, :] = 0.0
+    emitted[:, :] = 0.0
+    if last >= 0 and symbols[last] >= 0:
+        for h in range(regimes):
+            emitted[h, symbols[last]] += beliefs[last, h]
+    # Rauch–Tung–Striebel form: the smoothed law of t from the filtered law of t and the smoothed law of t+1.
+    for t in range(last - 1, -1, -1):
+        for h in range(regimes):
+            predicted = 0.0
+            for g in range(regimes):
+                predicted += beliefs[t, g] * transition[g, h]
+            ahead[h] = beliefs[t + 1, h] / predicted if predicted > 0.0 else 0.0
+        symbol = symbols[t]
+        for g in range(regimes):
+            filtered, smoothed = beliefs[t, g], 0.0
+            for h in range(regimes):
+                joint = filtered * transition[g, h] * ahead[h]
+                pairs[g, h] += joint
+                smoothed += joint
+            beliefs[t, g] = smoothed
+            if symbol >= 0:
+                emitted[g, symbol] += smoothed
+    return total
+
+
+@_jit
+def pair_counts(symbols, lag, counts):  # type: ignore[no-untyped-def]
+    """Counts of (x_{s+1}, x_{s+1-lag}) over s = 2 … t-1 (Box C, step 1); triples with a missing symbol are left out."""
+    counts[:, :] = 0.0
+    used = 0
+    for s in range(1, symbols.shape[0] - 1):
+        if symbols[s - 1] >= 0 and symbols[s] >= 0 and symbols[s + 1] >= 0:
+            counts[symbols[s + 1], symbols[s + 1 - lag]] += 1.0
+            used += 1
+    return used
+
+
+@_jit
+def triple_moments(symbols, left, right, middle, moments):  # type: ignore[no-untyped-def]
+    """Σ_s left[x_{s+1}] ⊗ right[x_{s-1}] ⊗ middle[x_s] (H×H×H): Box C's third moment, projected before it is summed."""
+    regimes = left.shape[1]
+    moments[:, :, :] = 0.0
+    for s in range(1, symbols.shape[0] - 1):
+        before, now, after = symbols[s - 1], symbols[s], symbols[s + 1]
+        if before < 0 or now < 0 or after < 0:
+            continue
+        for i in range(regimes):
+            for j in range(regimes):
+                weight = left[after, i] * right[before, j]
+                for k in range(regimes):
+                    moments[i, j, k] += weight * middle[now, k]
+
+
+@_jit
+def _draw(law, number):  # type: ignore[no-untyped-def]
+    """The index that a uniform number falls on; the last possible one takes what rounding leaves over."""
+    chosen, total = 0, 0.0
+    for i in range(law.shape[0]):
+        if law[i] > 0.0 and number >= total:
+            chosen = i
+        total += law[i]
+    return chosen
+
+
+@_jit
+def sample_path(transition, emission, initial, uniforms, regimes, symbols):  # type: ignore[no-untyped-def]
+    """Draw a chain and its symbols from two uniform numbers a step."""
+    for t in range(uniforms.shape[0]):
+        law = initial if t == 0 else transition[regimes[t - 1]]
+        regimes[t] = _draw(law, uniforms[t, 0])
+        symbols[t] = _draw(emission[regimes[t]], uniforms[t, 1])

@@ -1,0 +1,52 @@
+"""The reward model: sufficient statistics G and Σ z r, their stage update, θ̂ and G⁻¹ (eq. estimate-theta).
+
+Plain LinUCB (Box D) is the same with H = 1. The arrays live in `kernels.Statistics`; here they are made, copied and
+updated without touching the ones handed in.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from policy import kernels
+from policy.errors import ArgumentError
+from policy.features import Contexts, FeatureMap
+from policy.kernels import Statistics
+
+__all__ = ["Statistics", "copied", "initial_statistics", "updated"]
+
+FloatArray = npt.NDArray[np.float64]
+
+
+def initial_statistics(dimension: int, ridge: float) -> Statistics:
+    """Before any reward: G = λI, θ̂₀ = (1/λ)·1 (Box A)."""
+    if not (np.isfinite(ridge) and ridge > 0.0):
+        raise ArgumentError("ridge", f"{ridge}", "a number > 0")
+    return Statistics(
+        gram=np.eye(dimension) * ridge,
+        moment=np.zeros(dimension),
+        inverse=np.eye(dimension) / ridge,
+        theta=np.full(dimension, 1.0 / ridge),
+        counters=np.array([0, -1], np.int64),
+    )
+
+
+def copied(statistics: Statistics) -> Statistics:
+    return Statistics(*(array.copy() for array in statistics))
+
+
+def updated(
+    statistics: Statistics,
+    features: FeatureMap,
+    ridge: float,
+    contexts: Contexts,
+    actions: npt.NDArray[np.int16],
+    beliefs: FloatArray,
+    rewards: FloatArray,
+    rows: npt.NDArray[np.int64],
+) -> Statistics:
+    """Statistics after folding `rows` of the history, in the order given (R1, R2)."""
+    fresh = copied(statistics)
+    kernels.update_statistics(
+        features.plan, fresh, ridge, contexts.levels, contexts.values, actions, beliefs, rewards, rows
+    )
+    return fresh

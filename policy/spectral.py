@@ -1,0 +1,131 @@
+"""Box C: spectral estimation of the HMM from the symbol history, and the alignment step.
+
+The third moment is projected before it is summed, so the work is O(t·H³) and the memory O(X²).
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import linear_sum_assignment
+
+from policy import kernels
+from policy.errors import ArgumentError
+from policy.hmm import HmmParameters, checked_symbols
+
+__all__ = ["NotEstimable", "align", "estimate", "random_stream"]
+
+FloatArray = npt.NDArray[np.float64]
+_ROTATIONS = 8  # how often Γ is redrawn before giving up
+
+
+class NotEstimable(NamedTuple):
+    """The data do not determine the model yet; the previous estimate stays (R7)."""
+
+    reason: str
+
+
+def random_stream(seed: int, purpose: int, counter: int) -> np.random.Generator:
+    """A numpy generator keyed by the campaign's hash (R11), for what is drawn outside the kernels."""
+    return np.random.Generator(np.random.Philox(key=int(kernels.hash_counter(seed, purpose, counter))))
+
+
+def _rotation(regimes: int, seed: int, attempt: int) -> FloatArray:
+    """Γ: a random rotation derived from the campaign's seed."""
+    gaussian = random_stream(seed, kernels.ROTATION_DRAW, attempt).standard_normal((regimes, regimes))
+    q, r = np.linalg.qr(gaussian)
+    rotation: FloatArray = q * np.sign(np.diag(r))  # unique, hence Haar distributed
+    return rotation
+
+
+def estimate(symbols: npt.ArrayLike, regimes: int, count: int, seed: int) -> HmmParameters | NotEstimable:
+    """Box C on symbols in 0 … count-1 (-1 missing), post-processed by R7; the initial law is uniform."""
+    if not 1 <= regimes <= count:
+        raise ArgumentError("regimes", f"{regimes}", f"1 to the number of symbols, {count}")
+    observed = checked_symbols(symbols, count)
+    p31, p32 = np.empty((count, count)), np.empty((count, count))
+    used = kernels.pair_counts(observed, 2, p31)
+    kernels.pair_counts(observed, 1, p32)
+    if used < regimes:
+        return NotEstimable(f"{used} complete triples of symbols; at least {regimes} are needed")
+    p31 /= used
+    p32 /= used
+    # Step 2: the leading singular vectors.
+    left, weights, right = np.linalg.svd(p31)
+    u3, u1 = np.ascontiguousarray(left[:, :regimes]), np.ascontiguousarray(right[:regimes].T)
+    if weights[regimes - 1] <= 1e-12 * weights[0]:
+        return NotEstimable(f"the symbols show fewer than {regimes} regimes so far")
+    u2 = np.ascontiguousarray(np.linalg.svd(p32)[2][:regimes].T)
+    # Step 3's tensor, projected: B(U₂ Γ_h) = Σ_k Γ_{h,k} moments[:, :, k] · (U₃ᵀ P₃₁ U₁)⁻¹.
+    moments = np.empty((regimes, regimes, regimes))
+    kernels.triple_moments(observed, u3, u1, u2, moments)
+    moments /= used
+    projected = u3.T @ p31 @ u1
+    reason = "no rotation gave a decomposition"
+    for attempt in range(_ROTATIONS):
+        gamma = _rotation(regimes, seed, attempt)
+        try:
+            b = np.stack([(moments @ gamma[h]) @ np.linalg.inv(projected) for h in range(regimes)])
+            eigenvalues, r = np.linalg.eig(b[0])
+            if np.iscomplexobj(eigenvalues) and np.abs(eigenvalues.imag).max() > 0.0:
+                reason = "the eigenvalues are complex"
+                continue
+            r = np.ascontiguousarray(r.real)
+            # Step 4: row h of L is the diagonal of R⁻¹ B(U₂ Γ_h) R.
+            turned = np.linalg.solve(r, b @ r)
+            diagonals = np.diagonal(turned, axis1=1, axis2=2)
+            # Step 5. Γ is a rotation, so Γ⁻¹ = Γᵀ.
+            o = u2 @ gamma.T @ diagonals
+            m = np.linalg.solve(u3.T @ o, r).T
+        except np.linalg.LinAlgError:
+            reason = "a matrix of the decomposition is singular"
+            continue
+        found = _proper(m, o)
+        if isinstance(found, HmmParameters):
+            return found
+        reason = found.reason
+    return NotEstimable(reason)
+
+
+def _proper(m: FloatArray, e: FloatArray) -> HmmParameters | NotEstimable:
+    """R7: a row of M̃ carries an arbitrary sign, as eigenvectors do; flip, clip at 0, normalise."""
+    if not (np.isfinite(m).all() and np.isfinite(e).all()):
+        return NotEstimable("the decomposition is not finite")
+    m = np.where(m.sum(axis=1, keepdims=True) < 0.0, -m, m).clip(min=0.0)
+    e = e.clip(min=0.0)
+    rows, columns = m.sum(axis=1, keepdims=True), e.sum(axis=0, keepdims=True)
+    if (rows <= 0.0).any() or (columns <= 0.0).any():
+        return NotEstimable("a regime's probabilities clip to nothing")
+    regimes = m.shape[0]
+    return HmmParameters(
+        np.ascontiguousarray(m / rows), np.ascontiguousarray((e / columns).T), np.full(regimes, 1.0 / regimes)
+    )
+
+
+def align(new: HmmParameters, previous: HmmParameters) -> tuple[HmmParameters, npt.NDArray[np.intp]]:
+    """Rename the new regimes to the previous ones (R6); also the order used: new h was order[h].
+
+    The smallest largest L2 distance between emission columns, ties by the smallest total distance: a bottleneck
+    assignment, found by trying the distances as bounds, then a plain assignment under that bound.
+    """
+    if new.emission.shape != previous.emission.shape:
+        raise ArgumentError("new", f"emission {new.emission.shape}", f"{previous.emission.shape}, as before")
+    distances = np.linalg.norm(previous.emission[:, None, :] - new.emission[None, :, :], axis=2)
+    bounds = np.unique(distances)
+    low, high = 0, bounds.size - 1
+    while low < high:  # the smallest bound that admits a perfect matching
+        middle = (low + high) // 2
+        if _excess(distances, bounds[middle])[0] == 0:
+            high = middle
+        else:
+            low = middle + 1
+    order = _excess(distances, bounds[low])[1]
+    return new.permuted(order), order
+
+
+def _excess(distances: FloatArray, bound: float) -> tuple[int, npt.NDArray[np.intp]]:
+    """The assignment with the fewest distances over the bound, then the smallest total; how many are over."""
+    over = distances > bound
+    cost = np.where(over, 1.0 + distances.sum(), 0.0) + distances
+    rows, columns = linear_sum_assignment(cost)
+    return int(over[rows, columns].sum()), columns

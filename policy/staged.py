@@ -1,0 +1,420 @@
+"""StagedPolicy: observe → belief → scores → action → reward → stage update. State in, state out.
+
+The order inside round t: a re-estimation that is due (R3), the update that ends a stage (R1), the filter step, the
+scores, the draw. A re-estimation due at a stage's end comes first, so that update already uses what it recomputed.
+"""
+
+import hashlib
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from policy import bonus, em, hmm, kernels, linucb, spectral
+from policy.config import CampaignConfig, GrowthFactor
+from policy.errors import ArgumentError, ContextError, FieldProblem, RewardError
+from policy.features import Contexts, feature_map
+from policy.history import History
+from policy.hmm import HmmParameters
+from policy.kernels import Statistics
+
+__all__ = ["MODES", "Decision", "Request", "Score", "StagedPolicy", "State"]
+
+FloatArray = npt.NDArray[np.float64]
+MODES = ("warm_start", "optimistic", "control")
+RECENT = 300  # the filter forgets exponentially fast: this many contexts give the belief (R5)
+
+
+class Score(NamedTuple):
+    action: str
+    estimate: float
+    bonus: float
+    score: float
+
+
+class Decision(NamedTuple):
+    """One answer: what was chosen in a round, how likely that was, and why."""
+
+    round: int
+    stage: int
+    model_version: int
+    mode: str
+    action: str
+    propensity: float
+    belief: tuple[float, ...]
+    scores: tuple[Score, ...]  # of the eligible actions, in the campaign's order
+
+
+class Request(NamedTuple):
+    """One item of a batch."""
+
+    context: Mapping[str, Any]
+    excluded_actions: Collection[str] = ()
+    subject: str | None = None
+
+
+class _Rows(NamedTuple):
+    """Requests as tables: encoded contexts, eligible actions, (subject hash, present?)."""
+
+    contexts: Contexts
+    eligible: npt.NDArray[np.bool_]
+    subjects: npt.NDArray[np.uint64]
+
+    def part(self, start: int, stop: int) -> "_Rows":
+        contexts = Contexts(*(column[start:stop] for column in self.contexts))
+        return _Rows(contexts, self.eligible[start:stop], self.subjects[start:stop])
+
+
+_FOREVER = 2**62
+_NO_SUBJECT = np.zeros((1, 2), np.uint64)
+_NO_MATRIX = np.empty((0, 0))
+_NO_CONTEXT = Contexts(np.empty((0, 0), np.int16), np.empty((0, 0)), np.empty(0, np.int16))
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Everything a campaign knows. Never changed: every step returns the next one."""
+
+    round: int  # rounds decided
+    belief: FloatArray  # after the last round's context
+    hmm: HmmParameters | None  # the aligned estimate in force
+    next_estimation: int  # the round that is due for re-estimation, 0 for never
+    statistics: Statistics
+    model_version: int  # publications so far: stage updates and re-estimations
+    history: History
+    arrived: int  # rewards taken
+    folded: int  # of them, folded into the statistics
+    rebuild: bool  # the next stage update recomputes the statistics from round 1 (R4)
+
+
+class StagedPolicy:
+    """The paper's method for one campaign; holds only what follows from the configuration."""
+
+    def __init__(self, config: CampaignConfig) -> None:
+        self.config = config
+        self.features = feature_map(config)
+        self._exploration = bonus.exploration(config)
+        self.chance = kernels.Chance(
+            config.seed, config.control.share, config.control.kind == "baseline", config.propensity_floor
+        )
+        self._action_index = {name: i for i, name in enumerate(config.actions)}
+        self._all_eligible = np.ones((1, len(config.actions)), np.bool_)
+
+    def exploration(self, first_round: int, count: int) -> kernels.Exploration:
+        """The bonus rule for the given rounds."""
+        return self._exploration
+
+    # --- decisions -------------------------------------------------------------------------------------------
+
+    def initial_state(self) -> State:
+        config, features = self.config, self.features
+        regimes, given = features.regimes, config.beliefs.parameters
+        numbers = sum(v.range is not None for v in config.variables)
+        known = HmmParameters.checked(given.transition, given.emission, given.initial) if given else None
+        estimated = config.beliefs.estimator in ("spectral", "em") and regimes > 1
+        return State(
+            round=0,
+            belief=known.initial if known else np.full(regimes, 1.0 / regimes),
+            hmm=known,
+            next_estimation=config.beliefs.start_round or 0 if estimated else 0,
+            statistics=linucb.initial_statistics(features.dimension, config.ridge),
+            model_version=0,
+            history=History(len(config.variables), numbers, regimes),
+            arrived=0,
+            folded=0,
+            rebuild=False,
+        )
+
+    def decide(
+        self,
+        state: State,
+        context: Mapping[str, Any],
+        *,
+        excluded_actions: Collection[str] = (),
+        subject: str | None = None,
+    ) -> tuple[State, Decision]:
+        """Decide one round."""
+        rows = self._rows(self.features.encode_one(context), excluded_actions, subject)
+        state, decisions = self._advance(state, rows)
+        return state, decisions[0]
+
+    def decide_batch(self, state: State, requests: Sequence[Request]) -> tuple[State, list[Decision]]:
+        """Decide several rounds: exactly what one-by-one calls in that order give; all or nothing."""
+        rows = [
+            self._rows(_NO_CONTEXT, r.excluded_actions, r.subject, f"items[{i}].") for i, r in enumerate(requests)
+        ]
+        contexts = self.features.encode([r.context for r in requests])
+        if not rows:
+            return state, []
+        return self._advance(
+            state,
+            _Rows(
+                contexts,
+                np.concatenate([row.eligible for row in rows]),
+                np.concatenate([row.subjects for row in rows]),
+            ),
+        )
+
+    def play(
+        self, state: State, contexts: Contexts, reward_table: FloatArray, beliefs: FloatArray | None = None
+    ) -> State:
+        """Decide a row after the other and take each reward at once, all in compiled code: offline evaluation.
+
+        `reward_table` (rows × actions) holds what each action would earn. Exactly what `decide` and `reward` row by
+        row give. `beliefs` (rows × H) are used instead of estimating them, so that many runs share one belief path.
+        """
+        rows, arms = contexts.symbols.size, len(self.config.actions)
+        if reward_table.shape != (rows, arms) or not np.isfinite(reward_table).all():
+            raise ArgumentError("reward_table", f"shape {reward_table.shape}", f"finite, ({rows}, {arms})")
+        if beliefs is not None and beliefs.shape != (rows, self.features.regimes):
+            raise ArgumentError("beliefs", f"shape {beliefs.shape}", f"({rows}, {self.features.regimes})")
+        if state.arrived != state.round:
+            raise ArgumentError("state", f"{state.round - state.arrived} rewards are waiting", "none waiting")
+        begun, done, length = state.round, 0, self.config.stage_length
+        statistics = linucb.copied(state.statistics)
+        while done < rows:
+            if beliefs is None and state.next_estimation and state.round + 1 >= state.next_estimation:
+                state = self.reestimate(state)
+            stop = rows
+            if beliefs is None and state.next_estimation:
+                stop = min(rows, state.next_estimation - 1 - begun)
+            part = Contexts(*(column[done:stop] for column in contexts))
+            path = self._filtered(state, part.symbols) if beliefs is None else beliefs[done:stop]
+            history = state.history.at(state.round, state.arrived)
+            start, end = begun + done, begun + stop
+            history.append(part, np.zeros(stop - done, np.int16), path)
+            folded = kernels.play_rounds(
+                self.features.plan, self.chance, self.exploration(start + 1, stop - done), statistics,
+                start, end, -1 if state.rebuild else state.folded, self.config.ridge,
+                self.config.warm_start_rounds, history.contexts.levels, history.contexts.values,
+                history.beliefs, reward_table[done:stop], history.actions, history.rewards,
+            )  # fmt: skip
+            history.all_rewarded(start, end)
+            state = replace(
+                state,
+                round=end,
+                belief=path[-1].copy(),
+                statistics=statistics,
+                model_version=state.model_version + (end - 1) // length - max(start - 1, 0) // length,
+                history=history,
+                arrived=end,
+                folded=state.folded if folded < 0 else folded,
+                rebuild=folded < 0,
+            )
+            done = stop
+        return state
+
+    def _filtered(self, state: State, symbols: npt.NDArray[np.int16]) -> FloatArray:
+        """The beliefs after each of the next symbols."""
+        beliefs = np.empty((symbols.size, self.features.regimes))
+        chain = self._chain(state)
+        if chain.step == kernels.STILL:
+            beliefs[:] = state.belief
+        else:
+            first = chain.step == kernels.FIRST
+            kernels.filter_path(chain.transition, chain.emission, chain.belief, first, symbols, beliefs)
+        return beliefs
+
+    def preview(
+        self,
+        state: State,
+        context: Mapping[str, Any],
+        *,
+        excluded_actions: Collection[str] = (),
+        subject: str | None = None,
+    ) -> Decision:
+        """What `decide` would answer; nothing is recorded."""
+        rows = self._rows(self.features.encode_one(context), excluded_actions, subject)
+        return self._decide_rows(self._at_boundary(state), rows)[0][0]
+
+    def _rows(
+        self, contexts: Contexts, excluded: Collection[str], subject: str | None, where: str = ""
+    ) -> "_Rows":
+        """One request as a table of one row, its exclusions and subject checked."""
+        eligible, key = self._all_eligible, _NO_SUBJECT
+        if excluded:
+            field = f"{where}excluded_actions"
+            if isinstance(excluded, str):
+                raise ContextError([FieldProblem(field, f"{excluded!r} is not a list", "a list of actions")])
+            if unknown := [name for name in excluded if name not in self._action_index]:
+                raise ContextError([FieldProblem(field, f"unknown: {unknown}", list(self.config.actions))])
+            eligible = eligible.copy()
+            eligible[0, [self._action_index[name] for name in excluded]] = False
+            if not eligible.any():
+                raise ContextError([FieldProblem(field, "excludes every action", "at least one action left")])
+        if subject is not None:
+            if not isinstance(subject, str):
+                raise ContextError([FieldProblem(f"{where}subject", f"{subject!r:.60} is not text", "text")])
+            # The control assignment of a subject is sticky (R13).
+            digest = hashlib.sha256(subject.encode("utf-8", "surrogatepass")).digest()
+            key = np.array([[int.from_bytes(digest[:8], "big"), 1]], np.uint64)
+        return _Rows(contexts, eligible, key)
+
+    def _advance(self, state: State, rows: "_Rows") -> tuple[State, list[Decision]]:
+        """Run rows through the rounds, stopping at each boundary for what is due there."""
+        decisions: list[Decision] = []
+        done, count, length = 0, rows.contexts.symbols.size, self.config.stage_length
+        while done < count:
+            state = self._at_boundary(state)
+            size = min(count - done, length - state.round % length)
+            if state.next_estimation:
+                size = min(size, state.next_estimation - 1 - state.round)
+            part = rows if size == count else rows.part(done, done + size)
+            made, codes, beliefs = self._decide_rows(state, part)
+            history = state.history.at(state.round, state.arrived)
+            history.append(part.contexts, codes[:, 0], beliefs)
+            state = State(
+                state.round + size, beliefs[-1], state.hmm, state.next_estimation, state.statistics,
+                state.model_version, history, state.arrived, state.folded, state.rebuild,
+            )  # fmt: skip
+            decisions += made
+            done += size
+        return state, decisions
+
+    def _at_boundary(self, state: State) -> State:
+        """What is due before the next round is decided."""
+        if state.next_estimation and state.round + 1 >= state.next_estimation:
+            state = self.reestimate(state)
+        if state.round > 0 and state.round % self.config.stage_length == 0:
+            state = self.update(state)
+        return state
+
+    def _decide_rows(
+        self, state: State, rows: "_Rows"
+    ) -> tuple[list[Decision], npt.NDArray[np.int16], FloatArray]:
+        """Decisions of rows that share one reward model and one HMM."""
+        contexts, eligible, subjects = rows
+        names, length = self.config.actions, self.config.stage_length
+        count, arms, t = contexts.symbols.size, len(names), state.round + 1
+        beliefs = np.empty((count, self.features.regimes))
+        codes, numbers = np.empty((count, 2), np.int16), np.empty((count, 1 + 2 * arms))
+        kernels.decide_rounds(
+            *self.features.plan, *self.chance, *self.exploration(t, count), *state.statistics, *self._chain(state),
+            t, self._warm_until(state), contexts.levels, contexts.values, contexts.symbols, eligible, subjects,
+            beliefs, codes, numbers,
+        )  # fmt: skip
+        decisions = []
+        for belief, (action, mode), (propensity, *scores), allowed in zip(
+            beliefs.tolist(), codes.tolist(), numbers.tolist(), eligible.tolist(), strict=True
+        ):
+            explained = tuple(
+                [
+                    Score(names[a], scores[a], scores[arms + a], scores[a] + scores[arms + a])
+                    for a in range(arms)
+                    if allowed[a]
+                ]
+            )
+            decisions.append(
+                Decision(
+                    t, (t - 1) // length + 1, state.model_version, MODES[mode], names[action], propensity,
+                    tuple(belief), explained,
+                )  # fmt: skip
+            )
+            t += 1
+        return decisions, codes, beliefs
+
+    def _chain(self, state: State) -> kernels.Chain:
+        """How the belief takes the next symbols (R5)."""
+        if state.hmm is None:
+            return kernels.Chain(_NO_MATRIX, _NO_MATRIX, state.belief, kernels.STILL)
+        step = kernels.MOVING if state.round else kernels.FIRST
+        return kernels.Chain(state.hmm.transition, state.hmm.emission, state.belief, step)
+
+    def _warm_until(self, state: State) -> int:
+        """The last round of the warm start as far as it can be known now (R8)."""
+        rounds = self.config.warm_start_rounds
+        if 2 * int(state.statistics.counters[0]) < rounds:
+            return _FOREVER
+        return max(rounds, self.config.stage_length + 1)
+
+    # --- rewards and stage updates ---------------------------------------------------------------------------
+
+    def reward(self, state: State, round: int, reward: float) -> State:
+        """Take the reward of a round, in any order and at any time; it counts from the next stage update on."""
+        if not isinstance(round, int | np.integer) or not 1 <= round <= state.round:
+            raise RewardError("round", f"{round!r} was not decided", f"1 to {state.round}")
+        if isinstance(reward, bool | str | bytes):
+            raise RewardError("reward", f"{reward!r} is not a number", "a finite number")
+        try:
+            value = float(reward)
+        except (TypeError, ValueError, OverflowError):
+            raise RewardError("reward", f"{reward!r:.60} is not a number", "a finite number") from None
+        limits = self.config.rewards.range
+        if not math.isfinite(value) or (limits and not limits[0] <= value <= limits[1]):
+            raise RewardError("reward", f"{reward!r}", list(limits) if limits else "a finite number")
+        history = state.history.at(state.round, state.arrived)
+        if not math.isnan(history.rewards[round - 1]):
+            raise RewardError("round", f"{round} already has its reward", "one reward a round")
+        history.add_reward(int(round) - 1, value)
+        return State(
+            state.round, state.belief, state.hmm, state.next_estimation, state.statistics, state.model_version,
+            history, state.arrived + 1, state.folded, state.rebuild,
+        )  # fmt: skip
+
+    def update(self, state: State) -> State:
+        """The update that ends a stage: fold what has arrived, in round order (R1, R2)."""
+        history, start = state.history, state.statistics
+        if state.rebuild:
+            start = linucb.initial_statistics(self.features.dimension, self.config.ridge)
+        statistics = linucb.updated(
+            start, self.features, self.config.ridge, history.contexts, history.actions, history.beliefs,
+            history.rewards, history.arrivals(0 if state.rebuild else state.folded, state.arrived),
+        )  # fmt: skip
+        return replace(
+            state,
+            statistics=statistics,
+            model_version=state.model_version + 1,
+            folded=state.arrived,
+            rebuild=False,
+        )
+
+    # --- re-estimation ---------------------------------------------------------------------------------------
+
+    def reestimate(self, state: State) -> State:
+        """Re-estimate the HMM from all contexts so far and publish it (R3); stays as it is if not estimable."""
+        symbols = state.history.contexts.symbols[: state.round]
+        found = self.estimate(symbols, state.hmm)
+        scheduled = replace(state, next_estimation=self._next_estimation(state.round + 1))
+        return self.publish(scheduled, found) if isinstance(found, HmmParameters) else scheduled
+
+    def estimate(
+        self, symbols: npt.NDArray[np.int16], previous: HmmParameters | None
+    ) -> HmmParameters | spectral.NotEstimable:
+        """The campaign's estimator on a symbol history; regimes not yet aligned."""
+        regimes, count, seed = self.features.regimes, self.features.symbols, self.config.seed
+        if self.config.beliefs.estimator == "spectral":
+            return spectral.estimate(symbols, regimes, count, seed)
+        return em.estimate(symbols, regimes, count, seed, previous)
+
+    def _next_estimation(self, t: int) -> int:
+        every = self.config.beliefs.every
+        if isinstance(every, GrowthFactor):
+            return max(t + 1, math.ceil(t * every.factor))
+        return t + (every or 1)
+
+    def publish(self, state: State, found: HmmParameters) -> State:
+        """Put new HMM parameters in force: align (R6), recompute the belief (R5), mark statistics to rebuild (R4)."""
+        if state.hmm is not None:
+            found, _ = spectral.align(found, state.hmm)
+        symbols = state.history.contexts.symbols[: state.round]
+        statistics = self.config.beliefs.statistics
+        history = state.history
+        if statistics == "as_decided":
+            filtered = hmm.filter_history(found, symbols[-RECENT:]).beliefs
+        else:
+            filtered = hmm.filter_history(found, symbols).beliefs
+            history = history.copy(state.round, state.arrived)
+            history.beliefs[: state.round] = (
+                filtered if statistics == "refiltered" else hmm.smooth_history(found, symbols).beliefs
+            )
+        return replace(
+            state,
+            belief=filtered[-1] if symbols.size else found.initial,
+            hmm=found,
+            model_version=state.model_version + 1,
+            history=history,
+            rebuild=state.rebuild or statistics != "as_decided",
+        )

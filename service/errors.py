@@ -1,0 +1,116 @@
+"""The one error shape of the API (R24), for our own errors and for those the framework makes."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+CODES = {
+    400: "bad_request",
+    401: "unauthorized",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    409: "conflict",
+    410: "gone",
+    413: "too_large",
+    422: "invalid",
+    429: "too_many_requests",
+    500: "internal_error",
+    503: "unavailable",
+}
+
+# What a constraint of pydantic allows, by the keys of its error context; `expected` lists values.
+BOUNDS = {
+    "ge": "≥",
+    "gt": ">",
+    "le": "≤",
+    "lt": "<",
+    "min_length": "length ≥",
+    "max_length": "length ≤",
+    "multiple_of": "multiple of",
+    "pattern": "matching",
+}
+
+
+class FieldProblem(BaseModel):
+    """What is wrong with one field of the request, and what it may be."""
+
+    field: str
+    message: str
+    allowed: Any = None
+
+
+class ErrorDetail(BaseModel):
+    """A stable code for programs, a message for people, and the fields the error is about."""
+
+    code: str
+    message: str
+    fields: list[FieldProblem] = []
+
+
+class ErrorBody(BaseModel):
+    """The body of every answer with a status of 400 or more."""
+
+    error: ErrorDetail
+
+
+# For `FastAPI(responses=…)`: documents the shape on every route, in place of the framework's own.
+RESPONSES: dict[int | str, dict[str, Any]] = {
+    "4XX": {"model": ErrorBody, "description": "The request cannot be answered"},
+    "5XX": {"model": ErrorBody, "description": "The service failed"},
+}
+
+
+def error_response(
+    status: int,
+    message: str,
+    fields: Sequence[FieldProblem] = (),
+    headers: Mapping[str, str] | None = None,
+) -> JSONResponse:
+    """An error as the API sends it."""
+    detail = ErrorDetail(code=CODES.get(status, f"http_{status}"), message=message, fields=list(fields))
+    return JSONResponse(ErrorBody(error=detail).model_dump(mode="json"), status, headers)
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Make every error of `app` leave in the one shape."""
+
+    @app.exception_handler(HTTPException)
+    async def raised(request: Request, error: HTTPException) -> JSONResponse:
+        # The router raises these two with a bare status phrase; say what was asked for.
+        if error.detail == "Not Found":
+            message = f"There is nothing at {request.url.path}"
+        elif error.detail == "Method Not Allowed":
+            message = f"{request.url.path} does not answer {request.method}"
+        else:
+            message = str(error.detail)
+        return error_response(error.status_code, message, headers=error.headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        fields = [_field_problem(problem) for problem in error.errors()]
+        message = "; ".join(f"{problem.field}: {problem.message}" for problem in fields)
+        return error_response(422, message, fields)
+
+    @app.exception_handler(Exception)
+    async def unexpected(request: Request, error: Exception) -> JSONResponse:
+        # The server still logs the traceback; the client learns nothing of our insides.
+        return error_response(500, "The service failed; its log says why")
+
+
+def _field_problem(problem: Mapping[str, Any]) -> FieldProblem:
+    place, *path = problem["loc"]
+    if problem["type"] == "json_invalid":  # its path is a character position, no field
+        path = []
+    context = problem.get("ctx", {})
+    bounds = [f"{BOUNDS[name]} {value}" for name, value in context.items() if name in BOUNDS]
+    return FieldProblem(
+        field=".".join(map(str, path)) or str(place),
+        message=problem["msg"],
+        allowed=context.get("expected") or ", ".join(bounds) or None,
+    )

@@ -1,0 +1,165 @@
+"""The HMM environment: hidden regimes emit symbols, symbols come with full contexts, actions earn noisy rewards.
+
+An environment is data (simulator/data/*.json): transition, emission, initial law, reward coefficients per regime.
+Drawn episodes know what the learner does not: the regimes, the true beliefs, every action's reward, the oracle.
+"""
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from policy.features import Contexts
+from policy.hmm import HmmParameters, filter_history, sample
+from simulator.prepare import load_profiles
+
+__all__ = ["ENVIRONMENTS", "Environment", "Episode", "load_environment"]
+
+FloatArray = npt.NDArray[np.float64]
+RewardModel = Literal["regime", "belief"]
+ENVIRONMENTS = ("credit-card", "nelson", "three-regimes")
+
+
+class Episode(NamedTuple):
+    """One run's randomness, drawn before anyone acts: T rounds, K actions, H regimes."""
+
+    contexts: Contexts
+    regimes: npt.NDArray[np.int16]
+    beliefs: FloatArray  # T×H, true beliefs b_t
+    values: FloatArray  # T×K, expected reward of each action given the true belief
+    rewards: FloatArray  # T×K, the reward each action would earn
+
+    def pseudo_regret(self, actions: npt.NDArray[np.integer[Any]]) -> FloatArray:
+        """R_1 … R_T (eq. def-regret)."""
+        rows = np.arange(actions.size)
+        gaps: FloatArray = self.values[rows].max(axis=1) - self.values[rows, actions]
+        return gaps.cumsum()
+
+    def actual_regret(self, actions: npt.NDArray[np.integer[Any]]) -> FloatArray:
+        """Σ r_t(a*_t) − r_t(a_t): regret on the rewards as they fell (section "Two Notions of Regret")."""
+        rows = np.arange(actions.size)
+        gaps: FloatArray = self.rewards[rows, self.oracle[rows]] - self.rewards[rows, actions]
+        return gaps.cumsum()
+
+    @property
+    def oracle(self) -> npt.NDArray[np.intp]:
+        """a*_t: the best action for somebody who knows every parameter and the contexts so far."""
+        return self.values.argmax(axis=1)
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Everything that is fixed about a simulated world. A cell is one combination of all variables' levels."""
+
+    name: str
+    regimes: tuple[str, ...]
+    actions: tuple[str, ...]
+    variables: tuple[dict[str, Any], ...]
+    signals: tuple[str, ...]
+    hmm: HmmParameters
+    noise_std: float
+    levels: npt.NDArray[np.int16]  # cells × variables
+    cell_laws: tuple[tuple[npt.NDArray[np.intp], FloatArray], ...]  # per symbol: its cells, cumulative law
+    means: FloatArray  # H × K × cells: φ(a, x)ᵀθ*_h
+
+    def draw(self, rounds: int, generator: np.random.Generator, reward_model: RewardModel = "regime") -> Episode:
+        """One episode. The same generator state gives the same episode; actions never influence it.
+
+        `reward_model`: "regime" is eq. reward-our, "belief" the simplified eq. nelson-model-gener.
+        """
+        regimes, symbols = sample(self.hmm, rounds, generator)
+        cells = self._draw_cells(symbols, generator.random(rounds))
+        noise = generator.normal(0.0, self.noise_std, (rounds, len(self.actions)))
+        beliefs = filter_history(self.hmm, symbols).beliefs
+        # T×K for each regime; the belief mixes them.
+        by_regime = self.means[:, :, cells].transpose(0, 2, 1)
+        values = np.einsum("th,htk->tk", beliefs, by_regime)
+        expected = values if reward_model == "belief" else by_regime[regimes, np.arange(rounds)]
+        contexts = Contexts(self.levels[cells], np.empty((rounds, 0)), symbols)
+        return Episode(contexts, regimes, beliefs, values, expected + noise)
+
+    def _draw_cells(self, symbols: npt.NDArray[np.int16], uniforms: FloatArray) -> npt.NDArray[np.intp]:
+        """A full context for each symbol, independent of the regime given the symbol."""
+        cells = np.empty(symbols.size, np.intp)
+        for symbol, (members, cumulative) in enumerate(self.cell_laws):
+            rows = np.flatnonzero(symbols == symbol)
+            cells[rows] = members[np.searchsorted(cumulative, uniforms[rows], side="right")]
+        return cells
+
+    def context(self, episode: Episode, row: int) -> dict[str, str]:
+        """One drawn context in words, as a marketing system would send it."""
+        return {
+            variable["name"]: variable["levels"][level]
+            for variable, level in zip(self.variables, episode.contexts.levels[row], strict=True)
+        }
+
+
+@cache
+def load_environment(name: str) -> Environment:
+    """A shipped environment by name."""
+    if name not in ENVIRONMENTS:
+        raise ValueError(f"unknown environment {name!r}; there are {', '.join(ENVIRONMENTS)}")
+    file = resources.files("simulator") / "data" / f"{name.replace('-', '_')}.json"
+    return build_environment(json.loads(file.read_text(encoding="utf-8")))
+
+
+def build_environment(data: dict[str, Any]) -> Environment:
+    """An environment from its description: see data/credit_card.json."""
+    names = [variable["name"] for variable in data["variables"]]
+    sizes = [len(variable["levels"]) for variable in data["variables"]]
+    levels = np.indices(sizes).reshape(len(sizes), -1).T.astype(np.int16)
+    symbols = np.zeros(levels.shape[0], np.intp)
+    for signal in data["signals"]:  # R9: row-major, the last signal fastest
+        place = names.index(signal)
+        symbols = symbols * sizes[place] + levels[:, place]
+    weights = _cell_weights(data, levels)
+    laws = []
+    for symbol in range(int(symbols.max()) + 1):
+        members = np.flatnonzero((symbols == symbol) & (weights > 0.0))
+        cumulative = weights[members].cumsum()
+        laws.append((members, cumulative / cumulative[-1]))
+    means = np.array([_means(data, data["rewards"][regime], names, levels) for regime in data["regimes"]])
+    return Environment(
+        name=data["name"],
+        regimes=tuple(data["regimes"]),
+        actions=tuple(data["actions"]),
+        variables=tuple(data["variables"]),
+        signals=tuple(data["signals"]),
+        hmm=HmmParameters.checked(data["transition"], data["emission"], data["initial"]),
+        noise_std=float(data["noise_std"]),
+        levels=levels,
+        cell_laws=tuple(laws),
+        means=means,
+    )
+
+
+def _cell_weights(data: dict[str, Any], levels: npt.NDArray[np.int16]) -> FloatArray:
+    """How common each cell is among those with its symbol: the UCI profiles, or independent variables."""
+    if data.get("profiles") == "credit-card":
+        return load_profiles().astype(np.float64).ravel()
+    weights = np.ones(levels.shape[0])
+    for place, variable in enumerate(data["variables"]):
+        weights *= np.asarray(variable.get("probabilities", np.ones(len(variable["levels"]))))[levels[:, place]]
+    return weights
+
+
+def _means(
+    data: dict[str, Any], coefficients: dict[str, Any], names: list[str], levels: npt.NDArray[np.int16]
+) -> FloatArray:
+    """φ(a, x)ᵀθ_h of one regime for every action and cell (K × cells), from its coefficients by term."""
+    means = np.zeros((len(data["actions"]), levels.shape[0]))
+    for term, value in coefficients.items():
+        variable = term.removeprefix("actions").removeprefix(":")
+        if term.startswith("actions"):
+            for action, effect in value.items():
+                row = means[data["actions"].index(action)]
+                row += np.asarray(effect)[levels[:, names.index(variable)]] if variable else effect
+        elif term == "intercept":
+            means += value
+        else:
+            means += np.asarray(value)[levels[:, names.index(variable)]]
+    return means

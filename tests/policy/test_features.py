@@ -1,0 +1,335 @@
+"""The feature map (R9, R10): the paper's maps column by column, the encoding of contexts, and what is refused."""
+
+import math
+from decimal import Decimal
+
+import numpy as np
+import pytest
+
+from policy import CampaignConfig, ContextError, FeatureMap, kernels
+from policy.errors import ArgumentError
+
+MAIN_EFFECTS = ["age", "education", "marital", "revenue", "risk"]
+KEPT = [{"term": "actions:risk", "levels": ["1", "2", "4", "5"]}, {"term": "actions:revenue", "levels": ["1", "4"]}]
+EVERY = ["intercept", *MAIN_EFFECTS, "actions", "actions:risk", "actions:revenue"]
+PUBLISHED = {"shared": MAIN_EFFECTS, "per_regime": ["intercept", "actions", *KEPT]}
+TENSOR_72 = {"per_regime": ["intercept", *MAIN_EFFECTS, "actions", *KEPT]}
+TENSOR_84 = {"per_regime": EVERY}
+MAPS = {"published": (PUBLISHED, 2, 51), "tensor-72": (TENSOR_72, 2, 72), "tensor-84": (TENSOR_84, 2, 84),
+        "one-regime": (PUBLISHED, 1, 36)}  # fmt: skip
+
+ACTIONS = ["No action", "Call", "Email"]
+LEVELS = {
+    "age": ["1", "2", "3", "4", "5"],
+    "education": ["graduate", "university", "high school", "others"],
+    "marital": ["married", "single", "other"],
+    "revenue": ["1", "2", "3", "4"],
+    "risk": ["1", "2", "3", "4", "5"],
+}
+CUTS = {"age": [27, 31, 37, 43], "revenue": [10_000, 36_000, 54_000]}
+
+
+def naive_level(variable, value):
+    """The level by its definition: how many cuts lie strictly below the value."""
+    if variable in CUTS:
+        return LEVELS[variable][sum(value > cut for cut in CUTS[variable])]
+    return str(value)
+
+
+def naive_columns(terms):
+    """The columns of listed terms, each as (name, function of action and level by variable)."""
+    columns = []
+    for term in terms:
+        levels = None
+        if isinstance(term, dict):
+            term, levels = term["term"], term["levels"]
+        with_actions, _, variable = term.partition(":") if term.startswith("actions") else ("", "", term)
+        effects = [("", None)]
+        if variable and variable != "intercept":
+            effects = [(f"{variable}={x}", (variable, x)) for x in levels or LEVELS[variable]]
+        for action in ACTIONS[1:] if with_actions else [None]:
+            for text, effect in effects:
+                name = " × ".join(part for part in (action, text) if part) or "intercept"
+                columns.append(
+                    (
+                        name,
+                        lambda a, x, action=action, effect=effect: float(
+                            (action is None or a == action) and (effect is None or x[effect[0]] == effect[1])
+                        ),
+                    )
+                )
+    return columns
+
+
+def naive_dense(features, regimes, belief, action, context):
+    """z(b, a, x) built column by column from the words of R10."""
+    levels = {name: naive_level(name, value) for name, value in context.items()}
+    z = [(name, on(action, levels)) for name, on in naive_columns(features.get("shared", []))]
+    for h in range(regimes):
+        suffix = f" | regime {h + 1}" if regimes > 1 else ""
+        z += [
+            (name + suffix, belief[h] * on(action, levels)) for name, on in naive_columns(features["per_regime"])
+        ]
+    return z
+
+
+def some_contexts(count=40):
+    generator = np.random.default_rng(5)
+    return [
+        {
+            "age": int(generator.integers(20, 60)),
+            "education": str(generator.choice(LEVELS["education"])),
+            "marital": str(generator.choice(LEVELS["marital"])),
+            "revenue": float(generator.choice([5_000, 10_000, 20_000, 36_000, 50_000, 54_000, 90_000])),
+            "risk": int(generator.integers(1, 6)),
+        }
+        for _ in range(count)
+    ]
+
+
+# --- the paper's maps ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("which", MAPS)
+def test_the_papers_maps_column_by_column(credit_card, which):
+    features, regimes, dimension = MAPS[which]
+    made = FeatureMap(CampaignConfig(**{**credit_card, "regimes": regimes, "features": features}))
+    assert made.dimension == dimension
+    contexts = some_contexts()
+    encoded = made.encode(contexts)
+    generator = np.random.default_rng(1)
+    touched = np.zeros(dimension, bool)
+    for row, context in enumerate(contexts):
+        belief = generator.dirichlet(np.ones(regimes))
+        for a, action in enumerate(ACTIONS):
+            expected = naive_dense(features, regimes, belief, action, context)
+            assert made.column_names == [name for name, _ in expected]
+            z = made.dense(belief, a, encoded, row)
+            assert z.tolist() == [value for _, value in expected]
+            touched |= z != 0
+    assert touched.all()  # the contexts above reach every column
+
+
+def test_names_of_the_published_51_columns(credit_card):
+    made = FeatureMap(CampaignConfig(**{**credit_card, "features": PUBLISHED}))
+    regime = [
+        "intercept", "Call", "Email",
+        "Call × risk=1", "Call × risk=2", "Call × risk=4", "Call × risk=5",
+        "Email × risk=1", "Email × risk=2", "Email × risk=4", "Email × risk=5",
+        "Call × revenue=1", "Call × revenue=4", "Email × revenue=1", "Email × revenue=4",
+    ]  # fmt: skip
+    shared = [f"{name}={level}" for name in MAIN_EFFECTS for level in LEVELS[name]]
+    assert made.column_names == shared + [f"{name} | regime {h}" for h in (1, 2) for name in regime]
+
+
+def test_the_full_tensor_is_a_kronecker_product(credit_card):
+    """Every term per regime is the paper's z = b ⊗ φ(a, x), and φ is the map with H = 1."""
+    fields = {**credit_card, "features": TENSOR_72}
+    tensor, plain = FeatureMap(CampaignConfig(**fields)), FeatureMap(CampaignConfig(**{**fields, "regimes": 1}))
+    belief = np.array([0.3, 0.7])
+    contexts = tensor.encode(some_contexts())
+    for row in range(40):
+        for action in range(3):
+            phi = plain.dense(np.ones(1), action, contexts, row)
+            assert (tensor.dense(belief, action, contexts, row) == np.kron(belief, phi)).all()
+
+
+def test_only_active_pairs_are_touched(credit_card):
+    made = FeatureMap(CampaignConfig(**{**credit_card, "features": PUBLISHED}))
+    contexts = made.encode([{"age": 30, "education": "others", "marital": "other", "revenue": 20_000, "risk": 3}])
+    # 5 main effects and the intercept twice; the action's own effect twice; risk 3 and revenue 2 have no column.
+    for action, pairs in enumerate([7, 9, 9]):
+        indices, weights = made.columns(np.array([0.25, 0.75]), action, contexts)
+        assert len(indices) == len(weights) == len(set(indices.tolist())) == pairs
+    buffers = np.full(20, -9), np.full(20, -9.0)
+    n = kernels.row_columns(
+        made.plan, contexts.levels[0], contexts.values[0], np.array([0.25, 0.75]), 2, *buffers
+    )
+    assert n == 9 and all((buffer[n:] == -9).all() for buffer in buffers)
+
+
+# --- encoding ------------------------------------------------------------------------------------------------
+
+
+def test_a_value_equal_to_a_cut_belongs_to_the_lower_level(credit_card):
+    made = FeatureMap(CampaignConfig(**credit_card))
+    base = some_contexts(1)[0]
+    ages = [-5, 26.9, 27, 27.1, 31, 32, 37, 38, 43, 43.0001, 1e9]
+    levels = made.encode([{**base, "age": age} for age in ages]).levels[:, 0]
+    assert levels.tolist() == [0, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+
+
+def test_numbers_are_scaled_to_the_unit_interval():
+    config = CampaignConfig(
+        name="numbers", actions=["a", "b"],
+        variables=[{"name": "u", "range": [-2, 6]}, {"name": "v", "levels": ["x", "y"]}, {"name": "w", "range": [0, 10]}],
+        features={"shared": ["u", "w"], "per_regime": ["intercept", "actions:w", "v"]},
+    )  # fmt: skip
+    made = FeatureMap(config)
+    encoded = made.encode([{"u": 0, "v": "y", "w": 10}, {"u": -2, "v": "x", "w": Decimal("2.5")}])
+    assert encoded.values.tolist() == [[0.25, 1.0], [0.0, 0.25]]
+    assert made.column_names[:2] == ["u", "w"]
+    # u, w, then per regime: intercept, b × w, v=x, v=y.
+    belief = np.array([0.2, 0.8])
+    z = made.dense(belief, 1, encoded, 1)
+    assert z.tolist() == [0.0, 0.25, 0.2, 0.2 * 0.25, 0.2, 0.0, 0.8, 0.8 * 0.25, 0.8, 0.0]
+    assert made.dense(belief, 0, encoded, 0).tolist() == [0.25, 1.0, 0.2, 0.0, 0.0, 0.2, 0.8, 0.0, 0.0, 0.8]
+
+
+@pytest.mark.parametrize("signals", [["risk", "revenue"], ["revenue", "risk"], ["marital", "risk", "education"], []])
+def test_symbols_are_row_major_over_the_signals(credit_card, signals):
+    """R9: the last signal is fastest, in the order of `signals` and not of `variables`."""
+    made = FeatureMap(CampaignConfig(**{**credit_card, "signals": signals, "regimes": None}))
+    contexts = some_contexts()
+    for context, symbol in zip(contexts, made.encode(contexts).symbols, strict=True):
+        places = [LEVELS[name].index(naive_level(name, context[name])) for name in signals]
+        expected = int(np.ravel_multi_index(places, [len(LEVELS[name]) for name in signals])) if signals else 0
+        assert symbol == expected
+
+
+def test_one_context_encodes_like_a_table_of_them(credit_card):
+    made = FeatureMap(CampaignConfig(**credit_card))
+    contexts = some_contexts()
+    table = made.encode(contexts)
+    for row, context in enumerate(contexts):
+        for one, many in zip(made.encode_one(context), table, strict=True):
+            assert one.dtype == many.dtype and (one[0] == many[row]).all()
+    assert [part.shape for part in made.encode([])] == [(0, 5), (0, 0), (0,)]
+
+
+def test_whole_numbers_and_their_text_are_the_same_level(credit_card):
+    made = FeatureMap(CampaignConfig(**credit_card))
+    base = some_contexts(1)[0]
+    assert made.encode([{**base, "risk": 4}, {**base, "risk": "4"}]).levels[:, 4].tolist() == [3, 3]
+
+
+# --- what is refused -----------------------------------------------------------------------------------------
+
+WRONG_VALUES = [
+    ("risk", "extreme", "['low', 'mid', 'high']"),
+    ("risk", "LOW", "['low', 'mid', 'high']"),
+    ("risk", None, "['low', 'mid', 'high']"),
+    ("risk", 1, "['low', 'mid', 'high']"),
+    ("risk", True, "['low', 'mid', 'high']"),
+    ("risk", ["low"], "['low', 'mid', 'high']"),
+    ("income", math.nan, "a finite number"),
+    ("income", math.inf, "a finite number"),
+    ("income", -math.inf, "a finite number"),
+    ("income", True, "a finite number"),
+    ("income", "20", "a finite number"),
+    ("income", b"20", "a finite number"),
+    ("income", None, "a finite number"),
+    ("income", [20], "a finite number"),
+    ("income", 10**400, "a finite number"),
+    ("tenure", math.nan, "a number from 0 to 20"),
+    ("tenure", math.inf, "a number from 0 to 20"),
+    ("tenure", -0.001, "a number from 0 to 20"),
+    ("tenure", 20.001, "a number from 0 to 20"),
+    ("tenure", False, "a number from 0 to 20"),
+    ("tenure", "5", "a number from 0 to 20"),
+    ("tenure", 1 + 2j, "a number from 0 to 20"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "allowed"), WRONG_VALUES)
+def test_a_wrong_value_names_its_variable_and_what_is_allowed(small, small_contexts, name, value, allowed):
+    made = FeatureMap(small())
+    context = small_contexts(1)[0] | {name: value}
+    for encode, field in ((made.encode_one, "context"), (lambda c: made.encode([c]), "items[0].context")):
+        with pytest.raises(ContextError) as caught:
+            encode(context)
+        (problem,) = caught.value.problems
+        assert problem.field == f"{field}.{name}"
+        assert str(problem.allowed) == allowed
+
+
+def test_true_is_not_the_level_1(credit_card):
+    made = FeatureMap(CampaignConfig(**credit_card))
+    for value in (True, 1.0):
+        with pytest.raises(ContextError) as caught:
+            made.encode_one(some_contexts(1)[0] | {"risk": value})
+        assert caught.value.problems[0].field == "context.risk"
+
+
+def test_missing_and_extra_variables(small, small_contexts):
+    made = FeatureMap(small())
+    context = small_contexts(1)[0]
+    context["incme"] = context.pop("income")
+    with pytest.raises(ContextError) as caught:
+        made.encode_one(context)
+    extra, missing = caught.value.problems
+    assert (extra.field, extra.message) == ("context.incme", "unknown variable")
+    assert extra.allowed == ["risk", "income", "region", "tenure"]
+    assert (missing.field, missing.message, missing.allowed) == ("context.income", "missing", "a finite number")
+
+
+@pytest.mark.parametrize("context", [None, 3, "risk", ["low", 20, "north", 5], [], {"low"}])
+def test_a_context_must_be_an_object(small, context):
+    with pytest.raises(ContextError) as caught:
+        FeatureMap(small()).encode_one(context)
+    (problem,) = caught.value.problems
+    assert problem.field == "context" and "not an object" in problem.message
+    assert problem.allowed == ["risk", "income", "region", "tenure"]
+
+
+def test_all_problems_of_all_contexts_at_once(small, small_contexts):
+    good = small_contexts(1)[0]
+    with pytest.raises(ContextError) as caught:
+        FeatureMap(small()).encode(
+            [good, {"risk": "no", "income": math.nan, "region": "north", "age": 3}, good, "nothing"]
+        )
+    assert [problem.field for problem in caught.value.problems] == [
+        "items[1].context.age", "items[1].context.risk", "items[1].context.income", "items[1].context.tenure",
+        "items[3].context",
+    ]  # fmt: skip
+
+
+def test_a_long_wrong_value_is_not_repeated_in_full(small, small_contexts):
+    with pytest.raises(ContextError) as caught:
+        FeatureMap(small()).encode_one(small_contexts(1)[0] | {"risk": "x" * 100_000})
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("belief", "action", "field"),
+    [([0.2, 0.3, 0.5], 0, "belief"), ([[0.5, 0.5]], 0, "belief"), ([0.5, 0.5], 3, "action"), ([0.5, 0.5], -1, "action")],
+)
+def test_columns_of_a_wrong_belief_or_action(small, small_contexts, belief, action, field):
+    made = FeatureMap(small())
+    with pytest.raises(ArgumentError) as caught:
+        made.columns(np.array(belief), action, made.encode(small_contexts(1)))
+    assert caught.value.problems[0].field == field and caught.value.problems[0].allowed
+
+
+# --- directions that no z has --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("which", [*MAPS, "small", "small-3", "bare"])
+def test_null_projector(credit_card, small, small_contexts, which):
+    """kernels._factor adds it to G: it must be exactly the projector on the complement of the span of all z."""
+    if which in MAPS:
+        features, regimes, _ = MAPS[which]
+        config = CampaignConfig(**{**credit_card, "regimes": regimes, "features": features})
+        contexts = some_contexts(150)
+    elif which == "bare":
+        config, contexts = CampaignConfig(name="bare", actions=["a", "b"], variables=[]), [{}]
+    else:
+        config, contexts = small(regimes=3 if which == "small-3" else 2), small_contexts(150)
+    made = FeatureMap(config)
+    encoded = made.encode(contexts)
+    generator = np.random.default_rng(2)
+    stacked = np.array(
+        [
+            made.dense(generator.dirichlet(np.ones(made.regimes)), action, encoded, row)
+            for row in range(len(contexts))
+            for action in range(len(config.actions))
+        ]
+    )
+    null = made.plan.null
+    assert null.shape == (made.dimension, made.dimension)
+    np.testing.assert_allclose(null, null.T, atol=1e-14)
+    np.testing.assert_allclose(null @ null, null, atol=1e-12)
+    np.testing.assert_allclose(stacked @ null, 0.0, atol=1e-12)
+    rank = np.linalg.matrix_rank(stacked)
+    assert round(np.trace(null)) == made.dimension - rank
+    np.testing.assert_allclose(np.trace(null), made.dimension - rank, atol=1e-10)

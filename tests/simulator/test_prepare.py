@@ -1,0 +1,241 @@
+"""The `prepare` step: reading and checking the UCI file, levels, and the table of profile counts."""
+
+import csv
+import itertools
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xlwt
+
+from simulator import prepare as step
+from simulator.prepare import PrepareError, load_profiles, read_table, run_prepare, write_counts
+
+# The raw table stays out of the repository; it lies beside the checkout where the project is developed.
+UCI_FILE = Path(__file__).resolve().parents[3] / "shared" / "data" / "uci_credit_card_default.csv"
+SHIPPED = Path(step.__file__).parent / "data" / "credit_card_profiles.csv"
+
+PAYMENTS = [f"PAY_{month}" for month in (0, 2, 3, 4, 5, 6)]
+AMOUNTS = [f"{kind}_AMT{month}" for kind in ("BILL", "PAY") for month in range(1, 7)]
+NAMES = ["ID", "LIMIT_BAL", "SEX", "EDUCATION", "MARRIAGE", "AGE", *PAYMENTS, *AMOUNTS]
+NAMES.append("default payment next month")
+CODES = ["ID", *(f"X{number}" for number in range(1, 24)), "Y"]
+CLIENTS = [
+    [1, 20000, 2, 2, 1, 24, 2, 2, -1, -1, -2, -2, 3913, 3102, 689, 0, 0, 0, 0, 689, 0, 0, 0, 0, 1],
+    [2, 500000, 1, 6, 0, 79, -1, 8, 0, 0, 0, 2, -2682, 1725, 2682, 3272, 3455, 3261, 0, 9, 8, 7, 0, 6, 1],
+    [3, 90000, 2, 0, 3, 34, 0, 0, 0, 0, 0, 0, 29239, 14027, 13559, 1, 2, 3, 1518, 15, 1, 1, 1, 5, 0],
+]
+
+
+def write_csv(path: Path, *rows: list) -> Path:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows(rows)
+    return path
+
+
+def changed(row: int, column: str, value: object) -> list[list]:
+    """The three clients with one value replaced."""
+    clients = [list(client) for client in CLIENTS]
+    clients[row][NAMES.index(column)] = value
+    return clients
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [CODES],
+        [NAMES],
+        [["", *CODES[1:]]],
+        [["", *CODES[1:]], NAMES],
+        [["\ufeffID", *NAMES[1:-1], "default.payment.next.month"]],
+    ],
+    ids=["codes", "names", "unnamed-id", "both-rows", "byte-order-mark-and-dots"],
+)
+def test_every_header_of_a_csv_is_understood(tmp_path: Path, headers: list[list[str]]) -> None:
+    path = write_csv(tmp_path / "clients.csv", *headers, *CLIENTS)
+    np.testing.assert_array_equal(read_table(path, clients=3), CLIENTS)
+
+
+def test_columns_are_found_by_name_and_clients_ordered_by_id(tmp_path: Path) -> None:
+    mixed = [row[::-1] for row in (NAMES, *CLIENTS[::-1])]
+    np.testing.assert_array_equal(read_table(write_csv(tmp_path / "c.csv", *mixed), clients=3), CLIENTS)
+
+
+def test_numbers_may_be_written_as_spreadsheets_do(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "clients.csv", CODES, *changed(1, "LIMIT_BAL", "5.00E+05"), [])
+    np.testing.assert_array_equal(read_table(path, clients=3), CLIENTS)
+
+
+def write_xls(path: Path) -> Path:
+    """A workbook laid out like the original: codes, names, clients."""
+    book = xlwt.Workbook()
+    sheet = book.add_sheet("Data")
+    for row, values in enumerate([["", *CODES[1:]], NAMES, *CLIENTS]):
+        for column, value in enumerate(values):
+            sheet.write(row, column, value)
+    book.save(str(path))
+    return path
+
+
+def test_an_xls_is_read_like_the_csv_whatever_its_name(tmp_path: Path) -> None:
+    np.testing.assert_array_equal(read_table(write_xls(tmp_path / "clients.xls"), clients=3), CLIENTS)
+    np.testing.assert_array_equal(read_table(write_xls(tmp_path / "download"), clients=3), CLIENTS)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "allowed"),
+    [
+        ("LIMIT_BAL", 0, "1 to 10000000"),
+        ("SEX", 3, "1 to 2"),
+        ("EDUCATION", 7, "0 to 6"),
+        ("MARRIAGE", -1, "0 to 3"),
+        ("AGE", 17, "18 to 100"),
+        ("AGE", 34.5, "18 to 100"),
+        ("AGE", "young", "18 to 100"),
+        ("PAY_0", -3, "-2 to 9"),
+        ("BILL_AMT6", "", "-10000000 to 10000000"),
+        ("PAY_AMT1", "nan", "0 to 10000000"),
+        ("PAY_AMT2", "inf", "0 to 10000000"),
+        ("default payment next month", 2, "0 to 1"),
+    ],
+)
+def test_a_value_out_of_range_is_named(tmp_path: Path, column: str, value: object, allowed: str) -> None:
+    path = write_csv(tmp_path / "clients.csv", NAMES, *changed(2, column, value))
+    with pytest.raises(PrepareError) as caught:
+        read_table(path, clients=3)
+    message = str(caught.value)
+    assert f"column {column.upper().replace(' ', '_')}: found '{value}' in client row 3" in message
+    assert f"allowed: whole numbers from {allowed}." in message
+    assert "archive.ics.uci.edu/dataset/350" in message
+
+
+def test_a_missing_a_repeated_and_no_column_are_named(tmp_path: Path) -> None:
+    without = [row[:5] + row[6:] for row in (NAMES, *CLIENTS)]
+    with pytest.raises(PrepareError, match=r"column AGE \(or X5\) is missing; found: ID, LIMIT_BAL, SEX"):
+        read_table(write_csv(tmp_path / "missing.csv", *without), clients=3)
+    twice = [[*row, row[5]] for row in (CODES, *CLIENTS)]
+    with pytest.raises(PrepareError, match=r"column AGE \(or X5\) appears 2 times"):
+        read_table(write_csv(tmp_path / "twice.csv", *twice), clients=3)
+    with pytest.raises(PrepareError, match="column ID is missing"):
+        read_table(write_csv(tmp_path / "no_id.csv", *(row[1:] for row in (CODES, *CLIENTS))), clients=3)
+    with pytest.raises(PrepareError, match="no header row"):
+        read_table(write_csv(tmp_path / "headless.csv", *CLIENTS), clients=3)
+    with pytest.raises(PrepareError, match="no header row"):
+        read_table(write_csv(tmp_path / "empty.csv"), clients=3)
+
+
+def test_wrong_rows_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(PrepareError, match="found 3 rows of clients, needs exactly 30,000"):
+        read_table(write_csv(tmp_path / "few.csv", CODES, *CLIENTS))
+    with pytest.raises(PrepareError, match="client row 2 has 24 values, needs 25"):
+        read_table(
+            write_csv(tmp_path / "short.csv", CODES, CLIENTS[0], CLIENTS[1][:-1], CLIENTS[2]), clients=3
+        )
+    with pytest.raises(PrepareError, match="column ID: found a repeated value"):
+        read_table(write_csv(tmp_path / "repeated.csv", NAMES, *changed(2, "ID", 1)), clients=3)
+
+
+def test_missing_and_unreadable_files_are_explained(tmp_path: Path) -> None:
+    with pytest.raises(
+        PrepareError, match=r"absent\.xls: cannot be read \(No such file or directory\)\. Download"
+    ):
+        read_table(tmp_path / "absent.xls")
+    with pytest.raises(PrepareError, match="cannot be read"):
+        read_table(tmp_path)
+    zipped = tmp_path / "clients.zip"
+    zipped.write_bytes(b"PK\x03\x04\xff\xfe\x00")
+    with pytest.raises(PrepareError, match=r"neither an \.xls nor a \.csv file .* \(unzipped\)"):
+        read_table(zipped)
+    damaged = tmp_path / "clients.xls"
+    damaged.write_bytes(write_xls(tmp_path / "whole.xls").read_bytes()[:700])
+    with pytest.raises(PrepareError, match=r"damaged \.xls file"):
+        read_table(damaged)
+
+
+def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "xlrd", None)  # makes the import fail as if it were not installed
+    with pytest.raises(PrepareError, match=r"needs xlrd: pip install 'undercurrent\[prepare\]'"):
+        read_table(write_xls(tmp_path / "clients.xls"), clients=3)
+    monkeypatch.setitem(sys.modules, "xgboost", None)
+    with pytest.raises(PrepareError, match=r"needs xgboost: pip install 'undercurrent\[prepare\]'"):
+        step.default_probability(np.array(CLIENTS))
+
+
+def test_the_command_reports_an_error_and_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "counts.csv"
+    assert run_prepare(write_csv(tmp_path / "few.csv", CODES, *CLIENTS), out) == 1
+    printed = capsys.readouterr()
+    assert "needs exactly 30,000" in printed.err
+    assert printed.out == ""
+    assert not out.exists()
+
+
+def levels_of(column: str, values: list[int]) -> list[list[int]]:
+    """Level indices (age, education, marital status, revenue) of a client that differs in one column."""
+    return np.transpose(
+        step.known_levels(np.array([changed(0, column, value)[0] for value in values]))
+    ).tolist()
+
+
+def test_a_value_equal_to_a_cut_belongs_to_the_lower_level() -> None:
+    ages = levels_of("AGE", [21, 27, 28, 31, 32, 37, 38, 43, 44, 79])
+    assert [levels[0] for levels in ages] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    # Revenue is a fifth of the limit: 10K, 36K and 54K are limits of 50K, 180K and 270K.
+    limits = [10_000, 50_000, 50_001, 180_000, 180_001, 270_000, 270_001, 1_000_000]
+    assert [levels[3] for levels in levels_of("LIMIT_BAL", limits)] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert step.cut(np.array([0.1, 0.2, 0.3, 0.4, 0.5]), (0.2, 0.4)).tolist() == [0, 0, 1, 1, 2]
+
+
+def test_codes_of_education_and_marriage() -> None:
+    names = step.LEVELS["education"]
+    assert [names[levels[1]] for levels in levels_of("EDUCATION", list(range(7)))] == [
+        "others",
+        "graduate school",
+        "university",
+        "high school",
+        "others",
+        "others",
+        "others",
+    ]
+    names = step.LEVELS["marital_status"]
+    marital = [names[levels[2]] for levels in levels_of("MARRIAGE", list(range(4)))]
+    assert marital == ["other", "married", "single", "other"]
+
+
+def test_the_shipped_table_is_complete_and_in_order() -> None:
+    with SHIPPED.open(encoding="utf-8") as file:
+        header, *rows = csv.reader(file)
+    assert header == ["age", "education", "marital_status", "revenue", "risk", "count"]
+    assert len(rows) == 1_200
+    assert [tuple(row[:5]) for row in rows] == list(itertools.product(*step.LEVELS.values()))
+    assert sum(int(row[5]) for row in rows) == 30_000
+    counts = load_profiles()
+    assert counts.shape == (5, 4, 3, 4, 5)
+    assert counts.ravel().tolist() == [int(row[5]) for row in rows]
+    # The environment draws a client of any given risk and revenue, so none of the 20 may be empty.
+    assert counts.sum(axis=(0, 1, 2)).min() > 0
+    # Quintiles of 30,000 clients.
+    assert np.abs(counts.sum(axis=(0, 1, 2, 3)) - 6_000).max() <= 1
+
+
+def test_written_counts_keep_their_cells(tmp_path: Path) -> None:
+    write_counts(load_profiles(), tmp_path / "counts.csv")
+    assert (tmp_path / "counts.csv").read_bytes() == SHIPPED.read_bytes()
+
+
+if UCI_FILE.is_file():
+
+    def test_the_uci_file_gives_the_shipped_table_bit_for_bit(
+        tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        out = tmp_path / "counts.csv"
+        assert run_prepare(UCI_FILE, out) == 0
+        assert out.read_bytes() == SHIPPED.read_bytes()
+        printed = capsys.readouterr().out
+        assert "found      0.0855 0.1239 0.1750 0.3150" in printed
+        assert "published  0.0864 0.1248 0.1748 0.3136" in printed
+        assert "1,200 profile cells, 30,000 clients" in printed
+        assert "Identical to the shipped table." in printed

@@ -1,0 +1,111 @@
+"""The project as a newcomer meets it: commands, locks, settings, and no trace of anyone's machine."""
+
+import os
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from service import __version__
+from service.settings import PREFIX, Settings
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+
+# What only holds on one machine: a home, a mount or a local wheel folder, and where packages come from.
+MACHINE = re.compile(
+    r"(?<![\w.])/(?:work|root|home|Users|opt)/\w"
+    r"|pypi\.org|pythonhosted\.org|://\S+/simpl[e]\b|index[-_]url|find[-_]links|file:[/]{3}",
+    re.IGNORECASE,
+)
+
+
+def pins(lock: str) -> dict[str, str]:
+    lines = (ROOT / lock).read_text(encoding="utf-8").splitlines()
+    matches = [re.fullmatch(r"([A-Za-z0-9._-]+)==([A-Za-z0-9.!+_-]+)", line) for line in lines]
+    assert all(matches), f"{lock} holds more than name==version lines"
+    names = [canonicalize_name(match[1]) for match in matches if match]
+    assert len(names) == len(set(names)), f"{lock} pins a package twice"
+    return dict(zip(names, (match[2] for match in matches if match), strict=True))
+
+
+def test_readme_names_the_two_commands_on_its_first_screen():
+    first_screen = "\n".join(README.splitlines()[:30])
+    assert "make run" in first_screen
+    assert "make test" in first_screen
+
+
+def test_continuous_integration_runs_the_test_command():
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    assert script.read_text(encoding="utf-8").splitlines()[-1] == "make test"
+
+
+def test_locks_pin_what_the_project_asks_for():
+    locked = pins("requirements.lock")
+    for extra in ("dask", "dev", "prepare", "sim"):
+        assert_pinned(EXTRAS[extra], locked)
+    assert_pinned(PROJECT["dependencies"], locked)
+    peers = pins("requirements-bench.lock")
+    assert_pinned(EXTRAS["bench"], peers)
+    assert not peers.keys() & locked.keys(), "the two locks are installed together"
+
+
+def assert_pinned(requirements: list[str], locked: dict[str, str]) -> None:
+    for requirement in map(Requirement, requirements):
+        version = locked.get(canonicalize_name(requirement.name))
+        assert version is not None, f"{requirement.name} is not locked"
+        assert requirement.specifier.contains(version), f"{requirement} does not allow the locked {version}"
+
+
+def test_every_setting_is_documented():
+    for name in Settings.model_fields:
+        assert f"`{PREFIX}{name.upper()}`" in README
+
+
+def test_python_examples_of_the_readme_run():
+    examples = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    assert examples
+    for example in examples:
+        exec(compile(example, "README.md", "exec"), {})
+
+
+def test_changelog_knows_the_version():
+    assert re.search(
+        rf"^## \[{re.escape(__version__)}\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M
+    )
+
+
+def test_no_file_depends_on_one_machine():
+    # Whoever owns the checkout: everything that is committed, or would be.
+    git = ["git", "-c", "safe.directory=*"]
+    listing = [*git, "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(listing, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    paths = [path for name in listed.split("\0") if name and (path := ROOT / name).is_file()]
+    assert ROOT / "README.md" in paths
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}"
+        for path in paths
+        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1)
+        if MACHINE.search(line)
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "cd /" + "work/main",
+        '"/' + 'home/ada/x"',
+        "--extra-index" + "-url x",
+        "https://files.python" + "hosted.org/x",
+    ],
+)
+def test_the_search_for_machine_traces_finds_them(line):
+    assert MACHINE.search(line)
