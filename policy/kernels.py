@@ -122,7 +122,7 @@ class Statistics(NamedTuple):
 
 
 def _jit(function: Any) -> Any:
-    return njit(cache=True, nogil=True)(function)
+    return njit(cache=True, nogil=True, error_model="numpy")(function)
 
 
 # --- chance (R11) --------------------------------------------------------------------------------------------
@@ -317,7 +317,7 @@ def update_statistics(plan, statistics, ridge, levels, values, actions, beliefs,
     limit = plan.terms.shape[0] * plan.sizes[0]
     columns, weights, product = np.empty(limit, np.int64), np.empty(limit), np.empty(size)
     since = statistics.counters[_SINCE_FACTORED]
-    one_by_one = since >= 0 and 4 * rows.shape[0] <= size
+    one_by_one = since >= 0 and 2 * rows.shape[0] <= size
     for row in rows:
         n = row_columns(plan, levels[row], values[row], beliefs[row], actions[row], columns, weights)
         _add_square(statistics.gram, columns, weights, n)

@@ -32,23 +32,20 @@ class Episode(NamedTuple):
     beliefs: FloatArray  # T×H, true beliefs b_t
     values: FloatArray  # T×K, expected reward of each action given the true belief
     rewards: FloatArray  # T×K, the reward each action would earn
+    oracle: npt.NDArray[np.intp]  # a*_t: the best action for who knows every parameter and the contexts so far
 
     def pseudo_regret(self, actions: npt.NDArray[np.integer[Any]]) -> FloatArray:
         """R_1 … R_T (eq. def-regret)."""
-        rows = np.arange(actions.size)
-        gaps: FloatArray = self.values[rows].max(axis=1) - self.values[rows, actions]
-        return gaps.cumsum()
+        return self._regret(self.values, actions)
 
     def actual_regret(self, actions: npt.NDArray[np.integer[Any]]) -> FloatArray:
         """Σ r_t(a*_t) − r_t(a_t): regret on the rewards as they fell (section "Two Notions of Regret")."""
-        rows = np.arange(actions.size)
-        gaps: FloatArray = self.rewards[rows, self.oracle[rows]] - self.rewards[rows, actions]
-        return gaps.cumsum()
+        return self._regret(self.rewards, actions)
 
-    @property
-    def oracle(self) -> npt.NDArray[np.intp]:
-        """a*_t: the best action for somebody who knows every parameter and the contexts so far."""
-        return self.values.argmax(axis=1)
+    def _regret(self, table: FloatArray, actions: npt.NDArray[np.integer[Any]]) -> FloatArray:
+        rows = np.arange(actions.size)
+        gaps: FloatArray = table[rows, self.oracle[rows]] - table[rows, actions]
+        return gaps.cumsum()
 
 
 @dataclass(frozen=True)
@@ -80,7 +77,7 @@ class Environment:
         values = np.einsum("th,htk->tk", beliefs, by_regime)
         expected = values if reward_model == "belief" else by_regime[regimes, np.arange(rounds)]
         contexts = Contexts(self.levels[cells], np.empty((rounds, 0)), symbols)
-        return Episode(contexts, regimes, beliefs, values, expected + noise)
+        return Episode(contexts, regimes, beliefs, values, expected + noise, values.argmax(axis=1))
 
     def _draw_cells(self, symbols: npt.NDArray[np.int16], uniforms: FloatArray) -> npt.NDArray[np.intp]:
         """A full context for each symbol, independent of the regime given the symbol."""

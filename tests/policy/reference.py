@@ -1,6 +1,6 @@
-"""The method once more, plain and slow, from the paper and RULES.md alone: what the golden trace is made with.
+"""The method once more, plain and slow, from the paper and RULES.md alone: the golden trace is made with it.
 
-Nothing of `policy` is imported. Dense z, the full X³ tensor, every permutation, np.linalg where the paper says so.
+Nothing of `policy` is imported. Dense z, the full X³ tensor, every permutation, np.linalg for the rest.
 """
 
 import hashlib
@@ -31,6 +31,10 @@ def uniform(seed, purpose, counter):
     return (hashed(seed, purpose, counter) >> 11) * 2.0**-53
 
 
+def named(config, name):
+    return next(variable for variable in config["variables"] if variable["name"] == name)
+
+
 def level_of(variable, value):
     """A value equal to a cut belongs to the lower level."""
     if "cuts" in variable:
@@ -47,18 +51,13 @@ def level_names(variable):
 def symbol_of(config, context):
     """Row-major over the signals, the last one fastest (R9)."""
     symbol = 0
-    for name in config["signals"]:
-        variable = next(v for v in config["variables"] if v["name"] == name)
-        symbol = symbol * len(level_names(variable)) + level_of(variable, context[name])
+    for variable in [named(config, name) for name in config["signals"]]:
+        symbol = symbol * len(level_names(variable)) + level_of(variable, context[variable["name"]])
     return symbol
 
 
-def symbol_count(config):
-    return math.prod(len(level_names(v)) for v in config["variables"] if v["name"] in config["signals"])
-
-
 def variable_block(config, name, kept, context):
-    variable = next(v for v in config["variables"] if v["name"] == name)
+    variable = named(config, name)
     if "range" in variable:
         low, high = variable["range"]
         return [(context[name] - low) / (high - low)]
@@ -103,13 +102,13 @@ def moments(symbols, count):
 
 
 def spectral(symbols, regimes, count, seed):
-    """Box C and R7: (transition H×H, emission H×X, rotations drawn), or None if all eigenvalues were complex."""
+    """Box C and R7: (transition H×H, emission H×X, rotations drawn); None if all eigenvalues were complex."""
     p31, p32, p312 = moments(symbols, count)
     left, _, right = np.linalg.svd(p31)
     U3, U1 = left[:, :regimes], right.T[:, :regimes]
     U2 = np.linalg.svd(p32)[2].T[:, :regimes]
 
-    def B(direction):
+    def contraction(direction):
         contracted = np.einsum("ijk,k->ij", p312, direction)
         return (U3.T @ contracted @ U1) @ np.linalg.inv(U3.T @ p31 @ U1)
 
@@ -117,10 +116,10 @@ def spectral(symbols, regimes, count, seed):
         philox = np.random.Philox(key=hashed(seed, ROTATION, attempt))
         q, r = np.linalg.qr(np.random.Generator(philox).standard_normal((regimes, regimes)))
         gamma = q * np.sign(np.diag(r))
-        eigenvalues, R = np.linalg.eig(B(U2 @ gamma[0]))
+        eigenvalues, R = np.linalg.eig(contraction(U2 @ gamma[0]))
         if np.iscomplexobj(eigenvalues):
             continue
-        L = np.array([np.diag(np.linalg.inv(R) @ B(U2 @ gamma[h]) @ R) for h in range(regimes)])
+        L = np.array([np.diag(np.linalg.inv(R) @ contraction(U2 @ row) @ R) for row in gamma])
         E = U2 @ np.linalg.inv(gamma) @ L
         M = (np.linalg.inv(U3.T @ E) @ R).T
         M = np.maximum(M * np.sign(M.sum(axis=1, keepdims=True)), 0.0)
@@ -132,7 +131,7 @@ def spectral(symbols, regimes, count, seed):
 
 
 def alignments(emission, previous):
-    """Every permutation with its (largest, total) distance, the best first (R6): hat nu_h = tilde nu_order[h]."""
+    """(largest distance, total, order) of every order, the best first (R6): hat nu_h = tilde nu_order[h]."""
     costs = []
     for order in itertools.permutations(range(len(emission))):
         distances = [np.linalg.norm(previous[h] - emission[order[h]]) for h in range(len(emission))]
@@ -162,17 +161,17 @@ def smoothed(transition, emission, symbols):
     after, beliefs = np.ones(len(transition)), []
     for s in reversed(range(len(symbols))):
         beliefs.append(forward[s] * after / (forward[s] * after).sum())
-        before = forward[s - 1] @ transition if s > 0 else None
-        if before is not None:
+        if s > 0:
             likelihood = emission[:, symbols[s]]
-            likelihood = likelihood if (before * likelihood).sum() > 0 else np.ones(len(transition))
+            if (forward[s - 1] @ transition * likelihood).sum() == 0:
+                likelihood = np.ones(len(transition))
             after = transition @ (likelihood * after)
             after = after / after.sum()
     return beliefs[::-1]
 
 
 class Reference:
-    """Box A on estimated beliefs, with the project's rules around it; a complete configuration as plain JSON."""
+    """Box A on estimated beliefs under the project's rules; takes a complete configuration as plain JSON."""
 
     def __init__(self, config):
         self.config = config
@@ -181,16 +180,12 @@ class Reference:
         self.rewards, self.folded, self.rebuild = {}, set(), False
         self.hmm, self.belief = None, np.full(self.regimes, 1 / self.regimes)
         self.next_estimation, self.model_version = config["beliefs"]["start_round"], 0
-        d = len(z_of(config, self.belief, 0, self.any_context()))
+        self.symbol_count = math.prod(len(level_names(named(config, name))) for name in config["signals"])
+        some = {v["name"]: v.get("levels", v.get("cuts", v.get("range")))[0] for v in config["variables"]}
+        d = len(z_of(config, self.belief, 0, some))
         self.G, self.moment = config["ridge"] * np.eye(d), np.zeros(d)
         self.theta = np.ones(d) / config["ridge"]  # Box A, initialization
         self.updates, self.estimations = [], []
-
-    def any_context(self):
-        return {
-            v["name"]: v["cuts"][0] if "cuts" in v else v["range"][0] if "range" in v else v["levels"][0]
-            for v in self.config["variables"]
-        }
 
     def reward(self, round_, value):
         assert 1 <= round_ <= len(self.actions)
@@ -209,14 +204,12 @@ class Reference:
             self.belief = bayes_step(*self.hmm, self.belief, symbol, first=False)
         stage, inverse = math.ceil(t / stage_length), np.linalg.inv(self.G)
         eligible = [a for a, name in enumerate(self.config["actions"]) if name not in excluded]
-        estimates, bonuses = {}, {}
+        estimates, bonuses, scale = {}, {}, self.config["bonus"]["scale"]
         for a in eligible:
             z = z_of(self.config, self.belief, a, context)
             estimates[a] = float(z @ self.theta)
-            # eq. simplified-boxa
-            bonuses[a] = float(
-                self.config["bonus"]["scale"] * stage * math.sqrt(stage_length) * np.linalg.norm(inverse @ z)
-            )
+            # eq. simplified-boxa, the complex form
+            bonuses[a] = float(scale * stage * math.sqrt(stage_length) * np.linalg.norm(inverse @ z))
         scores = {a: estimates[a] + bonuses[a] for a in eligible}
         action, mode, propensity = self.choose(t, scores, subject)
         self.contexts.append(context)
@@ -237,16 +230,12 @@ class Reference:
 
     def choose(self, t, scores, subject):
         """R8, R11, R12, R13."""
-        seed, share, floor = (
-            self.config["seed"],
-            self.config["control"]["share"],
-            self.config["propensity_floor"],
-        )
+        seed, share = self.config["seed"], self.config["control"]["share"]
+        floor = self.config["propensity_floor"]
         k, warm_rounds = len(scores), self.config["warm_start_rounds"]
-        even = {a: 1 / k for a in scores}
+        even = dict.fromkeys(scores, 1 / k)
         if t <= max(warm_rounds, self.config["stage_length"] + 1) or 2 * len(self.folded) < warm_rounds:
-            action = drawn(even, uniform(seed, WARM_START, t))
-            return action, "warm_start", 1 / k
+            return drawn(even, uniform(seed, WARM_START, t)), "warm_start", 1 / k
         best = [a for a in scores if scores[a] == max(scores.values())]
         law = {a: floor + (1 - k * floor) * (1 / len(best) if a in best else 0.0) for a in scores}
         if subject is None:
@@ -289,7 +278,7 @@ class Reference:
     def reestimate(self, t):
         """R3–R6. The past that `statistics` recomputes counts from the next stage update on."""
         self.next_estimation = t + self.config["beliefs"]["every"]
-        found = spectral(self.symbols, self.regimes, symbol_count(self.config), self.config["seed"])
+        found = spectral(self.symbols, self.regimes, self.symbol_count, self.config["seed"])
         if found is None:
             self.estimations.append({"round": t, "rotations": 8, "order": None})
             return

@@ -1,0 +1,78 @@
+"""Speed as ratios against peers of the same run: what every benchmark shares, from one thread to tables.
+
+Contenders take turns and are timed in CPU seconds, so that a busy machine disturbs all of them alike.
+"""
+
+import gc
+import os
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from time import process_time
+from typing import Any, NamedTuple
+
+from tqdm import tqdm
+
+__all__ = ["Timing", "Verdict", "installed", "print_table", "print_verdicts", "ratio", "timed_in_turns"]
+
+for _library in (
+    "OMP",
+    "OPENBLAS",
+    "MKL",
+    "NUMBA",
+):  # read when numpy and numba are imported, after this package
+    os.environ[f"{_library}_NUM_THREADS"] = "1"
+
+
+class Timing(NamedTuple):
+    seconds: list[float]  # one entry a repetition
+    result: Any  # of the last one
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seconds)
+
+
+class Verdict(NamedTuple):
+    target: str
+    measured: str
+    met: bool
+
+
+def timed_in_turns(
+    topic: str, repetitions: int, contenders: Mapping[str, Callable[[], Callable[[], Any]]]
+) -> dict[str, Timing]:
+    """Time the contenders in turns. Each prepares, untimed, the function to time."""
+    timings = {name: Timing([], None) for name in contenders}
+    for name in tqdm([*contenders] * repetitions, desc=topic, leave=False):
+        run = contenders[name]()
+        gc.collect()
+        begun = process_time()
+        result = run()
+        seconds = process_time() - begun
+        timings[name] = Timing([*timings[name].seconds, seconds], result)
+    return timings
+
+
+def ratio(slow: Timing, fast: Timing) -> float:
+    """The median over the repetitions of the ratio inside each one."""
+    return statistics.median(a / b for a, b in zip(slow.seconds, fast.seconds, strict=True))
+
+
+def installed(package: str) -> str:
+    try:
+        return f"{package} {version(package)}"
+    except PackageNotFoundError:
+        return f"{package} not installed"
+
+
+def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    print(f"\n### {title}\n\n| {' | '.join(header)} |\n|{'---|' * len(header)}")
+    for row in rows:
+        print(f"| {' | '.join(row)} |")
+    print(flush=True)
+
+
+def print_verdicts(verdicts: Sequence[Verdict]) -> None:
+    rows = [(v.target, v.measured, "PASS" if v.met else "FAIL") for v in verdicts]
+    print_table("Targets", ("target", "measured", "verdict"), rows)

@@ -1,0 +1,442 @@
+"""The policy beside other libraries on the same rounds: python -m benchmarks.policy [--quick].
+
+Every contender gets the rounds in the form it likes best, prepared beforehand; only play is timed.
+"""
+
+import argparse
+import os
+import platform
+import random
+import statistics
+from collections.abc import Callable, Sequence
+from time import perf_counter_ns
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from tqdm import tqdm
+
+from benchmarks import Timing, Verdict, installed, print_table, print_verdicts, ratio, timed_in_turns
+from policy import CampaignConfig, FeatureMap, HmmParameters, StagedPolicy, em, hmm, spectral
+from policy.features import Contexts
+
+FloatArray = npt.NDArray[np.float64]
+Actions = Sequence[int] | npt.NDArray[Any]
+Player = Callable[[], Actions]  # plays the rounds it was prepared for
+
+PEERS = ("vowpalwabbit", "river", "mabwiser", "contextualbandits", "hmmlearn")
+ROUNDS = 50_000
+STAGE = 37  # ℓ, and the batch of a peer that learns in batches: both then renew their models equally often
+ITERATIONS = 10
+ACTIONS = ("none", "email", "call")
+ARMS = [0, 1, 2]
+# The paper's experiment (PAPER-NOTES.md): φ has 36 columns, z has 51 as published and 72 as the full b ⊗ φ.
+VARIABLES = {"risk": 5, "revenue": 4, "marital": 3, "education": 4, "age": 5}
+WITH_ACTIONS = (
+    "actions",
+    {"term": "actions:risk", "levels": ["1", "2", "4", "5"]},
+    {"term": "actions:revenue", "levels": ["1", "4"]},
+)
+FEATURES: dict[int, dict[str, Any]] = {
+    36: {"shared": ["intercept", *VARIABLES, *WITH_ACTIONS]},
+    51: {"shared": [*VARIABLES], "per_regime": ["intercept", *WITH_ACTIONS]},
+    72: {"per_regime": ["intercept", *VARIABLES, *WITH_ACTIONS]},
+}
+TRUTH = HmmParameters(
+    np.array([[0.97, 0.03], [0.04, 0.96]]),
+    np.random.default_rng(20).dirichlet(np.full(20, 2.0), 2),
+    np.array([0.5, 0.5]),
+)
+
+
+class Rounds(NamedTuple):
+    """What happens to every contender: contexts, and what each action would earn."""
+
+    levels: npt.NDArray[np.int16]
+    symbols: npt.NDArray[np.int16]
+    rewards: FloatArray
+
+    def first(self, count: int) -> "Rounds":
+        return Rounds(*(column[:count] for column in self))
+
+    def contexts(self) -> Contexts:
+        return Contexts(self.levels, np.empty((len(self.levels), 0)), self.symbols)
+
+    def named(self) -> list[dict[str, int]]:
+        return [dict(zip(VARIABLES, row, strict=True)) for row in (self.levels + 1).tolist()]
+
+    def one_hot(self) -> FloatArray:
+        """21 levels and an intercept: all that a library with one model per action needs."""
+        starts = np.cumsum([0, *VARIABLES.values()])
+        rows = np.zeros((len(self.levels), starts[-1] + 1))
+        np.put_along_axis(rows, self.levels + starts[:-1], 1.0, axis=1)
+        rows[:, -1] = 1.0
+        return rows
+
+
+def simulated_rounds() -> Rounds:
+    """Symbols from a hidden chain; regime and signals say which action pays."""
+    rng = np.random.default_rng(7)
+    regimes, symbols = hmm.sample(TRUTH, ROUNDS, rng)
+    others = [rng.integers(0, size, ROUNDS) for size in list(VARIABLES.values())[2:]]
+    levels = np.stack([symbols // 4, symbols % 4, *others], axis=1).astype(np.int16)
+    effects = rng.normal(0.0, 0.2, (2, 20, len(ACTIONS)))
+    rewards = effects[regimes, symbols] + rng.normal(0.0, 0.2, (ROUNDS, len(ACTIONS)))
+    return Rounds(levels, symbols.astype(np.int16), rewards)
+
+
+def campaign(columns: int, stage_length: int) -> CampaignConfig:
+    given = {"estimator": "given", "parameters": {k: v.tolist() for k, v in TRUTH._asdict().items()}}
+    return CampaignConfig(
+        name="bench",
+        actions=ACTIONS,
+        variables=[{"name": n, "levels": [*range(1, size + 1)]} for n, size in VARIABLES.items()],
+        signals=["risk", "revenue"],
+        regimes=1 if columns == 36 else 2,
+        features=FEATURES[columns],
+        stage_length=stage_length,
+        bonus={"form": "complex", "scale": 5e-4},
+        beliefs={"estimator": "none"} if columns == 36 else given,
+        seed=1951,
+    )
+
+
+# --- contenders: each prepares what it likes and returns the function that plays ----------------------------
+
+
+def ours_compiled(columns: int, stage_length: int) -> Callable[[Rounds], Player]:
+    """Filter, decisions and stage updates, all in the kernels."""
+
+    def prepare(rounds: Rounds) -> Player:
+        policy = StagedPolicy(campaign(columns, stage_length))
+        start, contexts, count = policy.initial_state(), rounds.contexts(), len(rounds.levels)
+        return lambda: policy.play(start, contexts, rounds.rewards).history.actions[:count]
+
+    return prepare
+
+
+def ours_one_by_one(rounds: Rounds) -> Player:
+    policy = StagedPolicy(campaign(51, STAGE))
+    contexts, table = rounds.named(), rounds.rewards.tolist()
+
+    def play() -> Actions:
+        state, taken = policy.initial_state(), []
+        for context, earned in zip(contexts, table, strict=True):
+            state, decision = policy.decide(state, context)
+            a = ACTIONS.index(decision.action)
+            state = policy.reward(state, decision.round, earned[a])
+            taken.append(a)
+        return taken
+
+    return play
+
+
+def sherman_morrison(rounds: Rounds) -> Player:
+    """Plain LinUCB (Box D) in numpy, on the 36 columns φ(a, x)."""
+    features, alone = FeatureMap(campaign(36, 1)), np.ones(1)
+    profiles, which = np.unique(rounds.levels, axis=0, return_inverse=True)
+    encoded = Contexts(profiles, np.empty((len(profiles), 0)), np.zeros(len(profiles), np.int16))
+    written = [[features.dense(alone, a, encoded, row) for a in ARMS] for row in range(len(profiles))]
+    columns = np.array(written)[which.ravel()]
+
+    def play() -> Actions:
+        inverse, theta, taken = np.eye(36), np.zeros(36), []
+        for phi, earned in zip(columns, rounds.rewards, strict=True):
+            products = phi.dot(inverse)
+            scores = phi.dot(theta) + 0.6 * np.sqrt(np.einsum("ij,ij->i", products, phi))
+            a = int(scores.argmax())
+            z, product = phi[a], products[a]
+            shrunk = product / (1.0 + product.dot(z))
+            theta += shrunk * (earned[a] - z.dot(theta))
+            inverse -= product[:, None] * shrunk
+            taken.append(a)
+        return taken
+
+    return play
+
+
+def vowpalwabbit(rounds: Rounds) -> Player:
+    """Text parsed once a round and labelled after the draw: faster than its other ways in."""
+    from vowpalwabbit import LabelType, Workspace
+
+    # As in ours, only the signals (s) interact with the action (a); the other variables (o) do not.
+    workspace = Workspace("--cb_explore_adf --epsilon 0.05 -q sa --quiet --random_seed 7")
+    actions = [f"|a {name}" for name in ACTIONS]
+    lines = [
+        [f"shared |s r{x[0]} v{x[1]} |o m{x[2]} e{x[3]} g{x[4]}", *actions] for x in rounds.levels.tolist()
+    ]
+    table, draws = rounds.rewards.tolist(), random.Random(7)
+
+    def play() -> Actions:
+        taken = []
+        for text, earned in zip(lines, table, strict=True):
+            examples = workspace.parse(text, LabelType.CONTEXTUAL_BANDIT)
+            law = workspace.predict(examples)
+            a = draws.choices(ARMS, law)[0]
+            examples[1 + a].set_label_string(f"0:{-earned[a]}:{law[a]}")
+            workspace.learn(examples)
+            workspace.finish_example(examples)
+            taken.append(a)
+        return taken
+
+    return play
+
+
+def river(rounds: Rounds) -> Player:
+    from river.bandit import LinUCBDisjoint
+
+    bandit, table = LinUCBDisjoint(seed=7), rounds.rewards.tolist()
+    rows = [dict.fromkeys(np.flatnonzero(row).tolist(), 1.0) for row in rounds.one_hot()]
+
+    def play() -> Actions:
+        taken = []
+        for context, earned in zip(rows, table, strict=True):
+            a = bandit.pull(ARMS, context=context)
+            bandit.update(a, context, earned[a])
+            taken.append(a)
+        return taken
+
+    return play
+
+
+def mabwiser(batch: int) -> Callable[[Rounds], Player]:
+    def prepare(rounds: Rounds) -> Player:
+        from mabwiser.mab import MAB, LearningPolicy
+
+        bandit, rows = MAB(ARMS, LearningPolicy.LinUCB(alpha=0.6), seed=7), rounds.one_hot()
+        bandit.fit([0], [0.0], np.zeros((1, rows.shape[1])))  # it predicts only after a first fit
+        return in_batches(rounds, rows, batch, bandit.predict, lambda x, a, r: bandit.partial_fit(a, r, x))
+
+    return prepare
+
+
+def contextualbandits(batch: int) -> Callable[[Rounds], Player]:
+    def prepare(rounds: Rounds) -> Player:
+        from contextualbandits.online import LinUCB
+
+        bandit = LinUCB(len(ARMS), alpha=0.6, fit_intercept=False, random_state=7)
+        return in_batches(rounds, rounds.one_hot(), batch, bandit.predict, bandit.partial_fit)
+
+    return prepare
+
+
+def in_batches(
+    rounds: Rounds, rows: FloatArray, batch: int, predict: Callable[..., Any], learn: Callable[..., Any]
+) -> Player:
+    def play() -> Actions:
+        taken = np.empty(len(rows), np.int64)
+        for start in range(0, len(rows), batch):
+            part = slice(start, start + batch)
+            actions = np.atleast_1d(predict(rows[part])).astype(np.int64)
+            learn(rows[part], actions, rounds.rewards[part][np.arange(actions.size), actions])
+            taken[part] = actions
+        return taken
+
+    return play
+
+
+# Name: rounds that are enough for a rate (--quick), and how to prepare.
+OURS = {
+    f"ours, compiled, ℓ = {length}, {columns} columns": (ROUNDS, ours_compiled(columns, length))
+    for columns in (51, 72)
+    for length in (STAGE, 1)
+}
+LIBRARIES = {
+    "vowpalwabbit": (10_000, vowpalwabbit),
+    "river": (2_000, river),
+    "mabwiser, one by one": (400, mabwiser(1)),
+    f"mabwiser, batches of {STAGE}": (10_000, mabwiser(STAGE)),
+    "contextualbandits, one by one": (400, contextualbandits(1)),
+    f"contextualbandits, batches of {STAGE}": (10_000, contextualbandits(STAGE)),
+}
+NUMPY = "numpy Sherman–Morrison, 36 columns"
+CONTENDERS: dict[str, tuple[int, Callable[[Rounds], Player]]] = {
+    **OURS,
+    f"ours, `decide` + `reward`, ℓ = {STAGE}, 51 columns": (10_000, ours_one_by_one),
+    NUMPY: (10_000, sherman_morrison),
+    **LIBRARIES,
+}
+
+
+# --- topics -------------------------------------------------------------------------------------------------
+
+
+def decide_and_learn(rounds: Rounds, quick: bool, repetitions: int) -> list[Verdict]:
+    parts, prepared = {}, {}
+    for name, (few, prepare) in CONTENDERS.items():
+        try:
+            prepare(rounds.first(2 * STAGE))()  # imports and compiles, untimed
+        except ImportError:
+            continue
+        parts[name] = rounds.first(few if quick else ROUNDS)
+        prepared[name] = lambda prepare=prepare, part=parts[name]: prepare(part)
+    timings = timed_in_turns("decide + learn", repetitions, prepared)
+    # Seconds a round, because contenders may play different numbers of rounds.
+    each = {
+        name: Timing([s / len(parts[name].levels) for s in timing.seconds], timing.result)
+        for name, timing in timings.items()
+    }
+    fastest = min(
+        (name for name in LIBRARIES if name in each), key=lambda name: each[name].median, default=None
+    )
+    rows = []
+    for name in CONTENDERS:
+        if name not in each:
+            rows.append([name, "not installed", "", "", "", ""])
+            continue
+        part, taken = parts[name].rewards, np.asarray(each[name].result)
+        rows.append(
+            [
+                name,
+                f"{len(part):,}",
+                f"{1.0 / each[name].median:,.0f}",
+                f"{ratio(each[fastest], each[name]):.2f}" if fastest else "",
+                f"{ratio(each[NUMPY], each[name]):.2f}",
+                f"{part[np.arange(len(part)), taken].mean():.3f}",
+            ]
+        )
+    print_table(
+        f"Decide + learn: d = 36, H = 2, 3 actions, T = {ROUNDS:,}",
+        ("contender", "rounds timed", "rounds/s", "× fastest library", "× numpy", "mean reward"),
+        rows,
+    )
+    print(f"Random actions earn {rounds.rewards.mean():.3f}. Fastest library: {fastest or 'none installed'}.")
+    if quick:
+        print(f"Where fewer than {ROUNDS:,} rounds were timed, the rate is extrapolated.")
+    verdicts = []
+    for name in OURS:
+        for peer, title in ((fastest, "the fastest library"), (NUMPY, "numpy")):
+            if peer:
+                reached = ratio(each[peer], each[name])
+                verdicts.append(Verdict(f"{name}: ≥ 10 × {title}", f"{reached:.1f} ×", reached >= 10.0))
+    return verdicts
+
+
+def estimation(rounds: Rounds, repetitions: int) -> list[Verdict]:
+    """Baum–Welch from one start, a fixed number of iterations; and the estimators as campaigns run them."""
+    symbols, fitted = rounds.symbols, "ours, `em.fit`"
+    emission = np.random.default_rng(3).dirichlet(np.full(20, 5.0), 2)
+    start = HmmParameters(np.array([[0.8, 0.2], [0.2, 0.8]]), emission, TRUTH.initial)
+    runs: dict[str, Callable[[], Any]] = {
+        fitted: lambda: em.fit(symbols, start, ITERATIONS).parameters.emission,
+        "ours, `spectral.estimate`": lambda: spectral.estimate(symbols, 2, 20, 7),
+        "ours, `em.estimate` (all its starts)": lambda: em.estimate(symbols, 2, 20, 7),
+    }
+    peers = []
+    try:
+        for kind in ("scaling", "log"):
+            runs[f"hmmlearn, {kind}"] = baum_welch(symbols, start, kind)
+            peers.append(f"hmmlearn, {kind}")
+    except ImportError:
+        pass
+    for run in runs.values():  # compiles, untimed
+        run()
+    timings = timed_in_turns("estimation", repetitions, {k: lambda run=run: run for k, run in runs.items()})
+    peer = min(peers, key=lambda name: timings[name].median, default=None)
+    rows = []
+    for name, timing in timings.items():
+        iteration = "" if "estimate" in name else f"{1e3 * timing.median / ITERATIONS:.2f}"
+        times = f"{ratio(timings[peer], timing):.2f}" if peer else ""
+        rows.append([name, f"{1e3 * timing.median:.2f}", iteration, times])
+    print_table(
+        f"Estimation: {ROUNDS:,} steps, 20 symbols, 2 regimes, {ITERATIONS} EM iterations",
+        ("contender", "ms", "ms an iteration", "× hmmlearn's faster"),
+        rows if peer else [*rows, ["hmmlearn", "not installed", "", ""]],
+    )
+    if peer is None:
+        return []
+    apart = float(np.abs(timings[fitted].result - timings[peer].result).max())
+    print(f"The two EM fits differ by at most {apart:.0e}. Ours is charged its closing pass as well.")
+    reached = ratio(timings[peer], timings[fitted])
+    return [Verdict("EM: ≥ 5 × hmmlearn per iteration", f"{reached:.1f} ×", reached >= 5.0)]
+
+
+def baum_welch(
+    symbols: npt.NDArray[np.int16], start: HmmParameters, implementation: str
+) -> Callable[[], Any]:
+    from hmmlearn.hmm import CategoricalHMM
+
+    observed = symbols.astype(np.int64)[:, None]
+
+    def run() -> Any:
+        model = CategoricalHMM(
+            2, n_iter=ITERATIONS, tol=-np.inf, params="te", init_params="", implementation=implementation
+        )
+        model.startprob_, model.transmat_, model.emissionprob_ = (
+            start.initial,
+            start.transition,
+            start.emission,
+        )
+        return model.fit(observed).emissionprob_
+
+    return run
+
+
+def one_decide(rounds: Rounds, repetitions: int) -> list[Verdict]:
+    """Single calls early and late, a stage of each in turn, with every reward given."""
+    policy = StagedPolicy(campaign(51, STAGE))
+    contexts, table = rounds.named(), rounds.rewards.tolist()
+    starts = {}
+    for t in (27 * STAGE, 1081 * STAGE):  # 999 and 39,997: a stage begins
+        part = rounds.first(t)
+        starts[t] = policy.play(policy.initial_state(), part.contexts(), part.rewards)
+    ended: dict[int, list[float]] = {t: [] for t in starts}
+    between: dict[int, list[float]] = {t: [] for t in starts}
+    given: dict[int, list[float]] = {t: [] for t in starts}
+    for _ in tqdm(range(repetitions), desc="one decide", leave=False):
+        states = dict(starts)
+        for stage in range(11):
+            for t, state in states.items():
+                for place in range(STAGE):
+                    context, earned = contexts[state.round], table[state.round]
+                    begun = perf_counter_ns()
+                    state, decision = policy.decide(state, context)
+                    decided = perf_counter_ns()
+                    reward = earned[ACTIONS.index(decision.action)]
+                    rewarding = perf_counter_ns()
+                    state = policy.reward(state, decision.round, reward)
+                    rewarded = perf_counter_ns()
+                    if stage > 0:  # the first one copies the history, as it goes back to an older state
+                        (between if place else ended)[t].append((decided - begun) / 1e3)
+                        given[t].append((rewarded - rewarding) / 1e3)
+                states[t] = state
+    # Medians: a call that the machine interrupted says nothing about the call.
+    calls = {
+        "`decide`": [statistics.median(times) for times in between.values()],
+        "`decide` that ends a stage": [statistics.median(times) for times in ended.values()],
+        "`reward`": [statistics.median(times) for times in given.values()],
+    }
+    plain, ends = calls["`decide`"], calls["`decide` that ends a stage"]
+    shared = [(end + (STAGE - 1) * call) / STAGE for end, call in zip(ends, plain, strict=True)]
+    calls[f"`decide`, updates shared by their {STAGE} rounds"] = shared
+    print_table(
+        f"One call of the Python API: 51 columns, ℓ = {STAGE}, median µs",
+        ("call", "t ≈ 1,000", "t ≈ 40,000", "late / early"),
+        [[name, f"{a:.1f}", f"{b:.1f}", f"{b / a:.2f}"] for name, (a, b) in calls.items()],
+    )
+    growth = plain[1] / plain[0]
+    return [
+        Verdict("one `decide`: < 20 µs", f"{max(plain):.1f} µs", max(plain) < 20.0),
+        Verdict(
+            "one `decide` with its share of updates: < 20 µs", f"{max(shared):.1f} µs", max(shared) < 20.0
+        ),
+        Verdict("one `decide`: independent of t (≤ 1.2 ×)", f"{growth:.2f} ×", growth <= 1.2),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.policy", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="in a minute: fewer rounds for slow peers")
+    quick = parser.parse_args().quick
+    load = f"load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "load unknown"
+    print(f"Python {platform.python_version()}, {os.cpu_count()} CPUs ({load} at the start), one thread.")
+    print(", ".join(installed(package) for package in ("numpy", "numba", *PEERS)) + ".")
+    rounds = simulated_rounds()
+    verdicts = decide_and_learn(rounds, quick, repetitions=5 if quick else 3)
+    verdicts += estimation(rounds, repetitions=5 if quick else 15)
+    verdicts += one_decide(rounds, repetitions=5 if quick else 15)
+    print_verdicts(verdicts)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""One policy on one environment over seeds: regrets, belief error, action shares.
+
+Seed s draws the episode from `numpy.random.default_rng(s)` and is the campaign's own seed, so a run is a pure
+function of (environment, configuration, s).
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from itertools import permutations
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from policy import StagedPolicy
+from policy.config import CampaignConfig
+from simulator.environment import Environment, Episode, RewardModel
+from simulator.presets import campaign
+
+__all__ = ["ORACLE", "Run", "Summary", "belief_error", "checkpoints", "mean_and_two_se", "replay_seed", "summarise"]
+
+FloatArray = npt.NDArray[np.float64]
+ORACLE = "oracle"  # knows every parameter; its pseudo-regret is 0 by definition
+
+
+class Run(NamedTuple):
+    """What one seed gave; curves are taken at `checkpoints(rounds)`."""
+
+    seed: int
+    pseudo_regret: FloatArray
+    actual_regret: FloatArray
+    belief_error: float  # mean L1 from start_round on, under the one best permutation; NaN without beliefs
+    action_shares: FloatArray  # regimes × actions
+    actions_sha256: str
+
+
+class Summary(NamedTuple):
+    """A mean over seeds with two standard errors, as the paper prints it."""
+
+    mean: float
+    two_se: float
+    per_seed: list[float]
+
+
+def checkpoints(rounds: int, count: int = 200) -> npt.NDArray[np.int64]:
+    """Up to `count` rounds, evenly spaced, the last one included."""
+    return np.unique(np.linspace(0, rounds, min(count, rounds) + 1).round().astype(np.int64)[1:])
+
+
+def mean_and_two_se(values: Iterable[float]) -> Summary:
+    sample = np.fromiter(values, float)
+    two_se = 2.0 * float(sample.std(ddof=1)) / sample.size**0.5 if sample.size > 1 else float("nan")
+    return Summary(float(sample.mean()), two_se, sample.tolist())
+
+
+def replay_seed(
+    environment: Environment,
+    preset: str,
+    seed: int,
+    rounds: int,
+    overrides: Mapping[str, Any] | None = None,
+    reward_model: RewardModel = "regime",
+) -> Run:
+    """Draw the seed's episode and let the preset play it, in process."""
+    episode = environment.draw(rounds, np.random.default_rng(seed), reward_model)
+    if preset == ORACLE:
+        return measured(environment, episode, seed, episode.oracle.astype(np.int16), None, 1)
+    config = campaign(preset, environment, seed, overrides)
+    policy = StagedPolicy(config)
+    history = policy.play(policy.initial_state(), episode.contexts, episode.rewards).history
+    return measured(
+        environment, episode, seed, history.actions[:rounds], history.beliefs[:rounds], first_belief(config)
+    )
+
+
+def first_belief(config: CampaignConfig) -> int:
+    """The first round whose belief is an estimate."""
+    return config.beliefs.start_round or 1
+
+
+def measured(
+    environment: Environment,
+    episode: Episode,
+    seed: int,
+    actions: npt.NDArray[np.int16],
+    beliefs: FloatArray | None,
+    start_round: int,
+) -> Run:
+    """Everything a run is judged by."""
+    rounds = actions.size
+    marks = checkpoints(rounds) - 1
+    shares = np.zeros((len(environment.regimes), len(environment.actions)))
+    np.add.at(shares, (episode.regimes, actions), 1.0)
+    error = float("nan")
+    if beliefs is not None and beliefs.shape == episode.beliefs.shape and rounds >= start_round:
+        error = belief_error(beliefs[start_round - 1 :], episode.beliefs[start_round - 1 :])
+    return Run(
+        seed,
+        episode.pseudo_regret(actions)[marks],
+        episode.actual_regret(actions)[marks],
+        error,
+        shares / shares.sum(axis=1, keepdims=True).clip(min=1.0),
+        hashlib.sha256(np.ascontiguousarray(actions, "<i2").tobytes()).hexdigest(),
+    )
+
+
+def belief_error(estimated: FloatArray, true: FloatArray) -> float:
+    """Mean L1 distance under the one permutation of the regimes that suits the whole run best."""
+    orders = permutations(range(true.shape[1]))
+    return min(float(np.abs(estimated[:, order] - true).sum(axis=1).mean()) for order in orders)
+
+
+def summarise(runs: list[Run]) -> dict[str, Any]:
+    """Means over seeds, as plain data."""
+    return {
+        "pseudo_regret": mean_and_two_se(run.pseudo_regret[-1] for run in runs)._asdict(),
+        "actual_regret": mean_and_two_se(run.actual_regret[-1] for run in runs)._asdict(),
+        "belief_error": mean_and_two_se(run.belief_error for run in runs)._asdict(),
+        "action_shares": np.mean([run.action_shares for run in runs], axis=0).tolist(),
+        "actions_sha256": {str(run.seed): run.actions_sha256 for run in runs},
+    }

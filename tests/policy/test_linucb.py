@@ -1,0 +1,225 @@
+"""The reward model: against scikit-learn's Ridge, naive sums and 70-digit arithmetic; rank-one against factorised."""
+
+from decimal import Decimal, localcontext
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from sklearn.linear_model import Ridge
+
+from policy import ArgumentError, CampaignConfig, FeatureMap, linucb
+from policy.features import Contexts
+
+MAIN_EFFECTS = ["age", "education", "marital", "revenue", "risk"]
+PER_REGIME = [
+    "intercept",
+    "actions",
+    {"term": "actions:risk", "levels": ["1", "2", "4", "5"]},
+    {"term": "actions:revenue", "levels": ["1", "4"]},
+]
+
+
+class Rounds(NamedTuple):
+    """Random rounds of the credit-card campaign in its published map of 51 columns, and their stacked design."""
+
+    features: FeatureMap
+    contexts: Contexts
+    actions: np.ndarray
+    beliefs: np.ndarray
+    rewards: np.ndarray
+    design: np.ndarray
+
+    def folded(self, ridge, rows, start=None):
+        start = linucb.initial_statistics(self.features.dimension, ridge) if start is None else start
+        return linucb.updated(
+            start, self.features, ridge, self.contexts, self.actions, self.beliefs, self.rewards, np.array(rows, np.int64)
+        )  # fmt: skip
+
+    def one_by_one(self, ridge, count):
+        statistics = linucb.initial_statistics(self.features.dimension, ridge)
+        for row in range(count):
+            statistics = self.folded(ridge, [row], statistics)
+        return statistics
+
+
+def simulated(credit_card, count, uniform_until=0):
+    config = CampaignConfig(**credit_card, features={"shared": MAIN_EFFECTS, "per_regime": PER_REGIME})
+    features, generator = FeatureMap(config), np.random.default_rng(20)
+    levels = np.stack([generator.integers(0, n, count) for n in (5, 4, 3, 4, 5)], axis=1).astype(np.int16)
+    contexts = Contexts(levels, np.empty((count, 0)), np.zeros(count, np.int16))
+    actions = generator.integers(0, 3, count).astype(np.int16)
+    # Multiples of 2⁻⁴⁰ sum to 1 exactly; else 1/λ = 1e9 times the rounding of b itself would blur the exact answer.
+    first = np.round(generator.beta(0.5, 0.5, count) * 2**40) / 2**40
+    first[:uniform_until] = 0.5
+    beliefs = np.stack([first, 1.0 - first], axis=1)
+    rewards = generator.normal(0.1, 0.2, count) + beliefs[:, 0] * actions
+    design = np.array([features.dense(beliefs[i], actions[i], contexts, i) for i in range(count)])
+    return Rounds(features, contexts, actions, beliefs, rewards, design)
+
+
+@pytest.fixture(scope="module")
+def rounds(credit_card):
+    return simulated(credit_card, 10_300)
+
+
+def exact_solution(rounds, count, ridge, sides):
+    """G⁻¹ Σ z r and G⁻¹ z for each z of `sides`, by Gaussian elimination with 70 digits."""
+    size = rounds.features.dimension
+    with localcontext(prec=70):
+        gram = [[Decimal(0)] * size for _ in range(size)]
+        moment = [Decimal(0)] * size
+        for i in range(size):
+            gram[i][i] = Decimal(ridge)
+        for z, reward in zip(rounds.design[:count], rounds.rewards[:count].tolist(), strict=True):
+            active = [(i, Decimal(float(z[i]))) for i in np.flatnonzero(z)]
+            for i, weight in active:
+                moment[i] += weight * Decimal(reward)
+                for j, other in active:
+                    gram[i][j] += weight * other
+        rows = [[*gram[i], moment[i], *(Decimal(float(z[i])) for z in sides)] for i in range(size)]
+        for k in range(size):
+            for row in rows[:k] + rows[k + 1 :]:
+                if row[k]:
+                    factor = row[k] / rows[k][k]
+                    row[k:] = [mine - factor * other for mine, other in zip(row[k:], rows[k][k:], strict=True)]
+        solved = np.array([[float(x / row[k]) for x in row[size:]] for k, row in enumerate(rows)])
+    return solved[:, 0], solved[:, 1:].T
+
+
+def assert_scores_agree(rounds, statistics, exact, sides, rtol):
+    """What decisions see: estimates θ̂ᵀz, vectors G⁻¹z with their norms, and quadratic forms zᵀG⁻¹z."""
+    theta, solved = exact
+    products = sides @ statistics.inverse
+    np.testing.assert_allclose(sides @ statistics.theta, sides @ theta, rtol=rtol, atol=rtol)
+    scale = np.abs(solved).max(axis=1, keepdims=True)
+    np.testing.assert_allclose(products / scale, solved / scale, atol=rtol)
+    np.testing.assert_allclose(np.linalg.norm(products, axis=1), np.linalg.norm(solved, axis=1), rtol=rtol)
+    quadratic, expected = (np.einsum("ij,ij->i", sides, x) for x in (products, solved))
+    np.testing.assert_allclose(quadratic, expected, rtol=rtol)
+
+
+# --- against others ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ridge", [1e-3, 0.3, 10, 100])
+@pytest.mark.parametrize("count", [30, 1000])
+def test_theta_is_scikit_learns_ridge_on_the_stacked_design(rounds, ridge, count):
+    """eq. estimate-theta, fewer rounds than columns included."""
+    ours = rounds.folded(ridge, range(count))
+    theirs = Ridge(alpha=ridge, fit_intercept=False, solver="svd").fit(rounds.design[:count], rounds.rewards[:count])
+    np.testing.assert_allclose(ours.theta, theirs.coef_, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("ridge", [1e-3, 0.3, 10])
+def test_gram_and_moment_are_plain_sums(rounds, ridge):
+    ours = rounds.folded(ridge, range(500))
+    design, rewards = rounds.design[:500], rounds.rewards[:500]
+    np.testing.assert_allclose(ours.gram, design.T @ design + ridge * np.eye(51), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(ours.moment, design.T @ rewards, rtol=1e-12, atol=1e-12)
+    assert ours.counters[0] == 500
+
+
+@pytest.mark.parametrize("ridge", [1e-3, 0.3, 10, 100])
+def test_inverse_times_z_is_numpys_solution(rounds, ridge):
+    ours = rounds.folded(ridge, range(500))
+    sides = rounds.design[500:530]
+    np.testing.assert_allclose(sides @ ours.inverse, np.linalg.solve(ours.gram, sides.T).T, rtol=1e-7, atol=1e-10)
+
+
+def test_before_any_reward(rounds):
+    """Box A: θ̂₀ = (1/λ)·1 and G = λI, so G⁻¹ = I/λ and not λI."""
+    start = linucb.initial_statistics(4, 0.25)
+    assert start.theta.tolist() == [4.0] * 4
+    assert (start.gram == 0.25 * np.eye(4)).all() and (start.inverse == 4.0 * np.eye(4)).all()
+    assert start.moment.tolist() == [0.0] * 4
+    empty = rounds.folded(0.25, [])  # a stage update without any reward: G⁻¹ Σ z r = 0
+    assert (empty.theta == 0.0).all() and (empty.gram == 0.25 * np.eye(51)).all()
+    z = rounds.design[0]
+    np.testing.assert_allclose(z @ empty.inverse, z / 0.25, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("ridge", [0.0, -1.0, np.nan, np.inf])
+def test_a_wrong_ridge_is_refused(ridge):
+    with pytest.raises(ArgumentError) as caught:
+        linucb.initial_statistics(4, ridge)
+    assert caught.value.problems[0].field == "ridge" and caught.value.problems[0].allowed
+
+
+# --- rank-one and factorised ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ridge", [1e-9, 0.3, 10])
+def test_rank_one_equals_factorised_after_ten_thousand_rounds(rounds, ridge):
+    one_by_one, count = rounds.one_by_one(ridge, 10_000), 10_000
+    while one_by_one.counters[1] < 255:  # go on to just before a re-factorisation, where the drift is largest
+        one_by_one = rounds.folded(ridge, [count], one_by_one)
+        count += 1
+    factorised = rounds.folded(ridge, range(count))
+    assert factorised.counters.tolist() == [count, 0]
+    assert (one_by_one.gram == factorised.gram).all() and (one_by_one.moment == factorised.moment).all()
+    sides = rounds.design[:40]
+    scale = np.abs(factorised.theta).max()
+    np.testing.assert_allclose(one_by_one.theta / scale, factorised.theta / scale, atol=1e-10)
+    exact = exact_solution(rounds, count, ridge, sides)
+    assert_scores_agree(rounds, one_by_one, exact, sides, rtol=1e-10)
+    assert_scores_agree(rounds, factorised, exact, sides, rtol=1e-10)
+
+
+# Digits left: λ = 1e-9 beside sums of 10² leaves 1e-16·1e11 in the directions that no round has visited yet.
+@pytest.mark.parametrize(
+    ("ridge", "count", "uniform_until", "rtol"),
+    [
+        (1e-9, 10, 0, 5e-6),
+        (1e-9, 60, 0, 5e-6),
+        (1e-9, 300, 0, 1e-10),
+        (1e-9, 990, 1000, 3e-4),  # the belief still uniform: half of the directions unvisited
+        (1e-9, 1100, 1000, 1e-10),
+        (1e-3, 60, 0, 1e-10),
+        (1e-3, 990, 1000, 1e-9),
+        (10, 300, 100, 1e-12),
+    ],
+)
+def test_scores_are_right_from_the_first_rounds_on_also_with_a_tiny_ridge(credit_card, ridge, count, uniform_until, rtol):
+    rounds = simulated(credit_card, 1110, uniform_until)
+    sides = np.array(
+        [
+            rounds.features.dense(rounds.beliefs[i], action, rounds.contexts, i)
+            for i in range(count - 3, count + 3)
+            for action in range(3)
+        ]
+    )
+    exact = exact_solution(rounds, count, ridge, sides)
+    for statistics in (rounds.folded(ridge, range(count)), rounds.one_by_one(ridge, count)):
+        assert all(np.isfinite(array).all() for array in statistics)
+        assert_scores_agree(rounds, statistics, exact, sides, rtol)
+
+
+def test_stages_of_any_length_agree(rounds):
+    """Few rows go in by rank-one updates, many by one Cholesky: the sums are the same bits, θ̂ the same number."""
+    whole = rounds.folded(0.3, range(600))
+    for length in (1, 7, 12, 13, 37, 200):
+        statistics = None
+        for start in range(0, 600, length):
+            statistics = rounds.folded(0.3, range(start, min(start + length, 600)), statistics)
+        assert (statistics.gram == whole.gram).all() and (statistics.moment == whole.moment).all()
+        np.testing.assert_allclose(statistics.theta, whole.theta, rtol=1e-10, atol=1e-12)
+
+
+def test_an_update_leaves_what_it_was_given_alone(rounds):
+    before = rounds.folded(0.3, range(50))
+    copies = [array.copy() for array in before]
+    after = rounds.folded(0.3, range(50, 60), before)
+    assert all((array == copy).all() for array, copy in zip(before, copies, strict=True))
+    assert after.counters[0] == 60 and not (after.theta == before.theta).all()
+
+
+def test_only_the_given_rows_enter_and_only_their_columns_are_touched(rounds):
+    statistics = rounds.folded(0.3, [17])
+    active = rounds.design[17] != 0
+    sums = statistics.gram - 0.3 * np.eye(51)
+    assert (sums[np.ix_(active, active)] != 0).all() and np.count_nonzero(sums) == active.sum() ** 2
+    assert (statistics.moment != 0).tolist() == active.tolist()
+    # Rows are folded in the order given (R1): another order is another sum, equal only up to rounding.
+    forward, backward = rounds.folded(0.3, range(400)), rounds.folded(0.3, range(399, -1, -1))
+    assert not (forward.moment == backward.moment).all()
+    np.testing.assert_allclose(forward.moment, backward.moment, rtol=1e-10, atol=1e-12)

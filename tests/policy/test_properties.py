@@ -1,0 +1,284 @@
+"""Properties that hold for any campaign: codec, batches, propensities, names of regimes, units of reward, kernels."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given as for_all
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from policy import ArgumentError, Request, StagedPolicy, decode, encode, kernels, linucb
+
+# Compiling a kernel may take seconds, so no deadline; the same examples on every machine.
+PROPERTY = settings(deadline=None, max_examples=20, derandomize=True)
+
+FORMS = ["complex", "simplified", "plain", "elliptical"]
+SEEDS = st.integers(0, 2**53 - 1)
+
+
+@st.composite
+def campaigns(draw):
+    """Changes to the small campaign: every estimator, form, control and floor, short stages."""
+    estimator = draw(st.sampled_from(["given", "em", "spectral", "none"]))
+    beliefs = {"estimator": estimator}
+    if estimator in ("em", "spectral"):
+        beliefs["start_round"] = draw(st.integers(8, 30))
+        beliefs["every"] = draw(st.one_of(st.integers(5, 20), st.just({"factor": 1.3})))
+        beliefs["statistics"] = draw(st.sampled_from(["as_decided", "refiltered", "smoothed"]))
+    return {
+        "beliefs": beliefs,
+        "bonus": {"form": draw(st.sampled_from(FORMS)), "scale": draw(st.sampled_from([0.0, 0.01, 0.6]))},
+        "stage_length": draw(st.integers(1, 9)),
+        "ridge": draw(st.sampled_from([1e-6, 0.3, 10.0])),
+        "warm_start_rounds": draw(st.integers(0, 15)),
+        "propensity_floor": draw(st.sampled_from([0.0, 0.02, 1 / 3])),
+        "control": {"share": draw(st.sampled_from([0.0, 0.3])), "kind": draw(st.sampled_from(["uniform", "baseline"]))},
+        "seed": draw(SEEDS),
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def policy_of(small, given):
+    def build(changes):
+        if changes["beliefs"]["estimator"] == "given":
+            changes = {**changes, "beliefs": given}
+        return StagedPolicy(small(**changes))
+
+    return build
+
+
+def played(policy, contexts, seed):
+    """One by one, two rewards in three, some of them late."""
+    generator = np.random.default_rng(seed)
+    state, decisions = policy.initial_state(), []
+    waiting = []
+    for context in contexts:
+        state, decision = policy.decide(state, context)
+        decisions.append(decision)
+        if generator.random() < 2 / 3:
+            waiting.append((decision.round + int(generator.integers(0, 9)), decision.round, generator.normal()))
+        for item in sorted(item for item in waiting if item[0] <= decision.round):
+            state = policy.reward(state, item[1], item[2])
+            waiting.remove(item)
+    return state, decisions
+
+
+@PROPERTY
+@for_all(changes=campaigns(), rounds=st.integers(0, 45), seed=st.integers(0, 99))
+def test_codec_round_trip(policy_of, small_contexts, changes, rounds, seed):
+    """The same bytes again, and the same decisions, rewards and bytes from there on."""
+    policy = policy_of(changes)
+    contexts = small_contexts(rounds + 12, seed)
+    state, _ = played(policy, contexts[:rounds], seed)
+    data = encode(state)
+    copy = decode(data)
+    assert encode(copy) == data
+    for context in contexts[rounds:]:
+        state, mine = policy.decide(state, context)
+        copy, theirs = policy.decide(copy, context)
+        assert mine == theirs
+        state, copy = (policy.reward(s, s.round, 0.25) for s in (state, copy))
+    assert encode(copy) == encode(state)
+
+
+@PROPERTY
+@for_all(changes=campaigns(), sizes=st.lists(st.integers(1, 25), min_size=1, max_size=8), seed=st.integers(0, 99))
+def test_batches_equal_single_calls_for_any_partition(policy_of, small_contexts, changes, sizes, seed):
+    """R11, R15: bit for bit, across stage ends and re-estimations inside a batch."""
+    policy = policy_of(changes)
+    contexts = small_contexts(sum(sizes), seed)
+    requests = [
+        Request(c, ["mail"] if i % 5 == 0 else (), f"{i % 4}" if i % 2 else None) for i, c in enumerate(contexts)
+    ]
+    one, many, done = policy.initial_state(), policy.initial_state(), 0
+    for size in sizes:
+        part = requests[done : done + size]
+        done += size
+        singles = []
+        for request in part:
+            one, decision = policy.decide(
+                one, request.context, excluded_actions=request.excluded_actions, subject=request.subject
+            )
+            singles.append(decision)
+        many, batch = policy.decide_batch(many, part)
+        assert batch == singles
+        for decision in batch[::2]:  # rewards arrive between the batches
+            one, many = (policy.reward(s, decision.round, 0.1 * decision.round) for s in (one, many))
+        assert encode(one) == encode(many)
+
+
+def law_of(config, decision, excluded=()):
+    """The law of a round rebuilt from its scores (R12): what each eligible action would have been reported with."""
+    scores = {s.action: s.score for s in decision.scores}
+    count = len(scores)
+    assert set(scores) == set(config.actions) - set(excluded)
+    if decision.mode == "warm_start":
+        return dict.fromkeys(scores, 1 / count)
+    best = [a for a, score in scores.items() if score == max(scores.values())]
+    floor, share = config.propensity_floor, config.control.share
+    greedy = {a: floor + (1 - count * floor) * (a in best) / len(best) for a in scores}
+    first = next(a for a in config.actions if a in scores)
+    control = {a: (a == first) if config.control.kind == "baseline" else 1 / count for a in scores}
+    return {a: share * control[a] + (1 - share) * greedy[a] for a in scores}
+
+
+@PROPERTY
+@for_all(changes=campaigns(), seed=st.integers(0, 99), excluded=st.sampled_from([(), ("none",), ("call", "mail")]))
+def test_propensities_sum_to_one_over_actions(policy_of, small_contexts, changes, seed, excluded):
+    """R12: the reported propensity is the chosen action's share of a law over the eligible actions."""
+    policy = policy_of(changes)
+    state, _ = played(policy, small_contexts(30, seed), seed)
+    for context in small_contexts(15, seed + 1):
+        state, decision = policy.decide(state, context, excluded_actions=excluded)
+        law = law_of(policy.config, decision, excluded)
+        assert math.isclose(math.fsum(law.values()), 1.0, abs_tol=1e-14)
+        assert math.isclose(decision.propensity, law[decision.action], rel_tol=1e-13)
+        assert 0 < decision.propensity <= 1
+
+
+@PROPERTY
+@for_all(data=st.data(), regimes=st.integers(2, 4), form=st.sampled_from(FORMS), seed=st.integers(0, 99))
+def test_permuting_the_regimes_changes_no_decision(small, small_contexts, play, data, regimes, form, seed):
+    """The names of regimes mean nothing: z, G and θ̂ are permuted alike."""
+    order = data.draw(st.permutations(range(regimes)))
+    generator = np.random.default_rng(seed)
+    transition = generator.dirichlet(np.ones(regimes), regimes)
+    emission, initial = generator.dirichlet(np.ones(9), regimes), generator.dirichlet(np.ones(regimes))
+    contexts, rewards = small_contexts(60, seed), generator.normal(size=(60, 3))
+
+    def decisions_of(order):
+        order = list(order)
+        parameters = {
+            "transition": transition[np.ix_(order, order)].tolist(),
+            "emission": emission[order].tolist(),
+            "initial": initial[order].tolist(),
+        }
+        config = small(
+            regimes=regimes, seed=seed, bonus={"form": form, "scale": 0.05}, control={"share": 0.1},
+            beliefs={"estimator": "given", "parameters": parameters},
+        )  # fmt: skip
+        return play(StagedPolicy(config), contexts, rewards)[1]
+
+    for plain, turned in zip(decisions_of(range(regimes)), decisions_of(order), strict=True):
+        assert (plain.action, plain.mode) == (turned.action, turned.mode)
+        np.testing.assert_allclose(np.array(plain.belief)[order], turned.belief, rtol=1e-9)
+        np.testing.assert_allclose(
+            [s[1:3] for s in plain.scores], [s[1:3] for s in turned.scores], rtol=1e-8, atol=1e-10
+        )
+        assert math.isclose(plain.propensity, turned.propensity, rel_tol=1e-12)
+
+
+@PROPERTY
+@for_all(changes=campaigns(), unit=st.floats(1e-6, 1e6), seed=st.integers(0, 99))
+def test_the_unit_of_rewards_only_scales_the_estimates(policy_of, small_contexts, play, changes, unit, seed):
+    """Rewards and C times c: the same actions and beliefs, every estimate times c. θ̂₀ has left after stage 1."""
+    scale = changes["bonus"]["scale"]
+    rewards = np.random.default_rng(seed).normal(size=(50, 3))
+    found = []
+    for c in (1.0, unit):
+        policy = policy_of({**changes, "bonus": {**changes["bonus"], "scale": scale * c}})
+        found.append(play(policy, small_contexts(50, seed), rewards * c)[1])
+    for plain, scaled in zip(*found, strict=True):
+        assert (plain.action, plain.mode, plain.belief) == (scaled.action, scaled.mode, scaled.belief)
+        if plain.stage > 1:
+            expected = np.array([s.estimate for s in plain.scores]) * unit
+            size = unit * max(1.0, np.abs(rewards).max())
+            np.testing.assert_allclose([s.estimate for s in scaled.scores], expected, rtol=1e-6, atol=1e-7 * size)
+
+
+@PROPERTY
+@for_all(changes=campaigns(), exponent=st.integers(-20, 20), seed=st.integers(0, 99))
+def test_scaling_by_a_power_of_two_is_exact(policy_of, small_contexts, play, changes, exponent, seed):
+    unit = 2.0**exponent
+    rewards = np.random.default_rng(seed).normal(size=(40, 3))
+    found = []
+    for c in (1.0, unit):
+        policy = policy_of({**changes, "bonus": {"form": "elliptical", "scale": 0.25 * c}})
+        found.append(play(policy, small_contexts(40, seed), rewards * c)[1])
+    for plain, scaled in zip(*found, strict=True):
+        assert plain.action == scaled.action
+        if plain.stage > 1:
+            assert [s.score for s in scaled.scores] == [s.score * unit for s in plain.scores]
+
+
+# --- playing whole runs in compiled code ---------------------------------------------------------------------
+
+
+@PROPERTY
+@for_all(changes=campaigns(), sizes=st.lists(st.integers(1, 40), min_size=1, max_size=3), seed=st.integers(0, 99))
+def test_play_equals_decide_and_reward_for_any_campaign(policy_of, small_contexts, play, changes, sizes, seed):
+    """Re-estimations and rebuilt statistics (R3, R4) included; in one call or in several; to the last byte."""
+    policy = policy_of(changes)
+    count = sum(sizes)
+    contexts, table = small_contexts(count, seed), np.random.default_rng(seed).normal(size=(count, 3))
+    expected, _ = play(policy, contexts, table)
+    state, encoded, done = policy.initial_state(), policy.features.encode(contexts), 0
+    for size in sizes:
+        rows = slice(done, done + size)
+        state = policy.play(state, type(encoded)(*(column[rows] for column in encoded)), table[rows])
+        done += size
+    assert encode(state) == encode(expected)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("length", [1, 7, 37])
+def test_the_kernel_plays_what_one_by_one_decides(small, small_contexts, given, play, form, length):
+    """Same actions, rewards, G and θ̂, bit for bit, for every form of the bonus."""
+    config = small(
+        beliefs=given, stage_length=length, bonus={"form": form, "scale": 0.02}, control={"share": 0.1},
+        propensity_floor=0.03,
+    )  # fmt: skip
+    policy, count = StagedPolicy(config), 300
+    contexts, table = small_contexts(count), np.random.default_rng(8).normal(size=(count, 3))
+    state, decisions = play(policy, contexts, table)
+    assert {d.mode for d in decisions} == {"warm_start", "optimistic", "control"}
+    encoded = policy.features.encode(contexts)
+    beliefs = np.array([d.belief for d in decisions])
+    assert (beliefs == state.history.beliefs[:count]).all()
+    statistics = linucb.initial_statistics(policy.features.dimension, config.ridge)
+    actions, rewards = np.full(count, -1, np.int16), np.full(count, np.nan)
+    folded = kernels.play_rounds(
+        policy.features.plan, policy.chance, policy.exploration(1, count), statistics, 0, count, 0, config.ridge,
+        config.warm_start_rounds, encoded.levels, encoded.values, beliefs, table, actions, rewards,
+    )  # fmt: skip
+    assert folded == (count - 1) // length * length
+    assert actions.tolist() == [config.actions.index(d.action) for d in decisions]
+    assert (rewards == table[np.arange(count), actions]).all()
+    assert all((x == y).all() for x, y in zip(statistics, state.statistics, strict=True))
+
+
+def test_play_on_given_beliefs(small, small_contexts, given, play):
+    """Many runs may share one belief path: the path itself, handed in, changes nothing."""
+    policy = StagedPolicy(small(beliefs=given))
+    contexts, table = small_contexts(80), np.random.default_rng(8).normal(size=(80, 3))
+    expected, decisions = play(policy, contexts, table)
+    bare = StagedPolicy(small(beliefs={"estimator": "none"}))
+    path = np.array([d.belief for d in decisions])
+    state = bare.play(bare.initial_state(), bare.features.encode(contexts), table, path)
+    assert (state.history.actions[:80] == expected.history.actions[:80]).all()
+    assert all((x == y).all() for x, y in zip(state.statistics, expected.statistics, strict=True))
+
+
+def test_play_leaves_its_state_alone_and_refuses_wrong_tables(small, small_contexts, given, play):
+    policy = StagedPolicy(small(beliefs=given))
+    contexts, table = small_contexts(30), np.random.default_rng(8).normal(size=(30, 3))
+    start, _ = play(policy, contexts[:17], table)
+    before, rest = encode(start), policy.features.encode(contexts[17:])
+    first = encode(policy.play(start, rest, table[17:]))
+    assert encode(start) == before
+    assert encode(policy.play(start, rest, table[17:])) == first
+    waiting, _ = policy.decide(start, contexts[17])
+    nan = np.where(np.arange(39).reshape(13, 3) == 5, np.nan, table[17:])
+    for state, rewards, beliefs, field in (
+        (start, table, None, "reward_table"),
+        (start, table[17:, :2], None, "reward_table"),
+        (start, nan, None, "reward_table"),
+        (start, table[17:], np.full((13, 3), 1 / 3), "beliefs"),
+        (waiting, table[17:], None, "state"),
+    ):
+        kept = encode(state)
+        with pytest.raises(ArgumentError) as caught:
+            policy.play(state, rest, rewards, beliefs)
+        assert caught.value.problems[0].field == field and caught.value.problems[0].allowed
+        assert encode(state) == kept

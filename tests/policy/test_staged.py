@@ -1,0 +1,549 @@
+"""StagedPolicy: when updates run and what is in them, chance and propensity, refusals."""
+
+import hashlib
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from policy import CampaignConfig, ContextError, Request, RewardError, StagedPolicy, encode, hmm, linucb
+from policy.hmm import HmmParameters
+from policy.spectral import NotEstimable, align
+
+MASK = 2**64 - 1
+
+
+def uniform(seed, purpose, counter):
+    """R11 in plain whole numbers: 53 bits of a hash of (seed, purpose, counter)."""
+
+    def mix(z):
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
+        return z ^ (z >> 31)
+
+    h = 0
+    for word in (seed, purpose, counter):
+        h = mix(((h ^ word) + 0x9E3779B97F4A7C15) & MASK)
+    return (h >> 11) / 2**53
+
+
+def bare(**changes):
+    """No context at all: z = (1, 0) of "a" and (1, 1) of "b", so everything fits on paper."""
+    fields = {"name": "bare", "actions": ["a", "b"], "variables": [], "seed": 5, "warm_start_rounds": 0}
+    return CampaignConfig(**{**fields, **changes})
+
+
+def forced(policy, state, action, reward=None):
+    """Decide a bare round with every other action excluded, and reward it."""
+    others = [name for name in policy.config.actions if name != action]
+    state, decision = policy.decide(state, {}, excluded_actions=others)
+    assert decision.action == action
+    return state if reward is None else policy.reward(state, state.round, reward)
+
+
+def rounds_of(policy, state, contexts):
+    decisions = []
+    for context in contexts:
+        state, decision = policy.decide(state, context)
+        decisions.append(decision)
+    return state, decisions
+
+
+def statistics_of(policy, contexts, decisions, beliefs, rewards, rows):
+    """G and Σ z r over given rows, folded from nothing in round order."""
+    actions = np.array([policy.config.actions.index(d.action) for d in decisions], np.int16)
+    start = linucb.initial_statistics(policy.features.dimension, policy.config.ridge)
+    return linucb.updated(
+        start, policy.features, policy.config.ridge, policy.features.encode(contexts), actions,
+        np.array(beliefs), np.array(rewards, float), np.array(sorted(rows), np.int64),
+    )  # fmt: skip
+
+
+# --- stages (R1, R2) -----------------------------------------------------------------------------------------
+
+
+def test_an_update_folds_what_had_arrived_by_its_stages_end(small, small_contexts, given):
+    """R1: rewards of round 6 wait until before round 11; G and θ̂ stay put in between."""
+    policy = StagedPolicy(small(beliefs=given, stage_length=5))
+    contexts = small_contexts(11)
+    state, decisions = policy.initial_state(), []
+    versions, folded = [], []
+    for t, context in enumerate(contexts, start=1):
+        state, decision = policy.decide(state, context)
+        decisions.append(decision)
+        versions.append(decision.model_version)
+        folded.append(int(state.statistics.counters[0]))
+        state = policy.reward(state, t, float(t))
+    assert versions == [0] * 5 + [1] * 5 + [2]
+    assert folded == [0] * 5 + [5] * 5 + [10]
+    expected = statistics_of(
+        policy, contexts, decisions, [d.belief for d in decisions], range(1, 12), range(10)
+    )
+    assert (state.statistics.gram == expected.gram).all() and (state.statistics.moment == expected.moment).all()
+    np.testing.assert_allclose(state.statistics.theta, expected.theta, rtol=1e-10, atol=1e-12)
+
+
+def test_late_and_missing_rewards_are_folded_once(small, small_contexts, given):
+    """R2: round 2's reward comes in stage 3, round 4's never; every update counts each row once."""
+    policy = StagedPolicy(small(beliefs=given, stage_length=4, warm_start_rounds=0))
+    contexts, rewards = small_contexts(30), np.arange(1.0, 31.0)
+    delay = {2: 7, 3: 1, 5: 20, 9: 11, 10: 3, 11: 3}
+    state, decisions, arrived = policy.initial_state(), [], []
+    for t, context in enumerate(contexts, start=1):
+        state, decision = policy.decide(state, context)
+        decisions.append(decision)
+        if t % 4 == 1 and t > 1:  # an update has just run
+            expected = statistics_of(
+                policy, contexts[: t - 1], decisions[:-1], [d.belief for d in decisions[:-1]], rewards[: t - 1], arrived
+            )  # fmt: skip
+            assert state.statistics.counters[0] == len(arrived)
+            np.testing.assert_allclose(state.statistics.gram, expected.gram, rtol=1e-12, atol=1e-12)
+            np.testing.assert_allclose(state.statistics.moment, expected.moment, rtol=1e-12, atol=1e-10)
+            np.testing.assert_allclose(state.statistics.theta, expected.theta, rtol=1e-9, atol=1e-9)
+        for s in range(1, t + 1):
+            if s + delay.get(s, 0) == t and s != 4:
+                state = policy.reward(state, s, rewards[s - 1])
+                arrived.append(s - 1)
+    assert 3 not in arrived and len(set(arrived)) == len(arrived)
+
+
+def test_rewards_are_folded_in_round_order_however_they_arrive(small, small_contexts, given):
+    """R1, R15: the same bits for every order of arrival inside a stage."""
+    policy = StagedPolicy(small(beliefs=given, stage_length=20))
+    contexts, rewards = small_contexts(21), np.random.default_rng(3).normal(size=20)
+    before, _ = rounds_of(policy, policy.initial_state(), contexts[:20])
+    found = []
+    for order in (range(1, 21), range(20, 0, -1), np.random.default_rng(1).permutation(20) + 1):
+        state = before
+        for t in order:
+            state = policy.reward(state, t, rewards[t - 1])
+        found.append(policy.decide(state, contexts[20])[0].statistics)
+    for other in found[1:]:
+        assert all((x == y).all() for x, y in zip(found[0], other, strict=True))
+
+
+def test_warm_start_and_control_rounds_teach(small, small_contexts, play):
+    """R2: every mode's rounds enter G."""
+    policy = StagedPolicy(small(beliefs={"estimator": "none"}, control={"share": 0.4}, stage_length=5))
+    contexts = small_contexts(41)
+    state, decisions = play(policy, contexts, np.ones((41, 3)))
+    assert {d.mode for d in decisions} == {"warm_start", "control", "optimistic"}
+    expected = statistics_of(policy, contexts, decisions, [d.belief for d in decisions], np.ones(41), range(40))
+    assert (state.statistics.gram == expected.gram).all()
+
+
+def test_before_the_first_update_theta_is_one_over_lambda_and_then_zero_without_rewards():
+    policy = StagedPolicy(bare(stage_length=3, ridge=0.2))
+    state, decisions = rounds_of(policy, policy.initial_state(), [{}] * 4)
+    assert [[s.estimate for s in d.scores] for d in decisions[:3]] == [[5.0, 10.0]] * 3
+    assert [s.estimate for s in decisions[3].scores] == [0.0, 0.0]
+    assert [d.model_version for d in decisions] == [0, 0, 0, 1]
+
+
+# --- re-estimation (R3–R5) -----------------------------------------------------------------------------------
+
+
+def estimation_rounds(policy, contexts):
+    """Rounds at which the schedule moved on, and those at which parameters were published."""
+    state, due, published = policy.initial_state(), [], []
+    for t, context in enumerate(contexts, start=1):
+        before = state
+        state, _ = policy.decide(state, context)
+        if state.next_estimation != before.next_estimation:
+            due.append(t)
+        if state.hmm is not before.hmm:
+            published.append(t)
+    return due, published
+
+
+@pytest.mark.parametrize(
+    ("every", "expected"),
+    [
+        (17, [20, 37, 54, 71, 88]),
+        ({"factor": 1.5}, [20, 30, 45, 68]),  # ⌈1.5·45⌉ = 68
+        ({"factor": 1.01}, list(range(20, 100))),  # never less than a round further
+    ],
+)
+def test_both_schedules(small, small_contexts, every, expected):
+    """R3: rounds of its own, independent of ℓ = 5."""
+    beliefs = {"estimator": "spectral", "start_round": 20, "every": every}
+    due, published = estimation_rounds(StagedPolicy(small(beliefs=beliefs)), small_contexts(99))
+    assert due == expected
+    assert set(published) <= set(due)
+
+
+def test_what_cannot_be_estimated_keeps_going(small, small_contexts):
+    """R3, R7: one symbol only is not estimable; the belief stays uniform, the schedule moves on, decisions too."""
+    beliefs = {"estimator": "em", "start_round": 10, "every": 10}
+    policy = StagedPolicy(small(beliefs=beliefs))
+    constant = small_contexts(1) * 35
+    due, published = estimation_rounds(policy, constant)
+    assert due == [10, 20, 30] and published == []
+    state, decisions = rounds_of(policy, policy.initial_state(), constant)
+    assert isinstance(policy.estimate(state.history.contexts.symbols[:35], None), NotEstimable)
+    assert all(d.belief == (0.5, 0.5) for d in decisions)
+    assert [d.model_version for d in decisions] == [(t - 1) // 5 for t in range(1, 36)]
+
+
+def test_given_parameters_filter_from_round_1(small, small_contexts, given):
+    """R5: the first step from `initial` without a transition, then Bayes' rule."""
+    policy = StagedPolicy(small(beliefs=given))
+    contexts = small_contexts(30)
+    _, decisions = rounds_of(policy, policy.initial_state(), contexts)
+    parameters = given["parameters"]
+    m, e, law = (np.array(parameters[name]) for name in ("transition", "emission", "initial"))
+    for context, decision in zip(contexts, decisions, strict=True):
+        risk = ["low", "mid", "high"].index(context["risk"])
+        symbol = 3 * risk + sum(context["income"] > cut for cut in (10, 36))
+        posterior = (law if decision.round == 1 else law @ m) * e[:, symbol]
+        law = posterior / posterior.sum()
+        np.testing.assert_allclose(decision.belief, law, rtol=1e-12)
+
+
+@pytest.mark.parametrize("estimator", ["em", "spectral", "none"])
+def test_before_the_first_estimate_the_belief_is_uniform(small, small_contexts, estimator):
+    """R5: and not filtered; `none` never estimates."""
+    start = {} if estimator == "none" else {"start_round": 400, "every": 1000}
+    policy = StagedPolicy(small(beliefs={"estimator": estimator, **start}, regimes=3))
+    _, decisions = rounds_of(policy, policy.initial_state(), small_contexts(410))
+    moved = [d.round for d in decisions if d.belief != (1 / 3, 1 / 3, 1 / 3)]
+    assert moved == ([] if estimator == "none" else list(range(400, 411)))
+
+
+@pytest.mark.parametrize("estimator", ["em", "spectral", "none"])
+def test_one_regime_estimates_nothing(small, small_contexts, estimator):
+    """R5: H = 1 has belief [1]; per_regime means shared."""
+    policy = StagedPolicy(small(regimes=1, beliefs={"estimator": estimator}))
+    state, decisions = rounds_of(policy, policy.initial_state(), small_contexts(20))
+    assert state.next_estimation == 0 and all(d.belief == (1.0,) for d in decisions)
+    terms = small(regimes=1).features
+    shared = {"shared": [*terms.model_dump()["shared"], *terms.model_dump()["per_regime"]]}
+    assert policy.features.column_names == StagedPolicy(small(regimes=1, features=shared)).features.column_names
+
+
+@pytest.mark.parametrize("statistics", ["as_decided", "refiltered", "smoothed"])
+def test_beliefs_of_record(small, small_contexts, statistics):
+    """R4, R5: what a re-estimation at round 401 does to the belief, to past rounds, and when G follows."""
+    beliefs = {"estimator": "em", "start_round": 401, "every": 600, "statistics": statistics}
+    policy = StagedPolicy(small(beliefs=beliefs, stage_length=7))
+    contexts = small_contexts(415)
+    rewards = np.random.default_rng(0).normal(size=415)
+    state, decisions, trail = policy.initial_state(), [], []
+    for t, context in enumerate(contexts, start=1):
+        state, decision = policy.decide(state, context)
+        decisions.append(decision)
+        trail.append(state)
+        if t % 3:
+            state = policy.reward(state, t, rewards[t - 1])
+    symbols = policy.features.encode(contexts).symbols
+    found = policy.estimate(symbols[:400], None)  # R3: contexts of rounds 1 … t-1
+    for mine, theirs in zip(trail[400].hmm, found, strict=True):
+        assert (mine == theirs).all()
+    # R5: the belief of round 400 under the new parameters, then one step with x_401.
+    recent = symbols[100:400] if statistics == "as_decided" else symbols[:400]
+    before = hmm.filter_history(found, recent).beliefs[-1]
+    np.testing.assert_allclose(decisions[400].belief, hmm.filter_step(found, before, int(symbols[400])), rtol=1e-12)
+    # R4: the beliefs of record, before and after.
+    record = np.array([d.belief for d in decisions])
+    assert (record[:400] == 0.5).all()
+    assert (trail[399].history.beliefs[:400] == 0.5).all()
+    if statistics == "refiltered":
+        record[:400] = hmm.filter_history(found, symbols[:400]).beliefs
+    elif statistics == "smoothed":
+        record[:400] = hmm.smooth_history(found, symbols[:400]).beliefs
+    np.testing.assert_allclose(trail[-1].history.beliefs[:415], record, rtol=1e-12)
+    # 401 starts no stage: G changes before round 407 = 7·58 + 1, from all rewards arrived by then.
+    frozen = {id(s.statistics.gram) for s in trail[399:406]}
+    assert len(frozen) == 1
+    assert [s.rebuild for s in trail[399:407]] == [False] + [statistics != "as_decided"] * 6 + [False]
+    arrived = [t - 1 for t in range(1, 407) if t % 3]
+    expected = statistics_of(policy, contexts[:406], decisions[:406], record[:406], rewards[:406], arrived)
+    assert trail[406].statistics.counters[0] == len(arrived)
+    np.testing.assert_allclose(trail[406].statistics.gram, expected.gram, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(trail[406].statistics.theta, expected.theta, rtol=1e-7, atol=1e-9)
+    # Versions: 57 stage updates before round 401, the publication, then one more update.
+    assert [decisions[i].model_version for i in (399, 400, 405, 406)] == [57, 58, 58, 59]
+
+
+def test_a_re_estimation_at_a_stages_end_comes_before_its_update(small, small_contexts, play):
+    """Round 401 = 5·80 + 1: the statistics of that very round already use the recomputed beliefs (R3)."""
+    beliefs = {"estimator": "em", "start_round": 401, "statistics": "smoothed"}
+    policy = StagedPolicy(small(beliefs=beliefs))
+    contexts = small_contexts(401)
+    state, decisions = play(policy, contexts, np.ones((401, 3)))
+    smoothed = hmm.smooth_history(state.hmm, policy.features.encode(contexts).symbols[:400]).beliefs
+    expected = statistics_of(policy, contexts[:400], decisions[:400], smoothed, np.ones(400), range(400))
+    assert not state.rebuild
+    np.testing.assert_allclose(state.statistics.gram, expected.gram, rtol=1e-9, atol=1e-9)
+    assert decisions[400].model_version == 81
+
+
+def test_published_parameters_are_aligned_with_the_previous_ones(small, small_contexts, given):
+    """R6: regimes named the other way round come back under their old names; G and θ̂ stay."""
+    policy = StagedPolicy(small(beliefs={"estimator": "em", "start_round": 100}))
+    state, _ = rounds_of(policy, policy.initial_state(), small_contexts(50))
+    first = HmmParameters.checked(**given["parameters"])
+    state = policy.publish(state, first)
+    turned = first.permuted(np.array([1, 0]))
+    again = policy.publish(state, turned)
+    assert all((x == y).all() for x, y in zip(again.hmm, align(turned, first)[0], strict=True))
+    assert (again.hmm.emission == first.emission).all()
+    assert (again.belief == state.belief).all() and again.statistics is state.statistics
+    assert again.model_version == state.model_version + 1
+
+
+# --- warm start (R8) -----------------------------------------------------------------------------------------
+
+
+def warm_rounds(policy, count, rewarded):
+    state, modes = policy.initial_state(), []
+    for t in range(1, count + 1):
+        state, decision = policy.decide(state, {})
+        modes.append(decision.mode)
+        if rewarded(t):
+            state = policy.reward(state, t, 1.0)
+    warm = modes.count("warm_start")
+    assert modes == ["warm_start"] * warm + ["optimistic"] * (count - warm)
+    return warm
+
+
+@pytest.mark.parametrize(
+    ("rounds", "length", "rewarded", "expected"),
+    [
+        (10, 3, lambda t: True, 10),
+        (0, 3, lambda t: True, 4),  # ℓ + 1
+        (10, 20, lambda t: True, 21),  # ℓ + 1 is more
+        (0, 1, lambda t: False, 2),  # half of none were folded
+        (10, 3, lambda t: t % 4 == 0, 21),  # the 5th reward, of round 20, is folded before round 22
+        (11, 3, lambda t: t % 4 == 0, 24),  # 6 ≥ 5.5: that of round 24, before round 25
+        (10, 3, lambda t: t > 20, 27),  # rounds 21 … 25; 5 are in before round 28
+        (10, 3, lambda t: False, 40),
+    ],
+)
+def test_both_conditions_of_the_warm_start(rounds, length, rewarded, expected):
+    policy = StagedPolicy(bare(warm_start_rounds=rounds, stage_length=length))
+    assert warm_rounds(policy, 40, rewarded) == expected
+
+
+# --- chance (R11–R13) ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**53 - 1])
+def test_draws_are_a_hash_of_seed_purpose_and_round(seed):
+    """R11: purpose 1 draws the warm start's action; recomputed here in whole numbers."""
+    policy = StagedPolicy(bare(actions=["a", "b", "c"], warm_start_rounds=60, seed=seed))
+    _, decisions = rounds_of(policy, policy.initial_state(), [{}] * 60)
+    assert [d.action for d in decisions] == ["abc"[int(3 * uniform(seed, 1, t))] for t in range(1, 61)]
+    assert all(d.propensity == 1 / 3 and d.mode == "warm_start" for d in decisions)
+
+
+def tied(seed=5, **changes):
+    """Past the warm start with no reward folded: θ̂ = 0, G = λI, so b and c tie exactly and beat a."""
+    policy = StagedPolicy(bare(actions=["a", "b", "c"], stage_length=1, ridge=0.5, seed=seed, **changes))
+    state, _ = rounds_of(policy, policy.initial_state(), [{}] * 2)
+    return policy, state
+
+
+LAWS = [
+    ({}, (), {"b": 0.5, "c": 0.5}),
+    ({}, ("b",), {"c": 1.0}),
+    ({"propensity_floor": 0.05}, (), {"a": 0.05, "b": 0.05 + 0.85 / 2, "c": 0.05 + 0.85 / 2}),
+    ({"propensity_floor": 0.05}, ("c",), {"a": 0.05, "b": 0.95}),
+    ({"control": {"share": 0.3}}, (), {"a": 0.1, "b": 0.1 + 0.35, "c": 0.1 + 0.35}),
+    ({"control": {"share": 0.3}}, ("a",), {"b": 0.5, "c": 0.5}),
+    ({"control": {"share": 0.3, "kind": "baseline"}}, (), {"a": 0.3, "b": 0.35, "c": 0.35}),
+    ({"control": {"share": 0.3, "kind": "baseline"}}, ("a",), {"b": 0.3 + 0.35, "c": 0.35}),
+    (
+        {"control": {"share": 0.3}, "propensity_floor": 0.1},
+        (),
+        {"a": 0.1 + 0.7 * 0.1, "b": 0.1 + 0.7 * 0.45, "c": 0.1 + 0.7 * 0.45},
+    ),
+    (
+        {"control": {"share": 0.3, "kind": "baseline"}, "propensity_floor": 1 / 3},
+        (),
+        {"a": 0.3 + 0.7 / 3, "b": 0.7 / 3, "c": 0.7 / 3},
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "excluded", "law"), LAWS)
+def test_propensity_is_the_marginal_law_over_seeds(changes, excluded, law):
+    """R12: each action's reported propensity is its own frequency over seeds, and they sum to 1."""
+    draws, counts, reported = 1500, Counter(), {}
+    _, state = tied(**changes)
+    for seed in range(draws):
+        policy = StagedPolicy(bare(actions=["a", "b", "c"], stage_length=1, ridge=0.5, seed=seed, **changes))
+        decision = policy.preview(state, {}, excluded_actions=excluded)
+        counts[decision.action] += 1
+        assert reported.setdefault(decision.action, decision.propensity) == decision.propensity
+    assert reported == pytest.approx(law, rel=1e-14)
+    assert math.fsum(reported.values()) == pytest.approx(1.0, abs=1e-15)
+    for action, probability in law.items():
+        spread = math.sqrt(probability * (1 - probability) / draws)
+        assert abs(counts[action] / draws - probability) <= 4 * spread
+
+
+def test_optimistic_and_control_draws_by_hash():
+    """R11–R13: purpose 2 assigns, 4 draws the control's action, 5 the policy's; recomputed round by round."""
+    seed, share = 12, 0.3
+    policy, state = tied(seed=seed, control={"share": share})
+    for t in range(3, 120):
+        state, decision = policy.decide(state, {})
+        if uniform(seed, 2, t) < share:
+            expected = "control", "abc"[int(3 * uniform(seed, 4, t))]
+        else:
+            expected = "optimistic", "bc"[int(2 * uniform(seed, 5, t))]
+        assert (decision.mode, decision.action) == expected
+
+
+def test_control_share_and_kinds():
+    """R13: about the share of rounds; `baseline` plays the baseline, or the first eligible action without it."""
+    policy, state = tied(control={"share": 0.25, "kind": "baseline"})
+    _, decisions = policy.decide_batch(state, [Request({})] * 2000)
+    control = [d for d in decisions if d.mode == "control"]
+    assert abs(len(control) / 2000 - 0.25) < 4 * math.sqrt(0.25 * 0.75 / 2000)
+    assert {d.action for d in control} == {"a"}
+    _, decisions = policy.decide_batch(state, [Request({}, ["a"])] * 200)
+    assert {d.action for d in decisions if d.mode == "control"} == {"b"}
+    policy, state = tied(control={"share": 0.25, "kind": "uniform"})
+    _, decisions = policy.decide_batch(state, [Request({})] * 400)
+    assert {d.action for d in decisions if d.mode == "control"} == {"a", "b", "c"}
+
+
+def test_a_subject_keeps_its_assignment():
+    """R13: purpose 3 hashes the subject, not the round."""
+    seed, share = 9, 0.4
+    policy, state = tied(seed=seed, control={"share": share})
+    names = [f"customer {i}" for i in range(150)] + ["", "žluťoučký", "\ud800"]
+    assigned = set()
+    for name in names:
+        _, decisions = policy.decide_batch(state, [Request({}, (), name)] * 3)
+        digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()
+        expected = "control" if uniform(seed, 3, int.from_bytes(digest[:8], "big")) < share else "optimistic"
+        assert {d.mode for d in decisions} == {expected}
+        assigned.add(expected)
+    assert assigned == {"control", "optimistic"}
+
+
+def test_excluded_actions_are_neither_chosen_nor_scored(small, small_contexts, given):
+    policy = StagedPolicy(small(beliefs=given, propensity_floor=0.2, control={"share": 0.2}))
+    state, (context, *_) = policy.initial_state(), small_contexts(1)
+    for _ in range(40):
+        state, decision = policy.decide(state, context, excluded_actions=["call"])
+        state = policy.reward(state, decision.round, 1.0)
+        assert decision.action in ("none", "mail")
+        assert [s.action for s in decision.scores] == ["none", "mail"]
+        assert decision.propensity > 0
+        if decision.mode == "warm_start":
+            assert decision.propensity == 0.5
+    everything = policy.preview(state, context)
+    assert [s.action for s in everything.scores] == ["none", "call", "mail"]
+    kept = {s.action: s for s in policy.preview(state, context, excluded_actions={"call"}).scores}
+    assert all(kept[s.action] == s for s in everything.scores if s.action in kept)
+
+
+def test_a_batch_draws_like_single_calls_with_subjects_and_exclusions(small, small_contexts, given):
+    """R11: the same draws in every batch."""
+    policy = StagedPolicy(small(beliefs=given, control={"share": 0.3}, propensity_floor=0.05))
+    requests = [
+        Request(context, ["call"] if i % 4 == 0 else (), f"s{i % 7}" if i % 3 else None)
+        for i, context in enumerate(small_contexts(60))
+    ]
+    start, single = policy.initial_state(), []
+    state = start
+    for request in requests:
+        state, decision = policy.decide(
+            state, request.context, excluded_actions=request.excluded_actions, subject=request.subject
+        )
+        single.append(decision)
+    batched, decisions = policy.decide_batch(start, requests)
+    assert decisions == single and encode(batched) == encode(state)
+    assert policy.decide_batch(state, []) == (state, [])
+
+
+# --- refusals ------------------------------------------------------------------------------------------------
+
+WRONG_REWARDS = [
+    (0, 1.0, "round"),
+    (4, 1.0, "round"),
+    (-1, 1.0, "round"),
+    (1.0, 1.0, "round"),
+    ("1", 1.0, "round"),
+    (None, 1.0, "round"),
+    (True, 1.0, "round"),
+    (2, 1.0, "round"),  # it has one already
+    (1, math.nan, "reward"),
+    (1, math.inf, "reward"),
+    (1, -math.inf, "reward"),
+    (1, 5.5, "reward"),
+    (1, -1.5, "reward"),
+    (1, True, "reward"),
+    (1, np.True_, "reward"),
+    (1, "1", "reward"),
+    (1, b"1", "reward"),
+    (1, None, "reward"),
+    (1, [1.0], "reward"),
+    (1, 10**400, "reward"),
+    (1, 1 + 0j, "reward"),
+]
+
+
+@pytest.mark.parametrize(("t", "reward", "field"), WRONG_REWARDS)
+def test_a_refused_reward_changes_nothing(t, reward, field):
+    policy = StagedPolicy(bare(rewards={"range": [-1, 5]}))
+    state, _ = rounds_of(policy, policy.initial_state(), [{}] * 3)
+    state = policy.reward(state, 2, -1.0)
+    before = encode(state)
+    with pytest.raises(RewardError) as caught:
+        policy.reward(state, t, reward)
+    (problem,) = caught.value.problems
+    assert problem.field == field and problem.allowed is not None
+    assert encode(state) == before
+    assert encode(policy.reward(state, 1, 5)) != before  # the limits themselves are allowed
+
+
+WRONG_REQUESTS = [
+    (Request({"risk": "x"}), "context.income"),
+    (Request(None), "context"),
+    (Request({}, ["fly"]), "excluded_actions"),
+    (Request({}, "call"), "excluded_actions"),
+    (Request({}, [["call"]]), "excluded_actions"),
+    (Request({}, 5), "excluded_actions"),
+    (Request({}, ["none", "call", "mail"]), "excluded_actions"),
+    (Request({}, (), 5), "subject"),
+    (Request({}, (), b"x"), "subject"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "field"), WRONG_REQUESTS)
+def test_a_refused_request_changes_nothing_and_fails_its_whole_batch(small, small_contexts, given, wrong, field):
+    policy = StagedPolicy(small(beliefs=given))
+    contexts = small_contexts(12)
+    state, _ = rounds_of(policy, policy.initial_state(), contexts[:6])
+    before = encode(state)
+    if wrong.context == {}:
+        wrong = wrong._replace(context=contexts[0])
+    for call in (policy.decide, policy.preview):
+        with pytest.raises(ContextError) as caught:
+            call(state, wrong.context, excluded_actions=wrong.excluded_actions, subject=wrong.subject)
+        assert field in [problem.field for problem in caught.value.problems]
+    requests = [*(Request(context) for context in contexts[6:]), wrong]
+    with pytest.raises(ContextError) as caught:
+        policy.decide_batch(state, requests)
+    assert f"items[6].{field}" in [problem.field for problem in caught.value.problems]
+    assert all(problem.allowed is not None for problem in caught.value.problems)
+    assert encode(state) == before
+
+
+def test_numbers_too_large_for_sums_are_refused_or_stay_finite():
+    """Finite rewards and ridges at the end of the floats must not poison the model: scores are numbers for ever."""
+    policy = StagedPolicy(bare(stage_length=2))
+    state = policy.initial_state()
+    for _ in range(12):
+        state, decision = policy.decide(state, {})
+        assert decision.propensity > 0 and all(math.isfinite(s.score) for s in decision.scores)
+        try:
+            state = policy.reward(state, decision.round, 1e308)
+        except RewardError as error:
+            assert error.problems[0].field == "reward"
