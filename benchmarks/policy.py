@@ -162,9 +162,7 @@ def vowpalwabbit(rounds: Rounds) -> Player:
     # As in ours, only the signals (s) interact with the action (a); the other variables (o) do not.
     workspace = Workspace("--cb_explore_adf --epsilon 0.05 -q sa --quiet --random_seed 7")
     actions = [f"|a {name}" for name in ACTIONS]
-    lines = [
-        [f"shared |s r{x[0]} v{x[1]} |o m{x[2]} e{x[3]} g{x[4]}", *actions] for x in rounds.levels.tolist()
-    ]
+    lines = [[f"shared |s r{x[0]} v{x[1]} |o m{x[2]} e{x[3]} g{x[4]}", *actions] for x in rounds.levels.tolist()]
     table, draws = rounds.rewards.tolist(), random.Random(7)
 
     def play() -> Actions:
@@ -276,9 +274,7 @@ def decide_and_learn(rounds: Rounds, quick: bool, repetitions: int) -> list[Verd
         name: Timing([s / len(parts[name].levels) for s in timing.seconds], timing.result)
         for name, timing in timings.items()
     }
-    fastest = min(
-        (name for name in LIBRARIES if name in each), key=lambda name: each[name].median, default=None
-    )
+    fastest = min((name for name in LIBRARIES if name in each), key=lambda name: each[name].median, default=None)
     rows = []
     for name in CONTENDERS:
         if name not in each:
@@ -324,9 +320,9 @@ def estimation(rounds: Rounds, repetitions: int) -> list[Verdict]:
     }
     peers = []
     try:
-        for kind in ("scaling", "log"):
-            runs[f"hmmlearn, {kind}"] = baum_welch(symbols, start, kind)
-            peers.append(f"hmmlearn, {kind}")
+        for name, kind in (("hmmlearn", "log"), ("hmmlearn, scaling", "scaling")):  # its default, its fastest
+            runs[name] = baum_welch(symbols, start, kind)
+            peers.append(name)
     except ImportError:
         pass
     for run in runs.values():  # compiles, untimed
@@ -347,13 +343,14 @@ def estimation(rounds: Rounds, repetitions: int) -> list[Verdict]:
         return []
     apart = float(np.abs(timings[fitted].result - timings[peer].result).max())
     print(f"The two EM fits differ by at most {apart:.0e}. Ours is charged its closing pass as well.")
-    reached = ratio(timings[peer], timings[fitted])
-    return [Verdict("EM: ≥ 5 × hmmlearn per iteration", f"{reached:.1f} ×", reached >= 5.0)]
+    verdicts = []
+    for name in peers:
+        reached = ratio(timings[name], timings[fitted])
+        verdicts.append(Verdict(f"EM: ≥ 5 × {name}, per iteration", f"{reached:.1f} ×", reached >= 5.0))
+    return verdicts
 
 
-def baum_welch(
-    symbols: npt.NDArray[np.int16], start: HmmParameters, implementation: str
-) -> Callable[[], Any]:
+def baum_welch(symbols: npt.NDArray[np.int16], start: HmmParameters, implementation: str) -> Callable[[], Any]:
     from hmmlearn.hmm import CategoricalHMM
 
     observed = symbols.astype(np.int64)[:, None]
@@ -417,9 +414,7 @@ def one_decide(rounds: Rounds, repetitions: int) -> list[Verdict]:
     growth = plain[1] / plain[0]
     return [
         Verdict("one `decide`: < 20 µs", f"{max(plain):.1f} µs", max(plain) < 20.0),
-        Verdict(
-            "one `decide` with its share of updates: < 20 µs", f"{max(shared):.1f} µs", max(shared) < 20.0
-        ),
+        Verdict("one `decide` with its share of updates: < 20 µs", f"{max(shared):.1f} µs", max(shared) < 20.0),
         Verdict("one `decide`: independent of t (≤ 1.2 ×)", f"{growth:.2f} ×", growth <= 1.2),
     ]
 

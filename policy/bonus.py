@@ -1,27 +1,65 @@
 """The confidence bonuses ε_{t,a}: which form a configuration means, as the kernels take it.
 
-complex     C s_t √ℓ ‖G⁻¹z‖₂    (eq. simplified-boxa)
-simplified  C √(s_t ℓ) ‖G⁻¹z‖₂
-plain       C ln(t) ‖z‖_{G⁻¹}   (Box D)
-elliptical  C ‖z‖_{G⁻¹}
+complex            C s_t √ℓ ‖G⁻¹z‖₂    (eq. simplified-boxa)
+simplified         C √(s_t ℓ) ‖G⁻¹z‖₂
+plain              C ln(t) ‖z‖_{G⁻¹}   (Box D)
+elliptical         C ‖z‖_{G⁻¹}
+theory_general     the bonus of theorem total-regret-bound, all constants
+theory_simplified  the bonus of theorem total-regret-bound-simplified, all constants (ℓ = 1)
 """
+
+from typing import Any
 
 import numpy as np
 
-from policy import kernels
+from policy import bounds, kernels
 from policy.config import CampaignConfig
+from policy.features import FeatureMap
 
-__all__ = ["exploration"]
+__all__ = ["effective_ridge", "exploration", "tabled"]
 
 _FORMS = {
     "complex": kernels.COMPLEX,
     "simplified": kernels.SIMPLIFIED,
     "plain": kernels.PLAIN,
     "elliptical": kernels.ELLIPTICAL,
+    "theory_general": kernels.TABLED,
+    "theory_simplified": kernels.TABLED_ELLIPTICAL,
 }
 _NONE = np.empty(0)
 
 
 def exploration(config: CampaignConfig) -> kernels.Exploration:
-    """The campaign's bonus rule."""
+    """The campaign's bonus rule; the theorems' forms still lack their columns, see `tabled`."""
+    assert config.bonus.scale is not None
     return kernels.Exploration(_FORMS[config.bonus.form], config.bonus.scale, config.stage_length, _NONE, _NONE)
+
+
+def effective_ridge(config: CampaignConfig, features: FeatureMap) -> float:
+    """λ for the features as they are.
+
+    The theorems want ‖φ‖₂ ≤ 1. Dividing every φ by its bound c and keeping λ is the same as keeping φ with λc²:
+    estimates and ‖z‖_{G⁻¹} are equal, ‖G⁻¹z‖₂ is c times larger (see `tabled`).
+    """
+    theory = config.bonus.form.startswith("theory")
+    return config.ridge * features.norm_bound**2 if theory else config.ridge
+
+
+def tabled(config: CampaignConfig, features: FeatureMap, first_round: int, count: int) -> kernels.Exploration:
+    """A theorem's bonus for consecutive rounds, one (additive, factor) pair each."""
+    rule = config.bonus
+    rounds = np.arange(first_round, first_round + count)
+    constants: dict[str, Any] = {
+        "ridge": config.ridge,
+        "regimes": features.regimes,
+        "symbols": max(features.symbols, 1),
+        "dimension": features.context_dimension,
+        **rule.model_dump(exclude={"form", "scale"}, exclude_none=True),
+    }
+    if rule.form == "theory_general":
+        additive, factor = bounds.general_bonus(rounds, stage_length=config.stage_length, **constants)
+        factor = factor * features.norm_bound
+    else:
+        additive, factor = bounds.simplified_bonus(rounds, **constants)
+    scale = rule.scale or 0.0
+    return kernels.Exploration(_FORMS[rule.form], scale, config.stage_length, scale * additive, scale * factor)

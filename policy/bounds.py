@@ -122,9 +122,7 @@ def estimation_threshold(transition: ArrayLike, emission: ArrayLike, *, c0: floa
             3 * hmm.regimes / (c0**2 * hmm.epsilon * hmm.sigma**2),
             np.float64(1.0),
         )
-        return float(
-            2 * (12 / (hmm.epsilon * hmm.sigma) ** 2) ** 2 * (math.log(2 * hmm.symbols) + 1) * samples
-        )
+        return float(2 * (12 / (hmm.epsilon * hmm.sigma) ** 2) ** 2 * (math.log(2 * hmm.symbols) + 1) * samples)
 
 
 def alignment_threshold(transition: ArrayLike, emission: ArrayLike) -> float:
@@ -337,9 +335,7 @@ def check_assumptions(
         checks.append(AssumptionCheck(name, value > zero, value, "above 0", "assumption:regularity-hmm"))
 
     phi = None if features is None else _matrix("features", features)
-    parameters = (
-        None if theta is None else _matrix("theta", theta, len(M), None if phi is None else phi.shape[1])
-    )
+    parameters = None if theta is None else _matrix("theta", theta, len(M), None if phi is None else phi.shape[1])
     if phi is not None:
         at_most("feature norm", np.linalg.norm(phi, axis=1), 1, "assumption:bound-R-linear")
     if phi is not None and parameters is not None:
@@ -352,9 +348,7 @@ def check_assumptions(
     positive("smallest transition", float(M.min()))
     at_most("initial law stationary", np.abs(pi @ M - pi).sum(axis=1), 0, "assumption:regularity-hmm")
     gamma = forgetting_rate(M)
-    checks.append(
-        AssumptionCheck("forgetting rate", gamma < 1, gamma, "below 1", "assumption:strong-mixing-hmm")
-    )
+    checks.append(AssumptionCheck("forgetting rate", gamma < 1, gamma, "below 1", "assumption:strong-mixing-hmm"))
     return checks
 
 

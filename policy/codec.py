@@ -1,10 +1,10 @@
 """State ↔ bytes: an open, versioned, checksummed format, readable without this library.
 
-    8 bytes  "UCSTATE" and a newline
-    4 bytes  length n of the header, little-endian
-    n bytes  header: JSON with `schema`, the plain fields, and for each array its dtype and shape, in file order
-    …        the arrays, C order, little-endian, one after the other
-   32 bytes  SHA-256 of all that precedes
+ 8 bytes  "UCSTATE" and a newline
+ 4 bytes  length n of the header, little-endian
+ n bytes  header: JSON with `schema`, the plain fields, and for each array its dtype and shape, in file order
+ …        the arrays, C order, little-endian, one after the other
+32 bytes  SHA-256 of all that precedes
 """
 
 import hashlib
@@ -53,9 +53,7 @@ def encode(state: State) -> bytes:
         },
         separators=(",", ":"),
     ).encode()
-    body = b"".join(
-        [_MAGIC, struct.pack("<I", len(header)), header, *(a.tobytes() for a in parts.values())]
-    )
+    body = b"".join([_MAGIC, struct.pack("<I", len(header)), header, *(a.tobytes() for a in parts.values())])
     return body + hashlib.sha256(body).digest()
 
 
@@ -72,9 +70,7 @@ def decode(data: bytes) -> State:
             rewards=arrays["history.rewards"],
         )
         fields = {name: header[name] for name in _PLAIN}
-        return State(
-            belief=arrays["belief"], hmm=parameters, statistics=statistics, history=history, **fields
-        )
+        return State(belief=arrays["belief"], hmm=parameters, statistics=statistics, history=history, **fields)
     except KeyError as missing:
         raise CodecError("state", f"has no {missing.args[0]}", f"a state of schema {SCHEMA}") from None
 

@@ -53,7 +53,7 @@ def _problem(field: str, message: str, allowed: str | None = None) -> PydanticCu
     """A mistake inside one part of the configuration; `field` is relative to that part."""
     # Braces are pydantic's template marks; user text must never be read as one.
     safe = message.replace("{", "(").replace("}", ")")
-    return PydanticCustomError("config", safe, {"field": field, "allowed": allowed})  # type: ignore[arg-type]
+    return PydanticCustomError("config", safe, {"field": field, "allowed": allowed})
 
 
 def _duplicates(items: tuple[str, ...]) -> list[str]:
@@ -84,7 +84,7 @@ class Variable(_Part):
     def _one_kind(self) -> Self:
         if ":" in self.name or self.name in (INTERCEPT, ACTIONS):
             raise _problem("name", f"{self.name!r} is reserved", 'no ":", not "intercept" or "actions"')
-        if (self.levels or self.cuts) and self.range is not None or not (self.levels or self.cuts or self.range):
+        if ((self.levels or self.cuts) and self.range is not None) or not (self.levels or self.cuts or self.range):
             raise _problem("", "needs exactly one kind", "levels | cuts (levels as labels) | range")
         if self.levels is not None:
             if len(self.levels) < 2 or len(self.levels) > MAX_SYMBOLS or "" in self.levels:
@@ -95,9 +95,7 @@ class Variable(_Part):
             if any(low >= high for low, high in pairwise(self.cuts)):
                 raise _problem("cuts", "not increasing", "strictly increasing numbers")
             if self.levels is not None and len(self.levels) != len(self.cuts) + 1:
-                raise _problem(
-                    "levels", f"{len(self.levels)} labels", f"{len(self.cuts) + 1}, one more than cuts"
-                )
+                raise _problem("levels", f"{len(self.levels)} labels", f"{len(self.cuts) + 1}, one more than cuts")
         if self.range is not None and not self.range[0] < self.range[1]:
             raise _problem("range", f"{list(self.range)} is empty", "[low, high] with low < high")
         return self
@@ -143,10 +141,46 @@ class Features(_Part):
 
 
 class Bonus(_Part):
-    """The confidence bonus: its form (bonus.py) and its scale C."""
+    """The confidence bonus: its form (bonus.py), its scale C, and the constants of the two theorems' forms.
 
-    form: Literal["complex", "simplified", "plain", "elliptical"] = "elliptical"
-    scale: Annotated[float, Field(ge=0.0)] = 0.6
+    The theorems assume mean rewards within [-1, 1]; under their forms `scale` is the true bound on them.
+    """
+
+    form: Literal["complex", "simplified", "plain", "elliptical", "theory_general", "theory_simplified"] = "elliptical"
+    scale: Annotated[float, Field(ge=0.0)] | None = None
+    risk: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None  # δ
+    horizon: Annotated[int, Field(ge=2)] | None = None  # T
+    c_theta: Annotated[float, Field(gt=0.0)] | None = None  # bound on ‖θ*_h‖₂, assumption bound-R-linear
+    gamma: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None  # forgetting rate, assumption strong-mixing-hmm
+    c_eta: Annotated[float, Field(gt=0.0)] | None = None  # bound on the noise's variance, assumption idio-noise
+    v_eta: Annotated[float, Field(gt=0.0)] | None = None  # sub-Gaussian constant, assumption SGnoise
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        needed = _THEORY_CONSTANTS.get(self.form, ())
+        for field in ("risk", "horizon", "c_theta", "gamma", "c_eta", "v_eta"):
+            given = getattr(self, field) is not None
+            if given != (field in needed):
+                word = "used only by a theorem's form that needs it" if given else f"needed by form {self.form!r}"
+                raise _problem(field, word, f"{self.form}: {', '.join(needed) or 'no constants'}")
+        if self.scale is None:
+            object.__setattr__(self, "scale", _DEFAULT_SCALES[self.form])
+        return self
+
+
+# The paper's best cells at ℓ = 37 (Box D: ℓ = 1); the elliptical one is ours (PAPER-NOTES.md).
+_DEFAULT_SCALES = {
+    "complex": 5e-4,
+    "simplified": 5e-3,
+    "plain": 0.05,
+    "elliptical": 0.6,
+    "theory_general": 1.0,
+    "theory_simplified": 1.0,
+}
+_THEORY_CONSTANTS = {
+    "theory_general": ("risk", "horizon", "c_theta", "gamma", "c_eta"),
+    "theory_simplified": ("risk", "c_theta", "v_eta"),
+}
 
 
 class GrowthFactor(_Part):
@@ -188,9 +222,7 @@ class Beliefs(_Part):
             )
         estimated = self.estimator in ("spectral", "em")
         if not estimated and self.statistics not in (None, "as_decided"):
-            raise _problem(
-                "statistics", f"{self.statistics!r} needs an estimator that re-estimates", "as_decided"
-            )
+            raise _problem("statistics", f"{self.statistics!r} needs an estimator that re-estimates", "as_decided")
         # object.__setattr__: a frozen part may still complete itself while it is being made.
         defaults: dict[str, Any] = {"statistics": "smoothed" if self.estimator == "em" else "as_decided"}
         if estimated:
@@ -239,7 +271,7 @@ class CampaignConfig(_Part):
     features: Features | None = None
     stage_length: Annotated[int, Field(ge=1, le=1_000_000)] = 37
     ridge: Annotated[float, Field(gt=0.0)] = 1.0
-    bonus: Bonus = Bonus()
+    bonus: Bonus = Field(default_factory=Bonus)
     warm_start_rounds: Annotated[int, Field(ge=0, le=1_000_000)] = 250
     beliefs: Beliefs = Beliefs()
     rewards: Rewards = Rewards()
@@ -260,6 +292,9 @@ class CampaignConfig(_Part):
             raise ConfigError([FieldProblem("actions", f"repeated: {', '.join(repeated)}", "distinct names")])
         if repeated := _duplicates(tuple(v.name for v in self.variables)):
             raise ConfigError([FieldProblem("variables", f"repeated: {', '.join(repeated)}", "distinct names")])
+        if self.bonus.form == "theory_simplified" and self.stage_length != 1:
+            problem = FieldProblem("stage_length", f"{self.stage_length}", "1 for bonus form theory_simplified (Box B)")
+            raise ConfigError([problem])
         if self.propensity_floor * len(self.actions) > 1.0:
             allowed = f"0 to 1/{len(self.actions)}"
             raise ConfigError([FieldProblem("propensity_floor", f"{self.propensity_floor}", allowed)])
@@ -408,7 +443,9 @@ def _translated(detail: ErrorDetails) -> FieldProblem:
     if allowed is None:
         bounds = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
         allowed = " and ".join(f"{sign} {context[key]}" for key, sign in bounds.items() if key in context)
-        lengths = [f"{word.replace('_', ' ')} {context[word]}" for word in ("min_length", "max_length") if word in context]
+        lengths = [
+            f"{word.replace('_', ' ')} {context[word]}" for word in ("min_length", "max_length") if word in context
+        ]
         allowed = allowed or context.get("expected") or context.get("pattern") or ", ".join(lengths) or None
     given = detail["input"] if isinstance(detail["input"], str | int | float | bool | None) else None
     message = detail["msg"] if given is None else f"{detail['msg']}, not {given!r}"

@@ -96,17 +96,13 @@ def estimate(
     if previous is not None:
         starts.append(previous)
     starts += [
-        _random_start(seen, regimes, count, seed, observed.size * RANDOM_STARTS + i)
-        for i in range(RANDOM_STARTS)
+        _random_start(seen, regimes, count, seed, observed.size * RANDOM_STARTS + i) for i in range(RANDOM_STARTS)
     ]
     trials = [
-        fit(observed, _opened(start), TRIAL_ITERATIONS, smoothing=SMOOTHING, tolerance=TOLERANCE)
-        for start in starts
+        fit(observed, _opened(start), TRIAL_ITERATIONS, smoothing=SMOOTHING, tolerance=TOLERANCE) for start in starts
     ]
     likeliest = max(trials, key=lambda trial: trial.objective[-1])
-    return fit(
-        observed, likeliest.parameters, ITERATIONS, smoothing=SMOOTHING, tolerance=TOLERANCE
-    ).parameters
+    return fit(observed, likeliest.parameters, ITERATIONS, smoothing=SMOOTHING, tolerance=TOLERANCE).parameters
 
 
 def _opened(start: HmmParameters) -> HmmParameters:
@@ -118,15 +114,11 @@ def _opened(start: HmmParameters) -> HmmParameters:
     )
 
 
-def _random_start(
-    seen: npt.NDArray[np.int16], regimes: int, count: int, seed: int, counter: int
-) -> HmmParameters:
+def _random_start(seen: npt.NDArray[np.int16], regimes: int, count: int, seed: int, counter: int) -> HmmParameters:
     """Persistent regimes whose emissions scatter around the symbols' frequencies."""
     generator = spectral.random_stream(seed, kernels.EM_DRAW, counter)
     frequencies = np.bincount(seen, minlength=count) + 0.5
     emission = generator.dirichlet(np.ones(count), regimes) * frequencies
     transition = np.full((regimes, regimes), 0.2 / max(regimes - 1, 1))
     np.fill_diagonal(transition, 0.8 if regimes > 1 else 1.0)
-    return HmmParameters(
-        transition, emission / emission.sum(axis=1, keepdims=True), np.full(regimes, 1.0 / regimes)
-    )
+    return HmmParameters(transition, emission / emission.sum(axis=1, keepdims=True), np.full(regimes, 1.0 / regimes))

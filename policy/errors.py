@@ -50,18 +50,18 @@ class ContextError(PolicyError):
     """A context, an exclusion or a subject does not fit the campaign; one problem per variable."""
 
 
-class _SingleProblem(PolicyError):
+class _SingleProblemError(PolicyError):
     def __init__(self, field: str, message: str, allowed: Any = None) -> None:
         super().__init__([FieldProblem(field, message, allowed)])
 
 
-class RewardError(_SingleProblem):
+class RewardError(_SingleProblemError):
     """A reward cannot be taken; nothing was changed."""
 
 
-class ArgumentError(_SingleProblem):
+class ArgumentError(_SingleProblemError):
     """An array or a number handed to the library has the wrong shape or value."""
 
 
-class CodecError(_SingleProblem):
+class CodecError(_SingleProblemError):
     """Bytes are not a state of this version, or are damaged."""

@@ -34,13 +34,25 @@ class Contexts(NamedTuple):
     values: FloatArray
     symbols: SmallInts
 
+    def rows(self, start: int, stop: int) -> "Contexts":
+        return Contexts(self.levels[start:stop], self.values[start:stop], self.symbols[start:stop])
+
+    def write(self, start: int, other: "Contexts") -> None:
+        """Put the other's rows here, from `start` on."""
+        stop = start + other.symbols.size
+        self.levels[start:stop] = other.levels
+        self.values[start:stop] = other.values
+        self.symbols[start:stop] = other.symbols
+
 
 class FeatureMap:
     """z(b, a, x) of one campaign, as tables for the kernels and in words for people."""
 
     def __init__(self, config: CampaignConfig) -> None:
         features = config.features
-        assert features is not None and config.regimes is not None and config.signals is not None
+        assert features is not None
+        assert config.regimes is not None
+        assert config.signals is not None
         self.actions, self.regimes, self.symbols = config.actions, config.regimes, config.symbols
         self.variables = config.variables
         self._numbers = [v.name for v in config.variables if v.range is not None]
@@ -58,9 +70,7 @@ class FeatureMap:
         shared = self._tabulate(features.shared, False, rows, positions)
         per_regime = self._tabulate(features.per_regime, True, rows, positions)
         self.column_names = shared + [
-            f"{name} | regime {h + 1}" if self.regimes > 1 else name
-            for h in range(self.regimes)
-            for name in per_regime
+            f"{name} | regime {h + 1}" if self.regimes > 1 else name for h in range(self.regimes) for name in per_regime
         ]
         self.dimension = len(self.column_names)
         if self.dimension > MAX_COLUMNS:
@@ -74,6 +84,9 @@ class FeatureMap:
             np.zeros((self.dimension, self.dimension)),
         )
         self.plan = plan._replace(null=self._null_projector(plan))
+        # Every term has at most one active column, of weight at most 1, and b is a law: ‖b ⊗ φ‖₂ ≤ ‖φ‖₂ ≤ this.
+        self.norm_bound = len(rows) ** 0.5
+        self.context_dimension = len(shared) + len(per_regime)  # d of φ(a, x), before the regimes
 
     def _tabulate(
         self, terms: Sequence[Term], per_regime: bool, rows: list[list[int]], positions: list[int]
@@ -87,9 +100,7 @@ class FeatureMap:
             levels = self.variables[place].level_names if place >= 0 else ()
             kept = [x for x in levels if term.levels is None or x in term.levels]
             effects = [f"{term.variable}={x}" for x in kept] or [term.variable or ""]
-            rows.append(
-                [place, number, len(names), len(effects), term.with_actions, per_regime, len(positions)]
-            )
+            rows.append([place, number, len(names), len(effects), term.with_actions, per_regime, len(positions)])
             positions += [kept.index(x) if x in kept else -1 for x in levels] or [0]
             if term.with_actions:
                 names += [f"{a} × {effect}" if effect else a for a in self.actions[1:] for effect in effects]
@@ -200,9 +211,7 @@ class FeatureMap:
             raise ArgumentError("action", f"{action}", f"0 to {len(self.actions) - 1}")
         limit = self.plan.terms.shape[0] * self.regimes
         indices, weights = np.empty(limit, np.int64), np.empty(limit)
-        n = kernels.row_columns(
-            self.plan, contexts.levels[row], contexts.values[row], belief, action, indices, weights
-        )
+        n = kernels.row_columns(self.plan, contexts.levels[row], contexts.values[row], belief, action, indices, weights)
         return indices[:n], weights[:n]
 
     def dense(self, belief: FloatArray, action: int, contexts: Contexts, row: int = 0) -> FloatArray:

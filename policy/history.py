@@ -32,7 +32,9 @@ class History:
     def __init__(self, variables: int, numbers: int, regimes: int, capacity: int = 64) -> None:
         self._capacity = capacity
         self.contexts = Contexts(
-            np.empty((capacity, variables), np.int16), np.empty((capacity, numbers)), np.empty(capacity, np.int16)
+            np.empty((capacity, variables), np.int16),
+            np.empty((capacity, numbers)),
+            np.empty(capacity, np.int16),
         )
         self.actions = np.empty(capacity, np.int16)
         self.beliefs = np.empty((capacity, regimes))
@@ -81,8 +83,7 @@ class History:
         other = type(self)(
             self.contexts.levels.shape[1], self.contexts.values.shape[1], self.beliefs.shape[1], capacity
         )
-        for mine, copied in zip(self.contexts, other.contexts, strict=True):
-            copied[:rounds] = mine[:rounds]
+        other.contexts.write(0, self.contexts.rows(0, rounds))
         other.actions[:rounds] = self.actions[:rounds]
         other.beliefs[:rounds] = self.beliefs[:rounds]
         other._order[:arrived] = self._order[:arrived]
@@ -100,8 +101,7 @@ class History:
     def append(self, contexts: Contexts, actions: SmallInts, beliefs: FloatArray) -> None:
         start, stop = self.rounds, self.rounds + actions.size
         self._grow(stop)
-        for column, rows in zip(self.contexts, contexts, strict=True):
-            column[start:stop] = rows
+        self.contexts.write(start, contexts)
         self.actions[start:stop] = actions
         self.beliefs[start:stop] = beliefs
         self.rounds = stop

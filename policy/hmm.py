@@ -99,19 +99,18 @@ def filter_step(parameters: HmmParameters, belief: FloatArray, symbol: int, *, f
     if np.shape(belief) != parameters.initial.shape:
         raise ArgumentError("belief", f"shape {np.shape(belief)}", f"{parameters.initial.shape}")
     observed = checked_symbols([symbol], parameters.emission.shape[1])
-    out = np.empty((1, parameters.initial.size))
+    out: FloatArray = np.empty((1, parameters.initial.size))
     start = np.ascontiguousarray(belief, np.float64)
     kernels.filter_path(parameters.transition, parameters.emission, start, first, observed, out)
-    return out[0]
+    stepped: FloatArray = out[0]
+    return stepped
 
 
 def filter_history(parameters: HmmParameters, symbols: npt.ArrayLike) -> Beliefs:
     """P(h_t | x_1 … x_t) for every t, from the initial law."""
     observed = checked_symbols(symbols, parameters.emission.shape[1])
     beliefs = np.empty((observed.size, parameters.initial.size))
-    total = kernels.filter_path(
-        parameters.transition, parameters.emission, parameters.initial, True, observed, beliefs
-    )
+    total = kernels.filter_path(parameters.transition, parameters.emission, parameters.initial, True, observed, beliefs)
     return Beliefs(beliefs, float(total))
 
 
@@ -130,9 +129,7 @@ def smooth_history(parameters: HmmParameters, symbols: npt.ArrayLike) -> Beliefs
     return Beliefs(result.beliefs, result.log_likelihood)
 
 
-def sample(
-    parameters: HmmParameters, count: int, generator: np.random.Generator
-) -> tuple[SmallInts, SmallInts]:
+def sample(parameters: HmmParameters, count: int, generator: np.random.Generator) -> tuple[SmallInts, SmallInts]:
     """Regimes and symbols of `count` steps."""
     if count < 0:
         raise ArgumentError("count", f"{count}", "≥ 0")

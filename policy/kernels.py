@@ -18,24 +18,24 @@ __all__ = [
     "CONTROL_DRAW",
     "CONTROL_ROUND",
     "CONTROL_SUBJECT",
-    "Chain",
-    "Chance",
     "ELLIPTICAL",
     "EM_DRAW",
-    "Exploration",
     "FIRST",
     "MOVING",
     "OPTIMISTIC",
     "PLAIN",
-    "Plan",
     "ROTATION_DRAW",
     "SIMPLIFIED",
     "STILL",
-    "Statistics",
     "TABLED",
     "TABLED_ELLIPTICAL",
     "WARM_START",
     "WARM_START_DRAW",
+    "Chain",
+    "Chance",
+    "Exploration",
+    "Plan",
+    "Statistics",
     "decide_rounds",
     "filter_path",
     "forward_backward",
@@ -326,9 +326,7 @@ def update_statistics(plan, statistics, ridge, levels, values, actions, beliefs,
         statistics.counters[_FOLDED] += 1
         if one_by_one:
             since += 1
-            one_by_one = since < _FACTOR_EVERY and _rank_one(
-                statistics, columns, weights, n, rewards[row], product
-            )
+            one_by_one = since < _FACTOR_EVERY and _rank_one(statistics, columns, weights, n, rewards[row], product)
     if not one_by_one:
         _factor(statistics, plan.null, ridge)
         since = 0
@@ -459,7 +457,7 @@ def _scratch(plan):  # type: ignore[no-untyped-def]
 
 @_jit
 def _is_elliptical(form):  # type: ignore[no-untyped-def]
-    return form == PLAIN or form == ELLIPTICAL or form == TABLED_ELLIPTICAL
+    return form in (PLAIN, ELLIPTICAL, TABLED_ELLIPTICAL)
 
 
 @_jit

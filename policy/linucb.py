@@ -31,7 +31,8 @@ def initial_statistics(dimension: int, ridge: float) -> Statistics:
 
 
 def copied(statistics: Statistics) -> Statistics:
-    return Statistics(*(array.copy() for array in statistics))
+    gram, moment, inverse, theta, counters = statistics
+    return Statistics(gram.copy(), moment.copy(), inverse.copy(), theta.copy(), counters.copy())
 
 
 def updated(

@@ -64,8 +64,7 @@ class _Rows(NamedTuple):
     subjects: npt.NDArray[np.uint64]
 
     def part(self, start: int, stop: int) -> "_Rows":
-        contexts = Contexts(*(column[start:stop] for column in self.contexts))
-        return _Rows(contexts, self.eligible[start:stop], self.subjects[start:stop])
+        return _Rows(self.contexts.rows(start, stop), self.eligible[start:stop], self.subjects[start:stop])
 
 
 _FOREVER = 2**62
@@ -97,6 +96,7 @@ class StagedPolicy:
         self.config = config
         self.features = feature_map(config)
         self._exploration = bonus.exploration(config)
+        self.ridge = bonus.effective_ridge(config, self.features)
         self.chance = kernels.Chance(
             config.seed, config.control.share, config.control.kind == "baseline", config.propensity_floor
         )
@@ -105,6 +105,8 @@ class StagedPolicy:
 
     def exploration(self, first_round: int, count: int) -> kernels.Exploration:
         """The bonus rule for the given rounds."""
+        if self._exploration.form in (kernels.TABLED, kernels.TABLED_ELLIPTICAL):
+            return bonus.tabled(self.config, self.features, first_round, count)
         return self._exploration
 
     # --- decisions -------------------------------------------------------------------------------------------
@@ -120,7 +122,7 @@ class StagedPolicy:
             belief=known.initial if known else np.full(regimes, 1.0 / regimes),
             hmm=known,
             next_estimation=config.beliefs.start_round or 0 if estimated else 0,
-            statistics=linucb.initial_statistics(features.dimension, config.ridge),
+            statistics=linucb.initial_statistics(features.dimension, self.ridge),
             model_version=0,
             history=History(len(config.variables), numbers, regimes),
             arrived=0,
@@ -143,9 +145,7 @@ class StagedPolicy:
 
     def decide_batch(self, state: State, requests: Sequence[Request]) -> tuple[State, list[Decision]]:
         """Decide several rounds: exactly what one-by-one calls in that order give; all or nothing."""
-        rows = [
-            self._rows(_NO_CONTEXT, r.excluded_actions, r.subject, f"items[{i}].") for i, r in enumerate(requests)
-        ]
+        rows = [self._rows(_NO_CONTEXT, r.excluded_actions, r.subject, f"items[{i}].") for i, r in enumerate(requests)]
         contexts = self.features.encode([r.context for r in requests])
         if not rows:
             return state, []
@@ -181,14 +181,14 @@ class StagedPolicy:
             stop = rows
             if beliefs is None and state.next_estimation:
                 stop = min(rows, state.next_estimation - 1 - begun)
-            part = Contexts(*(column[done:stop] for column in contexts))
+            part = contexts.rows(done, stop)
             path = self._filtered(state, part.symbols) if beliefs is None else beliefs[done:stop]
             history = state.history.at(state.round, state.arrived)
             start, end = begun + done, begun + stop
             history.append(part, np.zeros(stop - done, np.int16), path)
             folded = kernels.play_rounds(
                 self.features.plan, self.chance, self.exploration(start + 1, stop - done), statistics,
-                start, end, -1 if state.rebuild else state.folded, self.config.ridge,
+                start, end, -1 if state.rebuild else state.folded, self.ridge,
                 self.config.warm_start_rounds, history.contexts.levels, history.contexts.values,
                 history.beliefs, reward_table[done:stop], history.actions, history.rewards,
             )  # fmt: skip
@@ -230,9 +230,7 @@ class StagedPolicy:
         rows = self._rows(self.features.encode_one(context), excluded_actions, subject)
         return self._decide_rows(self._at_boundary(state), rows)[0][0]
 
-    def _rows(
-        self, contexts: Contexts, excluded: Collection[str], subject: str | None, where: str = ""
-    ) -> "_Rows":
+    def _rows(self, contexts: Contexts, excluded: Collection[str], subject: str | None, where: str = "") -> "_Rows":
         """One request as a table of one row, its exclusions and subject checked."""
         eligible, key = self._all_eligible, _NO_SUBJECT
         if excluded:
@@ -282,9 +280,7 @@ class StagedPolicy:
             state = self.update(state)
         return state
 
-    def _decide_rows(
-        self, state: State, rows: "_Rows"
-    ) -> tuple[list[Decision], npt.NDArray[np.int16], FloatArray]:
+    def _decide_rows(self, state: State, rows: "_Rows") -> tuple[list[Decision], npt.NDArray[np.int16], FloatArray]:
         """Decisions of rows that share one reward model and one HMM."""
         contexts, eligible, subjects = rows
         names, length = self.config.actions, self.config.stage_length
@@ -307,12 +303,9 @@ class StagedPolicy:
                     if allowed[a]
                 ]
             )
-            decisions.append(
-                Decision(
-                    t, (t - 1) // length + 1, state.model_version, MODES[mode], names[action], propensity,
-                    tuple(belief), explained,
-                )  # fmt: skip
-            )
+            stage = (t - 1) // length + 1
+            answer = (t, stage, state.model_version, MODES[mode], names[action], propensity, tuple(belief), explained)
+            decisions.append(Decision(*answer))
             t += 1
         return decisions, codes, beliefs
 
@@ -358,9 +351,9 @@ class StagedPolicy:
         """The update that ends a stage: fold what has arrived, in round order (R1, R2)."""
         history, start = state.history, state.statistics
         if state.rebuild:
-            start = linucb.initial_statistics(self.features.dimension, self.config.ridge)
+            start = linucb.initial_statistics(self.features.dimension, self.ridge)
         statistics = linucb.updated(
-            start, self.features, self.config.ridge, history.contexts, history.actions, history.beliefs,
+            start, self.features, self.ridge, history.contexts, history.actions, history.beliefs,
             history.rewards, history.arrivals(0 if state.rebuild else state.folded, state.arrived),
         )  # fmt: skip
         return replace(

@@ -12,9 +12,7 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is 0, 1 when it failed, 2 when it was called wrongly."""
-    parser = argparse.ArgumentParser(
-        prog="undercurrent-sim", description="Evaluate policies on simulated customers."
-    )
+    parser = argparse.ArgumentParser(prog="undercurrent-sim", description="Evaluate policies on simulated customers.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for add_command in (_add_prepare,):
         add_command(commands)

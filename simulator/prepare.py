@@ -42,9 +42,7 @@ COLUMNS: dict[str, tuple[int, int]] = {
     DEFAULT: (0, 1),
 }
 INDEX = {name: index for index, name in enumerate(COLUMNS)}
-UCI_NAMES = {
-    name: "ID" if name == "ID" else "Y" if name == DEFAULT else f"X{INDEX[name]}" for name in COLUMNS
-}
+UCI_NAMES = {name: "ID" if name == "ID" else "Y" if name == DEFAULT else f"X{INDEX[name]}" for name in COLUMNS}
 NAMES = {name: name for name in COLUMNS} | {uci: name for name, uci in UCI_NAMES.items()}
 
 # The profile's variables and levels, in the paper's order.

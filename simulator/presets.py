@@ -13,7 +13,12 @@ __all__ = ["PRESETS", "campaign", "paper_features"]
 
 # The paper re-estimates every round; growing by 2 % gives the same regret within the error bars
 # (docs/reproduction.md) for a thousandth of the work.
-_SPECTRAL = {"estimator": "spectral", "start_round": 1000, "every": {"factor": 1.02}, "statistics": "as_decided"}
+_SPECTRAL = {
+    "estimator": "spectral",
+    "start_round": 1000,
+    "every": {"factor": 1.02},
+    "statistics": "as_decided",
+}
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper-complex": {

@@ -17,7 +17,16 @@ from policy.config import CampaignConfig
 from simulator.environment import Environment, Episode, RewardModel
 from simulator.presets import campaign
 
-__all__ = ["ORACLE", "Run", "Summary", "belief_error", "checkpoints", "mean_and_two_se", "replay_seed", "summarise"]
+__all__ = [
+    "ORACLE",
+    "Run",
+    "Summary",
+    "belief_error",
+    "checkpoints",
+    "mean_and_two_se",
+    "replay_seed",
+    "summarise",
+]
 
 FloatArray = npt.NDArray[np.float64]
 ORACLE = "oracle"  # knows every parameter; its pseudo-regret is 0 by definition

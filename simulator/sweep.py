@@ -59,9 +59,7 @@ def paper_grid(
     ]
 
 
-def sweep_seed(
-    environment_name: str, seed: int, rounds: int, cells: Sequence[Cell], folder: Path
-) -> int:
+def sweep_seed(environment_name: str, seed: int, rounds: int, cells: Sequence[Cell], folder: Path) -> int:
     """Run the seed's missing cells and store them; returns how many were run."""
     file = folder / f"seed-{seed}.npz"
     done = _load(file)
@@ -120,9 +118,7 @@ def sweep(
 def _results(tasks: list[tuple[Any, ...]], jobs: int, dask: str | None) -> Iterable[int]:
     """One number a finished task, as they finish."""
     if dask is None:
-        yield from Parallel(n_jobs=jobs, return_as="generator_unordered")(
-            delayed(sweep_seed)(*task) for task in tasks
-        )
+        yield from Parallel(n_jobs=jobs, return_as="generator_unordered")(delayed(sweep_seed)(*task) for task in tasks)
         return
     from distributed import Client, as_completed
 

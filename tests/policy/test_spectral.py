@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
+from threadpoolctl import threadpool_limits
 
 from policy import hmm, kernels, spectral
 from policy.errors import ArgumentError
@@ -15,6 +16,13 @@ from policy.hmm import HmmParameters
 from policy.spectral import NotEstimable
 
 MISSING = -1
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """More BLAS threads than free cores make a small decomposition ten times slower."""
+    with threadpool_limits(1):
+        yield
 
 
 def separated(regimes, symbols, generator):
@@ -28,9 +36,7 @@ def separated(regimes, symbols, generator):
 
 def largest_error(found, truth):
     aligned, _ = spectral.align(found, truth)
-    return max(
-        np.abs(aligned.emission - truth.emission).max(), np.abs(aligned.transition - truth.transition).max()
-    )
+    return max(np.abs(aligned.emission - truth.emission).max(), np.abs(aligned.transition - truth.transition).max())
 
 
 def triple_law(parameters):
@@ -61,11 +67,11 @@ def test_exact_moments_give_the_exact_model(transition, emission, denominator, s
     assert found.initial == pytest.approx(truth.initial)  # uniform, whatever the chain's own law
 
 
-@pytest.mark.parametrize(("regimes", "symbols"), [(1, 4), (2, 6), (3, 9), (4, 9)])
+@pytest.mark.parametrize(("regimes", "symbols"), [(1, 4), (2, 12), (3, 9), (4, 9)])
 def test_equals_box_c_written_with_the_whole_tensor(regimes, symbols):
     """Box C line by line with P₃₁₂ (X×X×X), then R7: flip rows of M̃ to a positive sum, clip, normalise."""
     generator = np.random.default_rng([regimes, symbols])
-    _, x = hmm.sample(separated(regimes, symbols, generator), 5000, generator)
+    _, x = hmm.sample(separated(regimes, symbols, generator), 500, generator)
     p31, p32 = np.zeros((symbols, symbols)), np.zeros((symbols, symbols))
     p312 = np.zeros((symbols, symbols, symbols))
     np.add.at(p31, (x[2:], x[:-2]), 1 / (x.size - 2))
@@ -74,9 +80,7 @@ def test_equals_box_c_written_with_the_whole_tensor(regimes, symbols):
     u3, _, u1 = np.linalg.svd(p31)
     u3, u1, u2 = u3[:, :regimes], u1[:regimes].T, np.linalg.svd(p32)[2][:regimes].T
     for attempt in range(8):
-        gaussian = spectral.random_stream(3, kernels.ROTATION_DRAW, attempt).standard_normal(
-            (regimes, regimes)
-        )
+        gaussian = spectral.random_stream(3, kernels.ROTATION_DRAW, attempt).standard_normal((regimes, regimes))
         q, r = np.linalg.qr(gaussian)
         gamma = q * np.sign(np.diag(r))
         b = [u3.T @ (p312 @ (u2 @ row)) @ u1 @ np.linalg.inv(u3.T @ p31 @ u1) for row in gamma]
@@ -129,7 +133,7 @@ def test_missing_symbols_cost_data_not_correctness():
 def test_never_holds_a_cube_of_the_symbols():
     """X = 512: X³ numbers are 1 GiB, X² are 2 MiB."""
     history = np.random.default_rng(12).integers(0, 512, 20_000)
-    spectral.estimate(history[:1000], 3, 512, 1)  # compiles
+    spectral.estimate(history[:1000] % 9, 3, 9, 1)  # compiles
     tracemalloc.start()
     try:
         spectral.estimate(history, 3, 512, 1)
@@ -236,9 +240,7 @@ def test_alignment_is_the_best_of_all_permutations(regimes, ties):
         largest = costs.max(axis=1)
         total = costs.sum(axis=1)[largest == largest.min()].min()
         rest = np.full((regimes, regimes), 1 / regimes), np.full(regimes, 1 / regimes)
-        aligned, order = spectral.align(
-            HmmParameters(rest[0], new, rest[1]), HmmParameters(rest[0], previous, rest[1])
-        )
+        aligned, order = spectral.align(HmmParameters(rest[0], new, rest[1]), HmmParameters(rest[0], previous, rest[1]))
         assert sorted(order) == list(range(regimes))
         assert aligned.emission.tolist() == new[order].tolist()
         assert distances[np.arange(regimes), order].max() == largest.min()
