@@ -36,7 +36,7 @@ class Timing(NamedTuple):
 class Verdict(NamedTuple):
     target: str
     measured: str
-    met: bool
+    met: bool | None  # None: there was no peer to measure against
 
 
 def timed_in_turns(
@@ -74,5 +74,6 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
 
 
 def print_verdicts(verdicts: Sequence[Verdict]) -> None:
-    rows = [(v.target, v.measured, "PASS" if v.met else "FAIL") for v in verdicts]
+    words = {True: "PASS", False: "FAIL", None: ""}
+    rows = [(v.target, v.measured, words[v.met]) for v in verdicts]
     print_table("Targets", ("target", "measured", "verdict"), rows)

@@ -9,7 +9,7 @@ from tests.policy.reference import Reference
 
 PATH = Path(__file__).with_name("golden_trace.json")
 ROUNDS = 203  # 29 stages of 7
-DATA_SEED = 135  # found by search: what test_golden.py asks of the trace holds, with margins
+DATA_SEED = 34  # found by search: what test_golden.py asks of the trace holds, with margins
 OUTAGES = ((58, 79), (135, 166))  # no reward arrives in these rounds: batches may span stage ends
 STORED_UPDATES = (8, 50, 113, 141, 197)  # rounds whose update is stored in full; the others leave a digest
 

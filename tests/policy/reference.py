@@ -107,6 +107,9 @@ def spectral(symbols, regimes, count, seed):
     left, _, right = np.linalg.svd(p31)
     U3, U1 = left[:, :regimes], right.T[:, :regimes]
     U2 = np.linalg.svd(p32)[2].T[:, :regimes]
+    for column in range(regimes):  # the sign of a singular vector is arbitrary: its largest entry is positive
+        if U2[np.abs(U2[:, column]).argmax(), column] < 0:
+            U2[:, column] *= -1
 
     def contraction(direction):
         contracted = np.einsum("ijk,k->ij", p312, direction)
@@ -120,13 +123,12 @@ def spectral(symbols, regimes, count, seed):
         if np.iscomplexobj(eigenvalues):
             continue
         L = np.array([np.diag(np.linalg.inv(R) @ contraction(U2 @ row) @ R) for row in gamma])
-        E = U2 @ np.linalg.inv(gamma) @ L
-        M = (np.linalg.inv(U3.T @ E) @ R).T
-        M = np.maximum(M * np.sign(M.sum(axis=1, keepdims=True)), 0.0)
-        E = np.maximum(E, 0.0)
-        assert (M.sum(axis=1) > 0).all()
+        E = np.maximum(U2 @ np.linalg.inv(gamma) @ L, 0.0)
         assert (E.sum(axis=0) > 0).all(), "the trace's data clip no column to nothing"
-        return M / M.sum(axis=1, keepdims=True), (E / E.sum(axis=0)).T, attempt + 1
+        E = E / E.sum(axis=0)
+        # As the authors' published code: from the proper E, by absolute values (policy/spectral.py says why not R7).
+        M = np.abs((np.linalg.inv(U3.T @ E) @ R).T)
+        return M / M.sum(axis=1, keepdims=True), E.T, attempt + 1
     return None
 
 

@@ -88,7 +88,8 @@ def test_beliefs_default_by_estimator(beliefs, expected):
 
 def test_defaults_that_depend_on_other_fields():
     one = build(regimes=1)
-    assert one.signals == () and one.symbols == 1
+    assert one.signals == ()
+    assert one.symbols == 1
     assert "actions:risk" in [t.term for t in one.features.shared]  # not a signal, so shared
     assert build(signals=[]).regimes == 1
     assert build(**only_variable(range=[0, 1])).regimes == 1  # nothing can be a signal
@@ -107,7 +108,9 @@ def test_default_signals_take_64_combinations_but_not_65():
     with pytest.raises(ConfigError) as caught:
         build(variables=nine)
     (problem,) = caught.value.problems
-    assert problem.field == "signals" and "choose" in problem.message and "72" in problem.message
+    assert problem.field == "signals"
+    assert "choose" in problem.message
+    assert "72" in problem.message
     assert problem.allowed == ["v", "w"]
     assert build(variables=nine, regimes=1).signals == ()  # without regimes there is nothing to choose
     assert build(variables=nine, signals=["v", "w"]).symbols == 72
@@ -115,7 +118,8 @@ def test_default_signals_take_64_combinations_but_not_65():
 
 def test_a_missing_seed_is_random_and_stored():
     seeds = {build().seed for _ in range(8)}
-    assert len(seeds) == 8 and all(0 <= seed < 2**53 for seed in seeds)
+    assert len(seeds) == 8
+    assert all(0 <= seed < 2**53 for seed in seeds)
     assert json.loads(build(seed=11).model_dump_json())["seed"] == 11
 
 
@@ -430,7 +434,9 @@ def test_several_wrong_laws_are_all_told_at_once():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("make", [CampaignConfig.model_validate, lambda x: CampaignConfig.model_validate_json(json.dumps(x))])
+@pytest.mark.parametrize(
+    "make", [CampaignConfig.model_validate, lambda x: CampaignConfig.model_validate_json(json.dumps(x))]
+)
 @pytest.mark.parametrize("value", [{**REQUIRED, "ridge": -1}, {}, [1], None, "cards"])
 def test_every_way_of_making_one_raises_the_policys_error(make, value):
     with pytest.raises(ConfigError):
@@ -448,12 +454,12 @@ def test_too_many_columns():
     with pytest.raises(ConfigError) as caught:
         FeatureMap(build(**wide))
     (problem,) = caught.value.problems
-    assert problem.field == "features" and "1503" in problem.message and "at most 1024" in problem.allowed
+    assert problem.field == "features"
+    assert "1503" in problem.message
+    assert "at most 1024" in problem.allowed
 
 
-@pytest.mark.parametrize(
-    "levels", [["--1", "2"], ["-", "+"], ["01", "1"], ["²", "1"], ["1" * 5000, "2"], ["-0", "0"]]
-)
+@pytest.mark.parametrize("levels", [["--1", "2"], ["-", "+"], ["01", "1"], ["²", "1"], ["1" * 5000, "2"], ["-0", "0"]])
 def test_levels_that_almost_look_like_numbers_are_just_names(levels):
     features = FeatureMap(build(**only_variable(levels=levels)))
     assert [features.encode_one({"v": level}).levels[0, 0] for level in levels] == [0, 1]

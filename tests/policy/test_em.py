@@ -161,9 +161,7 @@ def test_the_likeliest_start_wins(seed, monkeypatch):
     found = em.estimate(history, 4, 12, seed, previous)
     *trials, (continued, final) = fits
     assert len(trials) == 2 + em.RANDOM_STARTS
-    for expected, (start, _) in zip(
-        (spectral.estimate(history, 4, 12, seed), previous), trials, strict=False
-    ):
+    for expected, (start, _) in zip((spectral.estimate(history, 4, 12, seed), previous), trials, strict=False):
         assert start.emission == pytest.approx(expected.emission, abs=0.01)  # opened: no zeros left
         assert start.emission.min() > 0.0
     best = max((fit for _, fit in trials), key=lambda fit: fit.objective[-1])

@@ -67,9 +67,7 @@ def naive_dense(features, regimes, belief, action, context):
     z = [(name, on(action, levels)) for name, on in naive_columns(features.get("shared", []))]
     for h in range(regimes):
         suffix = f" | regime {h + 1}" if regimes > 1 else ""
-        z += [
-            (name + suffix, belief[h] * on(action, levels)) for name, on in naive_columns(features["per_regime"])
-        ]
+        z += [(name + suffix, belief[h] * on(action, levels)) for name, on in naive_columns(features["per_regime"])]
     return z
 
 
@@ -142,10 +140,9 @@ def test_only_active_pairs_are_touched(credit_card):
         indices, weights = made.columns(np.array([0.25, 0.75]), action, contexts)
         assert len(indices) == len(weights) == len(set(indices.tolist())) == pairs
     buffers = np.full(20, -9), np.full(20, -9.0)
-    n = kernels.row_columns(
-        made.plan, contexts.levels[0], contexts.values[0], np.array([0.25, 0.75]), 2, *buffers
-    )
-    assert n == 9 and all((buffer[n:] == -9).all() for buffer in buffers)
+    n = kernels.row_columns(made.plan, contexts.levels[0], contexts.values[0], np.array([0.25, 0.75]), 2, *buffers)
+    assert n == 9
+    assert all((buffer[n:] == -9).all() for buffer in buffers)
 
 
 # --- encoding ------------------------------------------------------------------------------------------------
@@ -193,7 +190,8 @@ def test_one_context_encodes_like_a_table_of_them(credit_card):
     table = made.encode(contexts)
     for row, context in enumerate(contexts):
         for one, many in zip(made.encode_one(context), table, strict=True):
-            assert one.dtype == many.dtype and (one[0] == many[row]).all()
+            assert one.dtype == many.dtype
+            assert (one[0] == many[row]).all()
     assert [part.shape for part in made.encode([])] == [(0, 5), (0, 0), (0,)]
 
 
@@ -268,7 +266,8 @@ def test_a_context_must_be_an_object(small, context):
     with pytest.raises(ContextError) as caught:
         FeatureMap(small()).encode_one(context)
     (problem,) = caught.value.problems
-    assert problem.field == "context" and "not an object" in problem.message
+    assert problem.field == "context"
+    assert "not an object" in problem.message
     assert problem.allowed == ["risk", "income", "region", "tenure"]
 
 
@@ -292,13 +291,19 @@ def test_a_long_wrong_value_is_not_repeated_in_full(small, small_contexts):
 
 @pytest.mark.parametrize(
     ("belief", "action", "field"),
-    [([0.2, 0.3, 0.5], 0, "belief"), ([[0.5, 0.5]], 0, "belief"), ([0.5, 0.5], 3, "action"), ([0.5, 0.5], -1, "action")],
+    [
+        ([0.2, 0.3, 0.5], 0, "belief"),
+        ([[0.5, 0.5]], 0, "belief"),
+        ([0.5, 0.5], 3, "action"),
+        ([0.5, 0.5], -1, "action"),
+    ],
 )
 def test_columns_of_a_wrong_belief_or_action(small, small_contexts, belief, action, field):
     made = FeatureMap(small())
     with pytest.raises(ArgumentError) as caught:
         made.columns(np.array(belief), action, made.encode(small_contexts(1)))
-    assert caught.value.problems[0].field == field and caught.value.problems[0].allowed
+    assert caught.value.problems[0].field == field
+    assert caught.value.problems[0].allowed
 
 
 # --- directions that no z has --------------------------------------------------------------------------------

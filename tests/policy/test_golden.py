@@ -104,7 +104,6 @@ def test_trace_holds_what_it_is_for(trace):
     assert last_warm > config["warm_start_rounds"]
 
     assert any((e["round"] - 1) % config["stage_length"] == 0 for e in estimations[1:])
-    assert any(e["order"] is None for e in estimations[1:])
     assert any(e["order"] is not None and e["rotations"] > 1 for e in estimations)
 
 

@@ -130,9 +130,7 @@ def test_equals_hmmlearn(regimes, symbols):
     result = hmm.filter_history(parameters, history)
     assert result.beliefs == pytest.approx(np.array(filtered), abs=1e-10)
     assert result.log_likelihood == pytest.approx(peer.score(column), rel=1e-12)
-    assert hmm.smooth_history(parameters, history).beliefs == pytest.approx(
-        peer.predict_proba(column), abs=1e-10
-    )
+    assert hmm.smooth_history(parameters, history).beliefs == pytest.approx(peer.predict_proba(column), abs=1e-10)
 
 
 def test_a_million_steps():
@@ -153,9 +151,7 @@ def test_a_million_steps():
 
 @pytest.mark.parametrize("rare", [1e-300, 1e-200, 1e-90, 1e-60])
 def test_likelihoods_far_below_the_smallest_float(rare):
-    parameters = HmmParameters.checked(
-        [[0.5, 0.5], [0.5, 0.5]], [[rare, 1 - rare], [rare, 1 - rare]], [0.2, 0.8]
-    )
+    parameters = HmmParameters.checked([[0.5, 0.5], [0.5, 0.5]], [[rare, 1 - rare], [rare, 1 - rare]], [0.2, 0.8])
     result = hmm.smooth_history(parameters, [0] * 1000)
     assert result.log_likelihood == pytest.approx(1000 * math.log(rare), rel=1e-12)
     assert result.beliefs[1:] == pytest.approx(0.5)
@@ -225,9 +221,7 @@ def test_sampling_frequencies():
     generator = np.random.default_rng(8)
     regimes, symbols = hmm.sample(parameters, 300_000, generator)
     for h in range(3):
-        within_five_standard_errors(
-            np.bincount(regimes[1:][regimes[:-1] == h], minlength=3), parameters.transition[h]
-        )
+        within_five_standard_errors(np.bincount(regimes[1:][regimes[:-1] == h], minlength=3), parameters.transition[h])
         within_five_standard_errors(np.bincount(symbols[regimes == h], minlength=4), parameters.emission[h])
     starts = [hmm.sample(parameters, 1, generator)[0][0] for _ in range(5000)]
     within_five_standard_errors(np.bincount(starts, minlength=3), parameters.initial)
@@ -310,9 +304,7 @@ def test_wrong_symbols_are_an_error(take, symbols):
         take(TWO, symbols)
 
 
-@pytest.mark.parametrize(
-    "belief", [[1.0], [[0.5, 0.5]], [0.2, 0.3, 0.5], [math.nan, 1.0], [0.0, 0.0], [-1.0, 2.0]]
-)
+@pytest.mark.parametrize("belief", [[1.0], [[0.5, 0.5]], [0.2, 0.3, 0.5], [math.nan, 1.0], [0.0, 0.0], [-1.0, 2.0]])
 def test_a_wrong_belief_is_an_error(belief):
     with pytest.raises(ArgumentError, match=r"^belief: "):
         hmm.filter_step(TWO, belief, 0)

@@ -1,5 +1,6 @@
-"""The reward model: against scikit-learn's Ridge, naive sums and 70-digit arithmetic; rank-one against factorised."""
+"""The reward model against scikit-learn's Ridge, plain sums and 70-digit arithmetic; the bonuses by hand."""
 
+import math
 from decimal import Decimal, localcontext
 from typing import NamedTuple
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
 
-from policy import ArgumentError, CampaignConfig, FeatureMap, linucb
+from policy import ArgumentError, CampaignConfig, FeatureMap, StagedPolicy, linucb
 from policy.features import Contexts
 
 MAIN_EFFECTS = ["age", "education", "marital", "revenue", "risk"]
@@ -106,7 +107,9 @@ def assert_scores_agree(rounds, statistics, exact, sides, rtol):
 def test_theta_is_scikit_learns_ridge_on_the_stacked_design(rounds, ridge, count):
     """eq. estimate-theta, fewer rounds than columns included."""
     ours = rounds.folded(ridge, range(count))
-    theirs = Ridge(alpha=ridge, fit_intercept=False, solver="svd").fit(rounds.design[:count], rounds.rewards[:count])
+    theirs = Ridge(alpha=ridge, fit_intercept=False, solver="cholesky").fit(
+        rounds.design[:count], rounds.rewards[:count]
+    )
     np.testing.assert_allclose(ours.theta, theirs.coef_, rtol=1e-8, atol=1e-10)
 
 
@@ -130,10 +133,12 @@ def test_before_any_reward(rounds):
     """Box A: θ̂₀ = (1/λ)·1 and G = λI, so G⁻¹ = I/λ and not λI."""
     start = linucb.initial_statistics(4, 0.25)
     assert start.theta.tolist() == [4.0] * 4
-    assert (start.gram == 0.25 * np.eye(4)).all() and (start.inverse == 4.0 * np.eye(4)).all()
+    assert (start.gram == 0.25 * np.eye(4)).all()
+    assert (start.inverse == 4.0 * np.eye(4)).all()
     assert start.moment.tolist() == [0.0] * 4
     empty = rounds.folded(0.25, [])  # a stage update without any reward: G⁻¹ Σ z r = 0
-    assert (empty.theta == 0.0).all() and (empty.gram == 0.25 * np.eye(51)).all()
+    assert (empty.theta == 0.0).all()
+    assert (empty.gram == 0.25 * np.eye(51)).all()
     z = rounds.design[0]
     np.testing.assert_allclose(z @ empty.inverse, z / 0.25, rtol=1e-12, atol=1e-12)
 
@@ -142,7 +147,8 @@ def test_before_any_reward(rounds):
 def test_a_wrong_ridge_is_refused(ridge):
     with pytest.raises(ArgumentError) as caught:
         linucb.initial_statistics(4, ridge)
-    assert caught.value.problems[0].field == "ridge" and caught.value.problems[0].allowed
+    assert caught.value.problems[0].field == "ridge"
+    assert caught.value.problems[0].allowed
 
 
 # --- rank-one and factorised ---------------------------------------------------------------------------------
@@ -156,7 +162,8 @@ def test_rank_one_equals_factorised_after_ten_thousand_rounds(rounds, ridge):
         count += 1
     factorised = rounds.folded(ridge, range(count))
     assert factorised.counters.tolist() == [count, 0]
-    assert (one_by_one.gram == factorised.gram).all() and (one_by_one.moment == factorised.moment).all()
+    assert (one_by_one.gram == factorised.gram).all()
+    assert (one_by_one.moment == factorised.moment).all()
     sides = rounds.design[:40]
     scale = np.abs(factorised.theta).max()
     np.testing.assert_allclose(one_by_one.theta / scale, factorised.theta / scale, atol=1e-10)
@@ -179,7 +186,9 @@ def test_rank_one_equals_factorised_after_ten_thousand_rounds(rounds, ridge):
         (10, 300, 100, 1e-12),
     ],
 )
-def test_scores_are_right_from_the_first_rounds_on_also_with_a_tiny_ridge(credit_card, ridge, count, uniform_until, rtol):
+def test_scores_are_right_from_the_first_rounds_on_also_with_a_tiny_ridge(
+    credit_card, ridge, count, uniform_until, rtol
+):
     rounds = simulated(credit_card, 1110, uniform_until)
     sides = np.array(
         [
@@ -201,7 +210,8 @@ def test_stages_of_any_length_agree(rounds):
         statistics = None
         for start in range(0, 600, length):
             statistics = rounds.folded(0.3, range(start, min(start + length, 600)), statistics)
-        assert (statistics.gram == whole.gram).all() and (statistics.moment == whole.moment).all()
+        assert (statistics.gram == whole.gram).all()
+        assert (statistics.moment == whole.moment).all()
         np.testing.assert_allclose(statistics.theta, whole.theta, rtol=1e-10, atol=1e-12)
 
 
@@ -210,16 +220,86 @@ def test_an_update_leaves_what_it_was_given_alone(rounds):
     copies = [array.copy() for array in before]
     after = rounds.folded(0.3, range(50, 60), before)
     assert all((array == copy).all() for array, copy in zip(before, copies, strict=True))
-    assert after.counters[0] == 60 and not (after.theta == before.theta).all()
+    assert after.counters[0] == 60
+    assert not (after.theta == before.theta).all()
 
 
 def test_only_the_given_rows_enter_and_only_their_columns_are_touched(rounds):
     statistics = rounds.folded(0.3, [17])
     active = rounds.design[17] != 0
     sums = statistics.gram - 0.3 * np.eye(51)
-    assert (sums[np.ix_(active, active)] != 0).all() and np.count_nonzero(sums) == active.sum() ** 2
+    assert (sums[np.ix_(active, active)] != 0).all()
+    assert np.count_nonzero(sums) == active.sum() ** 2
     assert (statistics.moment != 0).tolist() == active.tolist()
     # Rows are folded in the order given (R1): another order is another sum, equal only up to rounding.
     forward, backward = rounds.folded(0.3, range(400)), rounds.folded(0.3, range(399, -1, -1))
     assert not (forward.moment == backward.moment).all()
     np.testing.assert_allclose(forward.moment, backward.moment, rtol=1e-10, atol=1e-12)
+
+
+# --- bonuses by hand -----------------------------------------------------------------------------------------
+
+
+def bare(**changes):
+    """No context at all: z = (1, 0) of "a" and (1, 1) of "b", so everything fits on paper."""
+    return CampaignConfig(name="bare", actions=["a", "b"], variables=[], seed=5, warm_start_rounds=0, **changes)
+
+
+@pytest.mark.parametrize(
+    ("form", "first", "fourth"),
+    [
+        # Round 1: G = λI with λ = 1/2, so G⁻¹z = 2z; s = 1, ℓ = 3, ln 1 = 0.
+        # Round 4, after a, a, b: G = [[3.5, 1], [1, 1.5]], G⁻¹ = [[1.5, -1], [-1, 3.5]] / 4.25; s = 2.
+        # G⁻¹z = (1.5, -1) / 4.25 for a and (0.5, 2.5) / 4.25 for b; zᵀG⁻¹z = 1.5 / 4.25 and 3 / 4.25.
+        ("complex", [math.sqrt(3) * 2, math.sqrt(3) * math.sqrt(8)],
+         [2 * math.sqrt(3) * math.sqrt(3.25) / 4.25, 2 * math.sqrt(3) * math.sqrt(6.5) / 4.25]),
+        ("simplified", [math.sqrt(3) * 2, math.sqrt(3) * math.sqrt(8)],
+         [math.sqrt(6) * math.sqrt(3.25) / 4.25, math.sqrt(6) * math.sqrt(6.5) / 4.25]),
+        ("plain", [0.0, 0.0],
+         [math.log(4) * math.sqrt(1.5 / 4.25), math.log(4) * math.sqrt(3 / 4.25)]),
+        ("elliptical", [math.sqrt(2), 2.0], [math.sqrt(1.5 / 4.25), math.sqrt(3 / 4.25)]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("scale", [0.7, 0.0])
+def test_bonus_forms_by_hand(form, first, fourth, scale):
+    policy = StagedPolicy(bare(stage_length=3, ridge=0.5, bonus={"form": form, "scale": scale}))
+    state = policy.initial_state()
+    start = policy.preview(state, {})
+    assert [s.estimate for s in start.scores] == [2.0, 4.0]  # θ̂₀ = (1/λ)·1
+    np.testing.assert_allclose([s.bonus for s in start.scores], np.array(first) * scale, rtol=1e-12)
+    for action, other, reward in (("a", "b", 1.0), ("a", "b", 2.0), ("b", "a", 6.0)):
+        state, decision = policy.decide(state, {}, excluded_actions=[other])
+        assert decision.action == action
+        state = policy.reward(state, decision.round, reward)
+    decision = policy.preview(state, {})
+    assert (decision.round, decision.stage) == (4, 2)
+    # Σ z r = (9, 6), θ̂ = (7.5, 12) / 4.25.
+    np.testing.assert_allclose([s.estimate for s in decision.scores], [7.5 / 4.25, 19.5 / 4.25], rtol=1e-12)
+    np.testing.assert_allclose([s.bonus for s in decision.scores], np.array(fourth) * scale, rtol=1e-12)
+    assert all(s.score == s.estimate + s.bonus for s in decision.scores)
+
+
+def test_s_t_counts_on_between_updates_that_fold_nothing():
+    """R1: the bonus takes the current s_t; only θ̂ and G wait for rewards."""
+    policy = StagedPolicy(bare(stage_length=2, ridge=4.0, bonus={"form": "complex", "scale": 1.0}))
+    state = policy.initial_state()
+    for stage in (1, 1, 2, 2, 3, 3, 4):  # G = 4I throughout: ‖G⁻¹z‖ is 1/4 for a and √2/4 for b
+        state, decision = policy.decide(state, {})
+        assert decision.stage == stage
+        expected = [stage * math.sqrt(2) / 4, stage * 2 / 4]
+        np.testing.assert_allclose([s.bonus for s in decision.scores], expected, rtol=1e-12)
+
+
+def test_bonus_with_two_regimes_by_hand():
+    """A belief of (3/4, 1/4) enters z = (b₁, b₁[a=b], b₂, b₂[a=b]); G = λI."""
+    config = CampaignConfig(
+        name="two", actions=["a", "b"], variables=[{"name": "v", "levels": ["x", "y"]}], ridge=0.25, seed=1,
+        features={"per_regime": ["intercept", "actions"]}, bonus={"form": "elliptical", "scale": 2.0},
+        beliefs={"estimator": "given", "parameters": {
+            "transition": [[0.9, 0.1], [0.4, 0.6]], "emission": [[0.6, 0.4], [0.2, 0.8]], "initial": [0.5, 0.5]}},
+    )  # fmt: skip
+    decision = StagedPolicy(config).preview(StagedPolicy(config).initial_state(), {"v": "x"})
+    np.testing.assert_allclose(decision.belief, [0.75, 0.25], rtol=1e-14)
+    a = 2.0 * math.sqrt((0.75**2 + 0.25**2) / 0.25)
+    np.testing.assert_allclose([s.bonus for s in decision.scores], [a, a * math.sqrt(2)], rtol=1e-13)
+    np.testing.assert_allclose([s.estimate for s in decision.scores], [4.0, 8.0], rtol=1e-14)

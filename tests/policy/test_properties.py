@@ -185,7 +185,9 @@ def test_scaling_all_rewards_scales_all_estimates(policy_of, small_contexts, pla
 
 @PROPERTY
 @for_all(changes=campaigns(), exponent=st.integers(-20, 20), seed=st.integers(0, 99))
-def test_rewards_and_scale_times_a_power_of_two_change_no_action(policy_of, small_contexts, play, changes, exponent, seed):
+def test_rewards_and_scale_times_a_power_of_two_change_no_action(
+    policy_of, small_contexts, play, changes, exponent, seed
+):
     """Only the unit changed: exact in binary, so even ties stay ties and every score is scaled to the bit."""
     unit = 2.0**exponent
     rewards = np.random.default_rng(seed).normal(size=(40, 3))
@@ -277,5 +279,6 @@ def test_play_leaves_its_state_alone_and_refuses_wrong_tables(small, small_conte
         kept = encode(state)
         with pytest.raises(ArgumentError) as caught:
             policy.play(state, rest, rewards, beliefs)
-        assert caught.value.problems[0].field == field and caught.value.problems[0].allowed
+        assert caught.value.problems[0].field == field
+        assert caught.value.problems[0].allowed
         assert encode(state) == kept

@@ -1,0 +1,190 @@
+"""State ↔ bytes: the format read by hand as its description says, and every kind of damage refused."""
+
+import hashlib
+import json
+import math
+import struct
+
+import numpy as np
+import pytest
+
+from policy import CodecError, StagedPolicy, decode, encode
+from policy.codec import SCHEMA
+
+
+@pytest.fixture(scope="module")
+def played(small, small_contexts):
+    """A policy and a state with everything in it: an estimate, late and missing rewards, a waiting rebuild."""
+    policy = StagedPolicy(small(beliefs={"estimator": "em", "start_round": 40, "every": 9}, stage_length=8))
+    state = policy.initial_state()
+    for t, context in enumerate(small_contexts(60), start=1):
+        state, _ = policy.decide(state, context)
+        if t % 3 == 0:
+            state = policy.reward(state, t - 2, 0.5 * t)
+        elif t % 3 == 1 and t > 10:
+            state = policy.reward(state, t - 8, -0.25 * t)
+    assert state.hmm is not None
+    assert state.rebuild
+    assert 0 < state.folded < state.arrived < state.round
+    return policy, state
+
+
+def read_by_hand(data):
+    """The format with nothing but the standard library: (header, {name: flat list of numbers})."""
+    assert data[:8] == b"UCSTATE\n"
+    (length,) = struct.unpack("<I", data[8:12])
+    header = json.loads(data[12 : 12 + length])
+    formats = {"<f8": "d", "<i8": "q", "<i2": "h"}
+    place, arrays = 12 + length, {}
+    for name, dtype, shape in header["arrays"]:
+        layout = f"<{math.prod(shape)}{formats[dtype]}"
+        arrays[name] = list(struct.unpack_from(layout, data, place))
+        place += struct.calcsize(layout)
+    assert data[place:] == hashlib.sha256(data[:place]).digest()
+    return header, arrays
+
+
+def rewritten(data, **changes):
+    """The same state with fields of its header replaced (None removes one) and a valid checksum."""
+    (length,) = struct.unpack("<I", data[8:12])
+    header = json.loads(data[12 : 12 + length]) | changes
+    text = json.dumps({name: value for name, value in header.items() if value is not None}).encode()
+    body = data[:8] + struct.pack("<I", len(text)) + text + data[12 + length : -32]
+    return body + hashlib.sha256(body).digest()
+
+
+def test_the_format_is_readable_without_the_library(played):
+    _, state = played
+    header, arrays = read_by_hand(encode(state))
+    assert header["schema"] == SCHEMA == 1
+    for name in ("round", "next_estimation", "model_version", "arrived", "folded", "rebuild"):
+        assert header[name] == getattr(state, name)
+    assert arrays["belief"] == state.belief.tolist()
+    for name, array in state.statistics._asdict().items():
+        assert arrays[f"statistics.{name}"] == array.ravel().tolist()
+    for name, array in state.hmm._asdict().items():
+        assert arrays[f"hmm.{name}"] == array.ravel().tolist()
+    history, rounds = state.history, state.round
+    for name, array in history.contexts._asdict().items():
+        assert arrays[f"history.{name}"] == array[:rounds].ravel().tolist()
+    assert arrays["history.actions"] == history.actions[:rounds].tolist()
+    assert arrays["history.beliefs"] == history.beliefs[:rounds].ravel().tolist()
+    known = dict(zip(arrays["history.arrivals"], arrays["history.rewards"], strict=True))
+    assert len(known) == state.arrived
+    for row, reward in enumerate(history.rewards[:rounds].tolist()):
+        assert (row not in known and math.isnan(reward)) or known[row] == reward
+
+
+def test_round_trip(played):
+    policy, state = played
+    data = encode(state)
+    copy = decode(data)
+    assert encode(copy) == data
+    assert (copy.round, copy.arrived, copy.folded, copy.rebuild) == (60, state.arrived, state.folded, True)
+    assert type(copy.round) is int
+    assert type(copy.rebuild) is bool
+    for mine, theirs in zip(state.statistics, copy.statistics, strict=True):
+        assert mine.dtype == theirs.dtype
+        assert (mine == theirs).all()
+        assert theirs.flags.writeable
+    empty = policy.initial_state()
+    assert encode(decode(encode(empty))) == encode(empty)
+    assert decode(encode(empty)).hmm is None
+
+
+def test_equal_states_give_equal_bytes(played, small_contexts):
+    """Spare room in the history, shared with later states, is no part of a state."""
+    policy, state = played
+    data = encode(state)
+    later, _ = policy.decide(state, small_contexts(1)[0])
+    assert encode(state) == data
+    assert encode(later) != data
+    assert encode(decode(encode(later))) == encode(later)
+
+
+def test_a_decoded_state_is_independent_of_the_bytes_and_of_its_twin(played, small_contexts):
+    policy, state = played
+    data = encode(state)
+    one, two = decode(data), decode(data)
+    for context in small_contexts(30, seed=5):
+        one, _ = policy.decide(one, context)
+    assert encode(two) == data
+    waiting = next(t for t in range(1, 61) if math.isnan(two.history.rewards[t - 1]))
+    assert decode(encode(policy.reward(two, waiting, 3.0))).history.rewards[waiting - 1] == 3.0
+
+
+# --- damage --------------------------------------------------------------------------------------------------
+
+
+def refused(data):
+    with pytest.raises(CodecError) as caught:
+        decode(data)
+    (problem,) = caught.value.problems
+    assert problem.allowed
+    return problem
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"UCSTATE\n", b"\x00" * 400, b"PK\x03\x04" + b"x" * 400, b"ucstate\n" + b"x" * 99]
+)
+def test_other_bytes_are_refused(data):
+    assert refused(data).field == "state"
+
+
+def test_a_wrong_magic_is_refused_even_with_a_valid_checksum(played):
+    body = b"UCSTATE2" + encode(played[1])[8:-32]
+    assert "not the bytes of a state" in refused(body + hashlib.sha256(body).digest()).message
+
+
+@pytest.mark.parametrize("schema", [0, 2, 999, "1"])
+def test_another_schema_version_is_named(played, schema):
+    problem = refused(rewritten(encode(played[1]), schema=schema))
+    assert problem.field == "schema"
+    assert str(schema) in problem.message
+    assert "1" in problem.allowed
+
+
+def test_truncated_or_extended_bytes_are_refused(played):
+    data = encode(played[1])
+    for length in [*range(60), len(data) // 2, len(data) - 33, len(data) - 1]:
+        refused(data[:length])
+    assert "checksum" in refused(data + b"\x00").message
+
+
+def test_any_flipped_bit_is_refused(played):
+    data = encode(played[1])
+    for place in [*range(20), *np.random.default_rng(0).integers(20, len(data), 200), len(data) - 1]:
+        damaged = bytearray(data)
+        damaged[place] ^= 1 << (int(place) % 8)
+        refused(bytes(damaged))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"schema": None},
+        {"round": None},
+        {"arrays": None},
+        {"arrays": []},
+        {"arrays": [["belief", "<f8", [10**9]]]},
+        {"arrays": [["belief", "<q9", [2]]]},
+        {"arrays": [["belief", "|O", [2]]]},
+        {"arrays": 5},
+    ],
+)
+def test_a_header_that_makes_no_sense_is_refused_though_its_checksum_is_right(played, changes):
+    refused(rewritten(encode(played[1]), **changes))
+
+
+def test_a_header_that_is_no_json_is_refused(played):
+    data = encode(played[1])
+    for header in (b"{", b"[]", b"\xff\xfe"):
+        body = data[:8] + struct.pack("<I", len(header)) + header + data[200:-32]
+        refused(body + hashlib.sha256(body).digest())
+    body = data[:8] + struct.pack("<I", 2**31) + data[12:-32]
+    refused(body + hashlib.sha256(body).digest())
+
+
+@pytest.mark.parametrize("data", [None, 5, "UCSTATE\n", ["UCSTATE\n"]])
+def test_what_is_not_bytes_is_refused(data):
+    refused(data)

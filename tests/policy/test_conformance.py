@@ -1,0 +1,187 @@
+"""What every campaign must do, whatever its settings: pure previews, states that round-trip, equal batches, seeds."""
+
+import math
+
+import numpy as np
+import pytest
+
+from policy import Request, StagedPolicy, decode, encode
+from simulator.presets import PRESETS
+
+SPECTRAL = {"estimator": "spectral", "start_round": 40, "every": 15}
+EM = {"estimator": "em", "start_round": 25, "every": {"factor": 1.4}}
+
+# Over the small campaign, with estimation early enough that a short run goes through all of it.
+CAMPAIGNS = {
+    "one regime": {"regimes": 1, "stage_length": 1, "bonus": {"form": "plain", "scale": 0.05}},
+    "paper, complex": {"bonus": {"form": "complex", "scale": 5e-4}, "beliefs": SPECTRAL},
+    "paper, simplified": {"bonus": {"form": "simplified", "scale": 5e-3}, "beliefs": SPECTRAL, "ridge": 0.1},
+    "paper, a tiny ridge": {"bonus": {"form": "complex", "scale": 5e-4}, "beliefs": SPECTRAL, "ridge": 1e-9},
+    "given": {"beliefs": {"estimator": "given"}, "control": {"share": 0.2, "kind": "baseline"}},
+    "em, smoothed": {"beliefs": {**EM, "statistics": "smoothed"}},
+    "em, refiltered": {"beliefs": {**EM, "statistics": "refiltered"}, "propensity_floor": 0.05},
+    "em, as decided": {"beliefs": {**EM, "statistics": "as_decided"}, "control": {"share": 0.2}},
+    "elliptical": {"beliefs": EM, "bonus": {"form": "elliptical", "scale": 0.6}, "stage_length": 1},
+    "none": {"beliefs": {"estimator": "none"}, "stage_length": 13},
+    "three regimes": {"beliefs": EM, "regimes": 3, "stage_length": 3},
+    **{f"preset {name}": fields for name, fields in PRESETS.items()},
+}
+
+
+@pytest.fixture(params=CAMPAIGNS)
+def fields(request, given):
+    chosen = {"stage_length": 7, **CAMPAIGNS[request.param]}
+    beliefs = chosen.get("beliefs", {})
+    if beliefs.get("estimator") == "given":
+        chosen["beliefs"] = given
+    elif "start_round" in beliefs:
+        chosen["beliefs"] = {**beliefs, "start_round": min(40, beliefs["start_round"])}
+    return chosen
+
+
+@pytest.fixture
+def policy(small, fields):
+    return StagedPolicy(small(**fields))
+
+
+ROUNDS = 80
+
+
+@pytest.fixture
+def rewards():
+    return np.random.default_rng(4).normal(size=(ROUNDS, 3))
+
+
+def test_preview_is_pure_and_says_what_decide_does(policy, small_contexts, rewards):
+    state = policy.initial_state()
+    for context in small_contexts(ROUNDS):
+        before = encode(state)
+        expected = policy.preview(state, context)
+        assert policy.preview(state, context) == expected
+        assert encode(state) == before
+        state, decision = policy.decide(state, context)
+        assert decision == expected
+        state = policy.reward(state, decision.round, rewards[decision.round - 1].max())
+
+
+def test_state_round_trips_at_every_round(policy, small_contexts, rewards):
+    """A restart after any round continues with the very next one, bit-exact."""
+    state, restarted = policy.initial_state(), policy.initial_state()
+    for t, context in enumerate(small_contexts(ROUNDS)):
+        restarted = decode(encode(restarted))
+        (state, mine), (restarted, theirs) = policy.decide(state, context), policy.decide(restarted, context)
+        assert mine == theirs
+        if t % 3:
+            state, restarted = (policy.reward(s, t + 1, rewards[t, 0]) for s in (state, restarted))
+    assert encode(state) == encode(restarted)
+
+
+@pytest.mark.parametrize("size", [2, 7, ROUNDS])
+def test_batch_equals_one_by_one(policy, small_contexts, rewards, size):
+    contexts = small_contexts(ROUNDS)
+    one = many = policy.initial_state()
+    for start in range(0, ROUNDS, size):
+        part = contexts[start : start + size]
+        singles = []
+        for context in part:
+            one, decision = policy.decide(one, context)
+            singles.append(decision)
+        many, batch = policy.decide_batch(many, [Request(context) for context in part])
+        assert batch == singles
+        for decision in reversed(batch):
+            one, many = (policy.reward(s, decision.round, rewards[decision.round - 1, 1]) for s in (one, many))
+    assert encode(one) == encode(many)
+
+
+def test_seeds(small, fields, small_contexts, rewards, play):
+    """R11: the same seed gives the same decisions and state; another seed gives others."""
+    contexts = small_contexts(ROUNDS)
+    runs = [play(StagedPolicy(small(**{**fields, "seed": seed})), contexts, rewards) for seed in (7, 7, 8)]
+    (state, decisions), (again, same), (_, others) = runs
+    assert decisions == same
+    assert encode(state) == encode(again)
+    assert [d.action for d in decisions] != [d.action for d in others]
+
+
+def test_decisions_are_complete_and_finite(policy, small_contexts, rewards, play):
+    state, decisions = play(policy, small_contexts(ROUNDS), rewards)
+    length, regimes = policy.config.stage_length, policy.config.regimes
+    assert [d.round for d in decisions] == list(range(1, ROUNDS + 1))
+    assert [d.stage for d in decisions] == [math.ceil(t / length) for t in range(1, ROUNDS + 1)]
+    versions = [d.model_version for d in decisions]
+    assert versions == sorted(versions)
+    assert versions[0] == 0
+    assert versions[-1] >= (ROUNDS - 1) // length
+    for d in decisions:
+        assert d.action in policy.config.actions
+        assert 0 < d.propensity <= 1
+        assert len(d.belief) == regimes
+        assert math.isclose(sum(d.belief), 1.0, abs_tol=1e-12)
+        assert min(d.belief) >= 0
+        assert [s.action for s in d.scores] == list(policy.config.actions)
+        assert all(math.isfinite(x) for s in d.scores for x in s[1:])
+        assert all(s.bonus >= 0 for s in d.scores)
+    assert state.round == state.arrived == ROUNDS
+    assert all(np.isfinite(array).all() for array in state.statistics)
+
+
+def test_it_learns(policy, small_contexts, play):
+    """With one action far better than the others, the policy comes to prefer it."""
+    contexts, rewards = small_contexts(250), np.tile([0.0, 0.0, 5.0], (250, 1))
+    _, decisions = play(policy, contexts, rewards)
+    chosen = [d.action for d in decisions[150:] if d.mode == "optimistic"]
+    assert not chosen or chosen.count("mail") > 0.9 * len(chosen)
+
+
+# --- purity: states share their history, yet never change under their owner ----------------------------------
+
+
+def test_old_states_stay_as_they_were_and_branches_do_not_mix(small, small_contexts):
+    """State in, state out: histories are shared between states, yet no branch sees another's rounds or rewards."""
+    beliefs = {"estimator": "em", "start_round": 30, "every": 11}
+    policy = StagedPolicy(small(beliefs=beliefs, stage_length=4))
+    contexts = small_contexts(80)
+    trunk, _ = policy.decide_batch(policy.initial_state(), [Request(context) for context in contexts[:25]])
+    trunk = policy.reward(trunk, 3, 0.5)
+    kept = encode(trunk)
+
+    def branch(state, sign):
+        made = []
+        for context in contexts[25:70]:
+            state, decision = policy.decide(state, context)
+            state = policy.reward(state, decision.round, sign * 1.5)
+            made.append((encode(state), decision))
+        return policy.reward(state, 4, sign), made
+
+    left, first = branch(trunk, 1.0)
+    assert encode(trunk) == kept
+    left_bytes = encode(left)
+    right, second = branch(trunk, -1.0)
+    assert encode(left) == left_bytes
+    assert encode(trunk) == kept
+    again, third = branch(trunk, 1.0)
+    assert third == first
+    assert encode(again) == left_bytes
+    assert encode(right) != left_bytes
+    assert [d for _, d in second] != [d for _, d in first]
+    # Two branches by rewards alone.
+    up, down = policy.reward(trunk, 7, 1.0), policy.reward(trunk, 7, 2.0)
+    assert encode(trunk) == kept
+    assert (up.history.rewards[6], down.history.rewards[6]) == (1.0, 2.0)
+    assert encode(policy.reward(trunk, 7, 1.0)) == encode(up)
+
+
+def test_interleaved_growth_of_two_branches(small, small_contexts, given):
+    policy = StagedPolicy(small(beliefs=given))
+    contexts = small_contexts(200)
+    root, _ = policy.decide_batch(policy.initial_state(), [Request(context) for context in contexts[:60]])
+    one = two = root
+    for context in contexts[60:]:  # past the histories' first capacity
+        one, _ = policy.decide(one, context)
+        two, _ = policy.decide(two, context)
+        one, two = policy.reward(one, one.round, 1.0), policy.reward(two, two.round - 1, 2.0)
+    alone = root
+    for context in contexts[60:]:
+        alone, _ = policy.decide(alone, context)
+        alone = policy.reward(alone, alone.round, 1.0)
+    assert encode(alone) == encode(one) != encode(two)
