@@ -17,8 +17,10 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from benchmarks import Timing, Verdict, installed, print_table, print_verdicts, ratio, timed_in_turns
-from policy import CampaignConfig, FeatureMap, HmmParameters, StagedPolicy, em, hmm, spectral
+from policy import CampaignConfig, FeatureMap, HmmParameters, StagedPolicy, em, spectral
 from policy.features import Contexts
+from simulator import presets
+from simulator.environment import load_environment
 
 FloatArray = npt.NDArray[np.float64]
 Actions = Sequence[int] | npt.NDArray[Any]
@@ -28,25 +30,11 @@ PEERS = ("vowpalwabbit", "river", "mabwiser", "contextualbandits", "hmmlearn")
 ROUNDS = 50_000
 STAGE = 37  # ℓ, and the batch of a peer that learns in batches: both then renew their models equally often
 ITERATIONS = 10
-ACTIONS = ("none", "email", "call")
-ARMS = [0, 1, 2]
-# The paper's experiment (PAPER-NOTES.md): φ has 36 columns, z has 51 as published and 72 as the full b ⊗ φ.
-VARIABLES = {"risk": 5, "revenue": 4, "marital": 3, "education": 4, "age": 5}
-WITH_ACTIONS = (
-    "actions",
-    {"term": "actions:risk", "levels": ["1", "2", "4", "5"]},
-    {"term": "actions:revenue", "levels": ["1", "4"]},
-)
-FEATURES: dict[int, dict[str, Any]] = {
-    36: {"shared": ["intercept", *VARIABLES, *WITH_ACTIONS]},
-    51: {"shared": [*VARIABLES], "per_regime": ["intercept", *WITH_ACTIONS]},
-    72: {"per_regime": ["intercept", *VARIABLES, *WITH_ACTIONS]},
-}
-TRUTH = HmmParameters(
-    np.array([[0.97, 0.03], [0.04, 0.96]]),
-    np.random.default_rng(20).dirichlet(np.full(20, 2.0), 2),
-    np.array([0.5, 0.5]),
-)
+# The paper's experiment: φ has 36 columns, z has 51 as published and 72 as the full b ⊗ φ (PAPER-NOTES.md).
+WORLD = load_environment("credit-card")
+ACTIONS = WORLD.actions
+ARMS = list(range(len(ACTIONS)))
+LEVELS = {variable["name"]: variable["levels"] for variable in WORLD.variables}
 
 
 class Rounds(NamedTuple):
@@ -62,43 +50,31 @@ class Rounds(NamedTuple):
     def contexts(self) -> Contexts:
         return Contexts(self.levels, np.empty((len(self.levels), 0)), self.symbols)
 
-    def named(self) -> list[dict[str, int]]:
-        return [dict(zip(VARIABLES, row, strict=True)) for row in (self.levels + 1).tolist()]
+    def named(self) -> list[dict[str, str]]:
+        names = LEVELS.items()
+        return [{n: x[i] for (n, x), i in zip(names, row, strict=True)} for row in self.levels.tolist()]
 
     def one_hot(self) -> FloatArray:
         """21 levels and an intercept: all that a library with one model per action needs."""
-        starts = np.cumsum([0, *VARIABLES.values()])
+        starts = np.cumsum([0, *(len(levels) for levels in LEVELS.values())])
         rows = np.zeros((len(self.levels), starts[-1] + 1))
         np.put_along_axis(rows, self.levels + starts[:-1], 1.0, axis=1)
         rows[:, -1] = 1.0
         return rows
 
 
-def simulated_rounds() -> Rounds:
-    """Symbols from a hidden chain; regime and signals say which action pays."""
-    rng = np.random.default_rng(7)
-    regimes, symbols = hmm.sample(TRUTH, ROUNDS, rng)
-    others = [rng.integers(0, size, ROUNDS) for size in list(VARIABLES.values())[2:]]
-    levels = np.stack([symbols // 4, symbols % 4, *others], axis=1).astype(np.int16)
-    effects = rng.normal(0.0, 0.2, (2, 20, len(ACTIONS)))
-    rewards = effects[regimes, symbols] + rng.normal(0.0, 0.2, (ROUNDS, len(ACTIONS)))
-    return Rounds(levels, symbols.astype(np.int16), rewards)
+def drawn_rounds() -> Rounds:
+    episode = WORLD.draw(ROUNDS, np.random.default_rng(1951))
+    return Rounds(episode.contexts.levels, episode.contexts.symbols, episode.rewards)
 
 
 def campaign(columns: int, stage_length: int) -> CampaignConfig:
-    given = {"estimator": "given", "parameters": {k: v.tolist() for k, v in TRUTH._asdict().items()}}
-    return CampaignConfig(
-        name="bench",
-        actions=ACTIONS,
-        variables=[{"name": n, "levels": [*range(1, size + 1)]} for n, size in VARIABLES.items()],
-        signals=["risk", "revenue"],
-        regimes=1 if columns == 36 else 2,
-        features=FEATURES[columns],
-        stage_length=stage_length,
-        bonus={"form": "complex", "scale": 5e-4},
-        beliefs={"estimator": "none"} if columns == 36 else given,
-        seed=1951,
-    )
+    preset = "plain-linucb" if columns == 36 else "known-hmm"
+    overrides: dict[str, Any] = {"stage_length": stage_length}
+    if columns == 72:
+        published = presets.paper_features(WORLD)
+        overrides["features"] = {"shared": [], "per_regime": published["shared"] + published["per_regime"]}
+    return presets.campaign(preset, WORLD, 1951, overrides)
 
 
 # --- contenders: each prepares what it likes and returns the function that plays ----------------------------
@@ -159,10 +135,15 @@ def vowpalwabbit(rounds: Rounds) -> Player:
     """Text parsed once a round and labelled after the draw: faster than its other ways in."""
     from vowpalwabbit import LabelType, Workspace
 
-    # As in ours, only the signals (s) interact with the action (a); the other variables (o) do not.
     workspace = Workspace("--cb_explore_adf --epsilon 0.05 -q sa --quiet --random_seed 7")
     actions = [f"|a {name}" for name in ACTIONS]
-    lines = [[f"shared |s r{x[0]} v{x[1]} |o m{x[2]} e{x[3]} g{x[4]}", *actions] for x in rounds.levels.tolist()]
+    # As in ours, only the signals (s) interact with the action (a); the other variables (o) do not.
+    others = [name for name in LEVELS if name not in WORLD.signals]
+    lines = []
+    for context in rounds.levels.tolist():
+        levels = {name: f"{name}{level}" for name, level in zip(LEVELS, context, strict=True)}
+        signals = " ".join(levels[name] for name in WORLD.signals)
+        lines.append([f"shared |s {signals} |o {' '.join(levels[name] for name in others)}", *actions])
     table, draws = rounds.rewards.tolist(), random.Random(7)
 
     def play() -> Actions:
@@ -315,7 +296,7 @@ def estimation(rounds: Rounds, repetitions: int) -> list[Verdict]:
     """Baum–Welch from one start, a fixed number of iterations; and the estimators as campaigns run them."""
     symbols, fitted = rounds.symbols, "ours, `em.fit`"
     emission = np.random.default_rng(3).dirichlet(np.full(20, 5.0), 2)
-    start = HmmParameters(np.array([[0.8, 0.2], [0.2, 0.8]]), emission, TRUTH.initial)
+    start = HmmParameters(np.array([[0.8, 0.2], [0.2, 0.8]]), emission, np.array([0.5, 0.5]))
     runs: dict[str, Callable[[], Any]] = {
         fitted: lambda: em.fit(symbols, start, ITERATIONS).parameters.emission,
         "ours, `spectral.estimate`": lambda: spectral.estimate(symbols, 2, 20, 7),
@@ -429,7 +410,7 @@ def main() -> None:
     load = f"load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "load unknown"
     print(f"Python {platform.python_version()}, {os.cpu_count()} CPUs ({load} at the start), one thread.")
     print(", ".join(installed(package) for package in ("numpy", "numba", *PEERS)) + ".")
-    rounds = simulated_rounds()
+    rounds = drawn_rounds()
     verdicts = decide_and_learn(rounds, quick, repetitions=5 if quick else 3)
     verdicts += estimation(rounds, repetitions=5 if quick else 15)
     verdicts += one_decide(rounds, repetitions=5 if quick else 15)

@@ -52,6 +52,8 @@ def fit(
         raise ArgumentError("iterations", f"{iterations}", "≥ 0")
     if not (np.isfinite(smoothing) and smoothing >= 0.0):
         raise ArgumentError("smoothing", f"{smoothing}", "a number ≥ 0")
+    if not (np.isfinite(tolerance) and tolerance >= 0.0):
+        raise ArgumentError("tolerance", f"{tolerance}", "a number ≥ 0")
     observed = checked_symbols(symbols, start.emission.shape[1])
     beliefs = np.empty((observed.size, start.initial.size))
     transitions, emissions = np.empty_like(start.transition), np.empty_like(start.emission)
@@ -67,7 +69,7 @@ def fit(
         best = current
         gain = value - trace[-1] if trace else np.inf
         trace.append(value)
-        if iteration == iterations or gain <= tolerance * abs(value):
+        if iteration == iterations or (np.isfinite(value) and gain <= tolerance * abs(value)):
             break
         current = HmmParameters(
             _normalised(transitions + smoothing, current.transition),
@@ -87,6 +89,10 @@ def estimate(
     symbols: npt.ArrayLike, regimes: int, count: int, seed: int, previous: HmmParameters | None = None
 ) -> HmmParameters | spectral.NotEstimable:
     """The likeliest EM fit over several starts; needs at least as many symbols as there are regimes to tell apart."""
+    if not 1 <= regimes <= count:
+        raise ArgumentError("regimes", f"{regimes}", f"1 to the number of symbols, {count}")
+    if previous is not None and previous.emission.shape != (regimes, count):
+        raise ArgumentError("previous", f"emission {previous.emission.shape}", f"{(regimes, count)}")
     observed = checked_symbols(symbols, count)
     seen = observed[observed >= 0]
     if np.unique(seen).size < regimes:

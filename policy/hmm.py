@@ -47,7 +47,8 @@ class HmmParameters(NamedTuple):
                 arrays[field] = np.ascontiguousarray(value, np.float64)
             except (TypeError, ValueError):
                 raise ArgumentError(field, "not an array of numbers") from None
-        regimes = arrays["initial"].shape[0] if arrays["initial"].ndim == 1 else 0
+        # H is what two of the three parts agree on, so that the odd one out is the one that is named.
+        regimes = sorted(array.shape[0] if array.ndim else 0 for array in arrays.values())[1]
         symbols = arrays["emission"].shape[1] if arrays["emission"].ndim == 2 else 0
         shapes = {"transition": (regimes, regimes), "emission": (regimes, symbols), "initial": (regimes,)}
         for field, array in arrays.items():
@@ -86,7 +87,10 @@ class Expectations(NamedTuple):
 
 def checked_symbols(symbols: npt.ArrayLike, count: int) -> SmallInts:
     """Symbols as the kernels take them; every one in -1 (missing), 0 … count-1."""
-    array = np.asarray(symbols)
+    try:
+        array = np.asarray(symbols)
+    except ValueError:
+        raise ArgumentError("symbols", "not a list of numbers", "a list of whole numbers") from None
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise ArgumentError("symbols", f"{array.dtype} of shape {array.shape}", "a list of whole numbers")
     if array.size and (array.min() < -1 or array.max() >= count):
@@ -96,11 +100,13 @@ def checked_symbols(symbols: npt.ArrayLike, count: int) -> SmallInts:
 
 def filter_step(parameters: HmmParameters, belief: FloatArray, symbol: int, *, first: bool = False) -> FloatArray:
     """One step of Bayes' rule (eqs. Bayes-est-1 if `first`, else Bayes-est-2); symbol -1 only predicts."""
-    if np.shape(belief) != parameters.initial.shape:
-        raise ArgumentError("belief", f"shape {np.shape(belief)}", f"{parameters.initial.shape}")
+    start = np.ascontiguousarray(belief, np.float64)
+    if start.shape != parameters.initial.shape:
+        raise ArgumentError("belief", f"shape {start.shape}", f"{parameters.initial.shape}")
+    if not ((start >= 0.0).all() and abs(start.sum() - 1.0) < 1e-6):
+        raise ArgumentError("belief", f"{start}", "probabilities that sum to 1")
     observed = checked_symbols([symbol], parameters.emission.shape[1])
     out: FloatArray = np.empty((1, parameters.initial.size))
-    start = np.ascontiguousarray(belief, np.float64)
     kernels.filter_path(parameters.transition, parameters.emission, start, first, observed, out)
     stepped: FloatArray = out[0]
     return stepped

@@ -617,7 +617,7 @@ def forward_backward(transition, emission, initial, symbols, beliefs, pairs, emi
     """
     total = filter_path(transition, emission, initial, True, symbols, beliefs)
     regimes, last = initial.shape[0], symbols.shape[0] - 1
-    ahead = np.empty(regimes)
+    ahead, scale = np.empty(regimes), np.empty(regimes)
     pairs[:, :] = 0.0
     emitted[:, :] = 0.0
     if last >= 0 and symbols[last] >= 0:
@@ -629,12 +629,14 @@ def forward_backward(transition, emission, initial, symbols, beliefs, pairs, emi
             predicted = 0.0
             for g in range(regimes):
                 predicted += beliefs[t, g] * transition[g, h]
-            ahead[h] = beliefs[t + 1, h] / predicted if predicted > 0.0 else 0.0
+            # A regime predicted with less than 1e-290 would overflow the ratio: scale it up, and back below.
+            scale[h] = 1.0 if predicted > 1e-290 else 2.0**200
+            ahead[h] = beliefs[t + 1, h] / (predicted * scale[h]) if predicted > 0.0 else 0.0
         symbol = symbols[t]
         for g in range(regimes):
             filtered, smoothed = beliefs[t, g], 0.0
             for h in range(regimes):
-                joint = filtered * transition[g, h] * ahead[h]
+                joint = filtered * transition[g, h] * scale[h] * ahead[h]
                 pairs[g, h] += joint
                 smoothed += joint
             beliefs[t, g] = smoothed

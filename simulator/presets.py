@@ -4,12 +4,19 @@ Every preset is an ordinary CampaignConfig, so the same JSON runs in process and
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
+from policy import bounds
 from policy.config import CampaignConfig
+from policy.features import Contexts, FeatureMap
 from simulator.environment import Environment
 
-__all__ = ["PRESETS", "campaign", "paper_features"]
+__all__ = ["PRESETS", "THEORY", "TheoryConstants", "campaign", "paper_features", "theory_constants"]
+
+FloatArray = npt.NDArray[np.float64]
 
 # The paper re-estimates every round; growing by 2 % gives the same regret within the error bars
 # (docs/reproduction.md) for a thousandth of the work.
@@ -49,6 +56,13 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
+# The two theorems as they stand: their bonuses, λ and ℓ, with the environment's own constants.
+THEORY = {
+    "theory-general": ("theory_general", ("risk", "horizon", "c_theta", "gamma", "c_eta")),
+    "theory-simplified": ("theory_simplified", ("risk", "c_theta", "v_eta")),
+}
+
+
 def paper_features(environment: Environment) -> dict[str, list[Any]]:
     """The published experiment's map: main effects shared, intercept and action terms per regime.
 
@@ -64,12 +78,68 @@ def paper_features(environment: Environment) -> dict[str, list[Any]]:
     return {"shared": mains, "per_regime": ["intercept", "actions", *interactions]}
 
 
+class TheoryConstants(NamedTuple):
+    """What the theorems assume known, for an environment and a feature map scaled to norm 1."""
+
+    dimension: int  # d of φ
+    features: FloatArray  # a row per (action, cell): φ(a, x) / norm bound
+    theta: FloatArray  # a row per regime, of the scaled features
+    c_theta: float
+    gamma: float
+    c_eta: float
+    v_eta: float
+
+
+def theory_constants(environment: Environment) -> TheoryConstants:
+    """The constants of assumptions bound-R-linear, strong-mixing-hmm, idio-noise and SGnoise."""
+    config = campaign("plain-linucb", environment, 0)  # H = 1: z is φ itself
+    features = FeatureMap(config)
+    levels = environment.levels
+    contexts = Contexts(levels, np.empty((len(levels), 0)), np.zeros(len(levels), np.int16))
+    alone = np.ones(1)
+    rows = [
+        features.dense(alone, action, contexts, cell)
+        for action in range(len(environment.actions))
+        for cell in range(len(levels))
+    ]
+    phi = np.array(rows) / features.norm_bound
+    means = environment.means.reshape(len(environment.regimes), -1)
+    theta = np.linalg.lstsq(phi, means.T, rcond=None)[0].T
+    variance = environment.noise_std**2
+    return TheoryConstants(
+        features.dimension,
+        phi,
+        theta,
+        float(np.linalg.norm(theta, axis=1).max()),
+        bounds.forgetting_rate(environment.hmm.transition),
+        variance,
+        environment.noise_std,
+    )
+
+
+def _theory_preset(preset: str, environment: Environment, rounds: int) -> dict[str, Any]:
+    form, needed = THEORY[preset]
+    settings = bounds.general_settings if preset == "theory-general" else bounds.simplified_settings
+    ridge, stage_length = settings(rounds)
+    known = {**theory_constants(environment)._asdict(), "risk": 0.05, "horizon": rounds}
+    bonus = {"form": form, **{name: known[name] for name in needed}}
+    return {"ridge": ridge, "stage_length": stage_length, "bonus": bonus, "beliefs": _SPECTRAL}
+
+
 def campaign(
-    preset: str, environment: Environment, seed: int, overrides: Mapping[str, Any] | None = None
+    preset: str,
+    environment: Environment,
+    seed: int,
+    overrides: Mapping[str, Any] | None = None,
+    rounds: int = 50_000,
 ) -> CampaignConfig:
-    """The configuration of a preset on an environment; `overrides` replace fields, sections key by key."""
-    if preset not in PRESETS:
-        raise ValueError(f"unknown preset {preset!r}; there are {', '.join(PRESETS)}")
+    """The configuration of a preset on an environment; `overrides` replace fields, sections key by key.
+
+    `rounds` is the horizon T, which only the theorems' presets use.
+    """
+    if preset not in PRESETS and preset not in THEORY:
+        raise ValueError(f"unknown preset {preset!r}; there are {', '.join([*PRESETS, *THEORY])} and oracle")
+    chosen = PRESETS[preset] if preset in PRESETS else _theory_preset(preset, environment, rounds)
     fields: dict[str, Any] = {
         "name": preset,
         "actions": environment.actions,
@@ -79,15 +149,12 @@ def campaign(
         "features": paper_features(environment),
         "warm_start_rounds": 250,
         "seed": seed,
-        **PRESETS[preset],
+        **chosen,
     }
     for field, value in (overrides or {}).items():
         section = fields.get(field)
         fields[field] = {**section, **value} if isinstance(section, dict) and isinstance(value, dict) else value
     if fields["beliefs"]["estimator"] == "given" and "parameters" not in fields["beliefs"]:
-        truth = environment.hmm._replace()
-        fields["beliefs"] = {
-            **fields["beliefs"],
-            "parameters": {name: array.tolist() for name, array in truth._asdict().items()},
-        }
+        truth = {name: array.tolist() for name, array in environment.hmm._asdict().items()}
+        fields["beliefs"] = {**fields["beliefs"], "parameters": truth}
     return CampaignConfig(**fields)

@@ -74,7 +74,7 @@ def replay_seed(
     episode = environment.draw(rounds, np.random.default_rng(seed), reward_model)
     if preset == ORACLE:
         return measured(environment, episode, seed, episode.oracle.astype(np.int16), None, 1)
-    config = campaign(preset, environment, seed, overrides)
+    config = campaign(preset, environment, seed, overrides, rounds)
     policy = StagedPolicy(config)
     history = policy.play(policy.initial_state(), episode.contexts, episode.rewards).history
     return measured(

@@ -77,9 +77,7 @@ def test_python_examples_of_the_readme_run():
 
 
 def test_changelog_knows_the_version():
-    assert re.search(
-        rf"^## \[{re.escape(__version__)}\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M
-    )
+    assert re.search(rf"^## \[{re.escape(__version__)}\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)
 
 
 def test_no_file_depends_on_one_machine():

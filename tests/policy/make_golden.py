@@ -99,9 +99,7 @@ def simulated(data_seed, config=CONFIG, rounds=ROUNDS):
             due = t + (8 + int(34 * delay) if late else 1 + int(3 * delay))
             due = next((last + 1 for first, last in OUTAGES if first <= due <= last), due)
             pending.append((due, t, value))
-            pending.sort(
-                key=lambda arrival: (arrival[0], -arrival[1])
-            )  # of those due together, the newest first
+            pending.sort(key=lambda arrival: (arrival[0], -arrival[1]))  # of those due together, the newest first
     return rows, reference
 
 

@@ -229,9 +229,7 @@ def test_simplified_regret_bound_by_hand():
     belief = belief_sum(10, 0.1, 2, 5)
     noise = 0.3 * math.sqrt(2 * math.log(10) + 14 * math.log(1 + 10 / 56))
     widest = belief / 2 + math.sqrt(8) * 1.5 + noise
-    expected = (
-        2 * 2 + 4 * 10 * 2 / 4 + 2 * belief + 2 * math.sqrt(2 * 14 * 10 * math.log(1 + 10 / 56)) * widest
-    )
+    expected = 2 * 2 + 4 * 10 * 2 / 4 + 2 * belief + 2 * math.sqrt(2 * 14 * 10 * math.log(1 + 10 / 56)) * widest
     found = bounds.simplified_regret_bound(horizon=10, threshold=3, **SIMPLIFIED)
     assert found == pytest.approx(expected, rel=1e-12)
 
@@ -275,9 +273,7 @@ def general_at(horizon):
 
 def simplified_at(horizon):
     ridge, _ = bounds.simplified_settings(horizon)
-    return ridge, bounds.simplified_regret_bound(
-        horizon=horizon, threshold=2, **SIMPLIFIED | {"ridge": ridge}
-    )
+    return ridge, bounds.simplified_regret_bound(horizon=horizon, threshold=2, **SIMPLIFIED | {"ridge": ridge})
 
 
 @pytest.mark.parametrize(("bound_at", "rate"), [(general_at, 7 / 8), (simplified_at, 3 / 4)])
@@ -292,9 +288,7 @@ def test_regret_bounds_grow_at_the_theorems_rates_up_to_logarithms(bound_at, rat
     assert np.all(slopes < rate + np.diff(np.log10(logarithms)))
 
 
-@pytest.mark.parametrize(
-    ("field", "worse"), [("risk", 0.01), ("gamma", 0.9), ("c_eta", 1.0), ("c_theta", 9.0)]
-)
+@pytest.mark.parametrize(("field", "worse"), [("risk", 0.01), ("gamma", 0.9), ("c_eta", 1.0), ("c_theta", 9.0)])
 def test_harder_problems_have_larger_general_numbers(field, worse):
     rounds = np.arange(4, 11)
     easy, hard = (
@@ -309,9 +303,7 @@ def test_harder_problems_have_larger_general_numbers(field, worse):
 
 def test_check_assumptions_of_regular_parameters():
     features, theta = [[0.6, 0.8], [0.0, 0.5]], [[1.0, 0.0], [0.3, 0.4]]
-    checks = bounds.check_assumptions(
-        SKEWED_M, SKEWED_E, [4 / 7, 3 / 7], features=features, theta=theta, c_theta=1
-    )
+    checks = bounds.check_assumptions(SKEWED_M, SKEWED_E, [4 / 7, 3 / 7], features=features, theta=theta, c_theta=1)
     assert all(check.holds for check in checks)
     values = {check.name: check.value for check in checks}
     assert values == pytest.approx(

@@ -24,6 +24,9 @@ GIVEN = {
     "initial": [0.5, 0.5],
 }
 
+GENERAL = {"form": "theory_general", "risk": 0.1, "horizon": 500, "c_theta": 1.0, "gamma": 0.5, "c_eta": 0.04}
+SIMPLIFIED = {"form": "theory_simplified", "risk": 0.1, "c_theta": 1.0, "v_eta": 0.2}
+
 
 def build(**changes):
     return CampaignConfig(**{**REQUIRED, **changes})
@@ -84,6 +87,23 @@ def test_every_default_is_filled_in():
 def test_beliefs_default_by_estimator(beliefs, expected):
     made = build(beliefs=beliefs).beliefs
     assert (made.start_round, made.every, made.statistics) == expected
+
+
+@pytest.mark.parametrize(
+    ("bonus", "scale"),
+    [
+        ({"form": "complex"}, 5e-4),
+        ({"form": "simplified"}, 5e-3),
+        ({"form": "plain"}, 0.05),
+        ({"form": "elliptical"}, 0.6),
+        ({}, 0.6),
+        (GENERAL, 1.0),
+        (SIMPLIFIED, 1.0),
+        ({"form": "complex", "scale": 0}, 0.0),
+    ],
+)
+def test_scale_defaults_by_form(bonus, scale):
+    assert build(bonus=bonus, stage_length=1).bonus.scale == scale
 
 
 def test_defaults_that_depend_on_other_fields():
@@ -148,6 +168,8 @@ ROUND_TRIPS = [
     {"beliefs": {"estimator": "given", "parameters": GIVEN}},
     {"beliefs": {"estimator": "spectral", "every": 12, "start_round": 99}},
     {"beliefs": {"every": {"factor": 1.5}, "statistics": "refiltered"}, "bonus": {"form": "plain", "scale": 0.05}},
+    {"bonus": GENERAL},
+    {"bonus": SIMPLIFIED, "stage_length": 1},
     {"rewards": {"range": [-1, 5], "wait_seconds": 3600, "default": 0}, "ridge": 1e-9, "stage_length": 1},
 ]
 
@@ -235,6 +257,7 @@ MISTAKES = [
     (only_variable(levels="ab"), "variables[0].levels", "tuple"),
     (only_variable(cuts=[]), "variables[0]", "exactly one kind"),
     (only_variable(cuts=[3, 2]), "variables[0].cuts", "strictly increasing"),
+    (only_variable(cuts=list(range(40_000))), "variables[0].cuts", "at most 511"),
     (only_variable(cuts=[2, 2]), "variables[0].cuts", "strictly increasing"),
     (only_variable(cuts=[0, NAN]), "variables[0].cuts[1]", "finite"),
     (only_variable(cuts=[0, INF]), "variables[0].cuts[1]", "finite"),
@@ -289,15 +312,27 @@ MISTAKES = [
     ({"stage_length": 0}, "stage_length", "≥ 1"),
     ({"stage_length": 1_000_001}, "stage_length", "≤ 1000000"),
     ({"stage_length": 1.5}, "stage_length", "integer"),
-    ({"ridge": 0}, "ridge", "> 0"),
-    ({"ridge": -1}, "ridge", "> 0"),
+    ({"ridge": 0}, "ridge", "greater"),
+    ({"ridge": -1}, "ridge", "greater"),
     ({"ridge": NAN}, "ridge", "finite"),
     ({"ridge": INF}, "ridge", "finite"),
     ({"ridge": "small"}, "ridge", "number"),
     ({"bonus": "complex"}, "bonus", "dictionary"),
-    ({"bonus": {"form": "optimal"}}, "bonus.form", "'complex', 'simplified', 'plain' or 'elliptical'"),
+    ({"bonus": {"form": "optimal"}}, "bonus.form", "'complex', 'simplified', 'plain', 'elliptical'"),
     ({"bonus": {"scale": -0.1}}, "bonus.scale", "≥ 0"),
     ({"bonus": {"scale": NAN}}, "bonus.scale", "finite"),
+    ({"bonus": {"form": "theory_general"}}, "bonus.risk", "theory_general: risk, horizon, c_theta, gamma, c_eta"),
+    ({"bonus": {**GENERAL, "horizon": None}}, "bonus.horizon", "needed by form 'theory_general'"),
+    ({"bonus": {**GENERAL, "v_eta": 0.2}}, "bonus.v_eta", "used only by a theorem's form"),
+    ({"bonus": {"form": "complex", "risk": 0.1}}, "bonus.risk", "allowed: complex: no constants"),
+    ({"bonus": {**GENERAL, "risk": 1.0}}, "bonus.risk", "< 1"),
+    ({"bonus": {**GENERAL, "risk": 0.0}}, "bonus.risk", "> 0"),
+    ({"bonus": {**GENERAL, "horizon": 1}}, "bonus.horizon", "≥ 2"),
+    ({"bonus": {**GENERAL, "c_theta": 0}}, "bonus.c_theta", "> 0"),
+    ({"bonus": {**GENERAL, "gamma": 1}}, "bonus.gamma", "< 1"),
+    ({"bonus": {**GENERAL, "c_eta": INF}}, "bonus.c_eta", "finite"),
+    ({"bonus": {**SIMPLIFIED, "v_eta": 0}, "stage_length": 1}, "bonus.v_eta", "> 0"),
+    ({"bonus": SIMPLIFIED}, "stage_length", "1 for bonus form theory_simplified"),
     ({"warm_start_rounds": -1}, "warm_start_rounds", "≥ 0"),
     ({"warm_start_rounds": 1_000_001}, "warm_start_rounds", "≤ 1000000"),
     # beliefs
@@ -449,10 +484,8 @@ def test_text_that_is_no_json_raises_the_policys_error():
 
 
 def test_too_many_columns():
-    wide = {"variables": [{"name": "v", "levels": list(range(500))}], "signals": []}
-    assert FeatureMap(build(**wide, features={"shared": ["actions:v"]})).dimension == 1000
     with pytest.raises(ConfigError) as caught:
-        FeatureMap(build(**wide))
+        FeatureMap(build(variables=[{"name": "v", "levels": list(range(500))}], signals=[]))
     (problem,) = caught.value.problems
     assert problem.field == "features"
     assert "1503" in problem.message

@@ -8,6 +8,7 @@ import pytest
 
 from policy import CampaignConfig, ContextError, FeatureMap, kernels
 from policy.errors import ArgumentError
+from policy.features import feature_map
 
 MAIN_EFFECTS = ["age", "education", "marital", "revenue", "risk"]
 KEPT = [{"term": "actions:risk", "levels": ["1", "2", "4", "5"]}, {"term": "actions:revenue", "levels": ["1", "4"]}]
@@ -159,7 +160,9 @@ def test_a_value_equal_to_a_cut_belongs_to_the_lower_level(credit_card):
 def test_numbers_are_scaled_to_the_unit_interval():
     config = CampaignConfig(
         name="numbers", actions=["a", "b"],
-        variables=[{"name": "u", "range": [-2, 6]}, {"name": "v", "levels": ["x", "y"]}, {"name": "w", "range": [0, 10]}],
+        variables=[
+            {"name": "u", "range": [-2, 6]}, {"name": "v", "levels": ["x", "y"]}, {"name": "w", "range": [0, 10]},
+        ],
         features={"shared": ["u", "w"], "per_regime": ["intercept", "actions:w", "v"]},
     )  # fmt: skip
     made = FeatureMap(config)
@@ -304,6 +307,23 @@ def test_columns_of_a_wrong_belief_or_action(small, small_contexts, belief, acti
         made.columns(np.array(belief), action, made.encode(small_contexts(1)))
     assert caught.value.problems[0].field == field
     assert caught.value.problems[0].allowed
+
+
+def test_norm_bound_and_context_dimension(credit_card):
+    """What the theorems' bonuses need: ‖φ‖₂ ≤ bound, attained when every term is active, and d."""
+    for features, regimes, dimension in MAPS.values():
+        made = FeatureMap(CampaignConfig(**{**credit_card, "regimes": regimes, "features": features}))
+        assert made.context_dimension == (42 if dimension == 84 else 36)
+        contexts = made.encode(some_contexts(150))
+        vertex = np.eye(regimes)[0]
+        norms = [np.linalg.norm(made.dense(vertex, 1, contexts, row)) for row in range(150)]
+        assert max(norms) == pytest.approx(made.norm_bound, rel=1e-14)
+
+
+def test_campaigns_with_the_same_map_share_it(small):
+    assert feature_map(small(seed=1)) is feature_map(small(seed=2, ridge=9.0))
+    assert feature_map(small(signals=["income", "risk"])) is not feature_map(small())
+    assert feature_map(small(regimes=3)).dimension > feature_map(small()).dimension
 
 
 # --- directions that no z has --------------------------------------------------------------------------------

@@ -30,9 +30,7 @@ def play(policy, rows, between=lambda state: state):
         for round_, value in row["rewards"]:
             state = policy.reward(state, round_, value)
         state = between(state)
-        state, decision = policy.decide(
-            state, row["context"], excluded_actions=row["excluded"], subject=row["subject"]
-        )
+        state, decision = policy.decide(state, row["context"], excluded_actions=row["excluded"], subject=row["subject"])
         decisions.append(decision)
         states.append(state)
     return decisions, states

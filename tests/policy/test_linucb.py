@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
 
-from policy import ArgumentError, CampaignConfig, FeatureMap, StagedPolicy, linucb
+from policy import ArgumentError, CampaignConfig, FeatureMap, StagedPolicy, bounds, linucb
 from policy.features import Contexts
 
 MAIN_EFFECTS = ["age", "education", "marital", "revenue", "risk"]
@@ -32,9 +32,10 @@ class Rounds(NamedTuple):
 
     def folded(self, ridge, rows, start=None):
         start = linucb.initial_statistics(self.features.dimension, ridge) if start is None else start
+        rows = np.array(rows, np.int64)
         return linucb.updated(
-            start, self.features, ridge, self.contexts, self.actions, self.beliefs, self.rewards, np.array(rows, np.int64)
-        )  # fmt: skip
+            start, self.features, ridge, self.contexts, self.actions, self.beliefs, self.rewards, rows
+        )
 
     def one_by_one(self, ridge, count):
         statistics = linucb.initial_statistics(self.features.dimension, ridge)
@@ -303,3 +304,38 @@ def test_bonus_with_two_regimes_by_hand():
     a = 2.0 * math.sqrt((0.75**2 + 0.25**2) / 0.25)
     np.testing.assert_allclose([s.bonus for s in decision.scores], [a, a * math.sqrt(2)], rtol=1e-13)
     np.testing.assert_allclose([s.estimate for s in decision.scores], [4.0, 8.0], rtol=1e-14)
+
+
+@pytest.mark.parametrize("form", ["theory_general", "theory_simplified"])
+def test_the_theorems_bonuses_on_features_scaled_to_norm_1(form):
+    """z of a and b divided by √2, their norms' bound (PAPER-NOTES), λ as given; rewards in units of `scale`."""
+    constants = {"risk": 0.1, "c_theta": 1.5}
+    if form == "theory_general":
+        length, constants = 3, {**constants, "horizon": 90, "gamma": 0.25, "c_eta": 0.04}
+    else:
+        length, constants = 1, {**constants, "v_eta": 0.3}
+    policy = StagedPolicy(bare(stage_length=length, ridge=0.5, bonus={"form": form, "scale": 2.0, **constants}))
+    known = {"ridge": 0.5, "regimes": 1, "symbols": 1, "dimension": 2, **constants}
+    if form == "theory_general":
+        additive, factor = bounds.general_bonus(np.arange(1, 8), stage_length=length, **known)
+    else:
+        additive, factor = bounds.simplified_bonus(np.arange(1, 8), **known)
+    z = np.array([[1.0, 0.0], [1.0, 1.0]]) / math.sqrt(2)  # of a and of b
+    gram, moment, pending = 0.5 * np.eye(2), np.zeros(2), []
+    state = policy.initial_state()
+    for t in range(1, 8):
+        if t > 1 and (t - 1) % length == 0:
+            for a, reward in pending:
+                gram, moment = gram + np.outer(z[a], z[a]), moment + z[a] * reward
+            pending = []
+        state, decision = policy.decide(state, {})
+        solved = np.linalg.solve(gram, z.T).T
+        norms = np.linalg.norm(solved, axis=1)
+        if form == "theory_simplified":
+            norms = np.sqrt(np.einsum("ij,ij->i", z, solved))
+        expected = 2.0 * (additive[t - 1] + factor[t - 1] * norms)
+        np.testing.assert_allclose([s.bonus for s in decision.scores], expected, rtol=1e-10)
+        if decision.stage > 1:
+            np.testing.assert_allclose([s.estimate for s in decision.scores], solved @ moment, rtol=1e-10)
+        pending.append(("ab".index(decision.action), float(t)))
+        state = policy.reward(state, t, float(t))

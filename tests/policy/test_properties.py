@@ -214,8 +214,7 @@ def test_play_equals_decide_and_reward_for_any_campaign(policy_of, small_context
     expected, _ = play(policy, contexts, table)
     state, encoded, done = policy.initial_state(), policy.features.encode(contexts), 0
     for size in sizes:
-        rows = slice(done, done + size)
-        state = policy.play(state, type(encoded)(*(column[rows] for column in encoded)), table[rows])
+        state = policy.play(state, encoded.rows(done, done + size), table[done : done + size])
         done += size
     assert encode(state) == encode(expected)
 
@@ -245,6 +244,25 @@ def test_the_kernel_plays_what_one_by_one_decides(small, small_contexts, given, 
     assert actions.tolist() == [config.actions.index(d.action) for d in decisions]
     assert (rewards == table[np.arange(count), actions]).all()
     assert all((x == y).all() for x, y in zip(statistics, state.statistics, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("length", "bonus"),
+    [
+        (6, {"form": "theory_general", "horizon": 80, "gamma": 0.5, "c_eta": 0.04}),
+        (1, {"form": "theory_simplified", "v_eta": 0.2}),
+    ],
+)
+def test_play_with_the_theorems_bonuses(small, small_contexts, given, play, length, bonus):
+    """Their bonus is a table of rounds, cut at every call."""
+    bonus = {**bonus, "risk": 0.1, "c_theta": 1.0, "scale": 1e-3}
+    policy = StagedPolicy(small(beliefs=given, stage_length=length, bonus=bonus))
+    contexts, table = small_contexts(80), np.random.default_rng(8).normal(size=(80, 3))
+    expected, _ = play(policy, contexts, table)
+    encoded, state = policy.features.encode(contexts), policy.initial_state()
+    for start, stop in ((0, 13), (13, 50), (50, 80)):
+        state = policy.play(state, encoded.rows(start, stop), table[start:stop])
+    assert encode(state) == encode(expected)
 
 
 def test_play_on_given_beliefs(small, small_contexts, given, play):

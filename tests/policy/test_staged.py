@@ -137,7 +137,7 @@ def test_warm_start_and_control_rounds_teach(small, small_contexts, play):
 
 def test_before_the_first_update_theta_is_one_over_lambda_and_then_zero_without_rewards():
     policy = StagedPolicy(bare(stage_length=3, ridge=0.2))
-    _state, decisions = rounds_of(policy, policy.initial_state(), [{}] * 4)
+    _, decisions = rounds_of(policy, policy.initial_state(), [{}] * 4)
     assert [[s.estimate for s in d.scores] for d in decisions[:3]] == [[5.0, 10.0]] * 3
     assert [s.estimate for s in decisions[3].scores] == [0.0, 0.0]
     assert [d.model_version for d in decisions] == [0, 0, 0, 1]

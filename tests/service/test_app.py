@@ -129,9 +129,7 @@ def test_invalid_request_names_every_field_and_what_is_allowed(app):
 
     missing = error_of(call(app, "POST", "/things", json={"kind": "uniform"}))
     assert [field["field"] for field in missing["fields"]] == ["shares"]
-    no_json = error_of(
-        call(app, "POST", "/things", content=b'{"kind": ', headers={"content-type": "application/json"})
-    )
+    no_json = error_of(call(app, "POST", "/things", content=b'{"kind": ', headers={"content-type": "application/json"}))
     assert [field["field"] for field in no_json["fields"]] == ["body"]
 
 
@@ -201,18 +199,14 @@ def test_port_in_use_is_said_plainly(capsys):
 def process() -> Iterator[subprocess.Popen[str]]:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("UNDERCURRENT_")}
     command = [*UNDERCURRENT, "serve", "--port", "0"]
-    with subprocess.Popen(
-        command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as running:
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         yield running
         running.kill()
 
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
 def test_served_over_a_real_socket_until_told_to_stop(process, stop):
-    url = re.fullmatch(
-        rf"Undercurrent {__version__} is at (http://127\.0\.0\.1:\d+)\n", process.stdout.readline()
-    )[1]
+    url = re.fullmatch(rf"Undercurrent {__version__} is at (http://127\.0\.0\.1:\d+)\n", process.stdout.readline())[1]
     assert f"{url}/docs" in process.stdout.readline()
     assert httpx.get(f"{url}/healthz").json() == {"status": "ok", "version": __version__}
     assert error_of(httpx.get(f"{url}/nothing"))["code"] == "not_found"

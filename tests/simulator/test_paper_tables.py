@@ -37,9 +37,7 @@ def environment() -> dict:
 
 def test_every_cell_of_the_three_grids_is_there(cells: dict) -> None:
     blocks = [("plain-linucb", 1)]
-    blocks += [
-        (form, length) for form in ("paper-complex", "paper-simplified") for length in (1, 15, 37, 224)
-    ]
+    blocks += [(form, length) for form in ("paper-complex", "paper-simplified") for length in (1, 15, 37, 224)]
     assert set(cells) == {(*block, ridge, scale) for block in blocks for ridge in RIDGES for scale in SCALES}
     assert len(cells) == 42 + 2 * 4 * 42
     lines = (DATA / "paper_tables.csv").read_text(encoding="utf-8").splitlines()

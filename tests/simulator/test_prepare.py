@@ -129,17 +129,13 @@ def test_wrong_rows_are_refused(tmp_path: Path) -> None:
     with pytest.raises(PrepareError, match="found 3 rows of clients, needs exactly 30,000"):
         read_table(write_csv(tmp_path / "few.csv", CODES, *CLIENTS))
     with pytest.raises(PrepareError, match="client row 2 has 24 values, needs 25"):
-        read_table(
-            write_csv(tmp_path / "short.csv", CODES, CLIENTS[0], CLIENTS[1][:-1], CLIENTS[2]), clients=3
-        )
+        read_table(write_csv(tmp_path / "short.csv", CODES, CLIENTS[0], CLIENTS[1][:-1], CLIENTS[2]), clients=3)
     with pytest.raises(PrepareError, match="column ID: found a repeated value"):
         read_table(write_csv(tmp_path / "repeated.csv", NAMES, *changed(2, "ID", 1)), clients=3)
 
 
 def test_missing_and_unreadable_files_are_explained(tmp_path: Path) -> None:
-    with pytest.raises(
-        PrepareError, match=r"absent\.xls: cannot be read \(No such file or directory\)\. Download"
-    ):
+    with pytest.raises(PrepareError, match=r"absent\.xls: cannot be read \(No such file or directory\)\. Download"):
         read_table(tmp_path / "absent.xls")
     with pytest.raises(PrepareError, match="cannot be read"):
         read_table(tmp_path)
@@ -162,9 +158,7 @@ def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         step.default_probability(np.array(CLIENTS))
 
 
-def test_the_command_reports_an_error_and_writes_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_reports_an_error_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "counts.csv"
     assert run_prepare(write_csv(tmp_path / "few.csv", CODES, *CLIENTS), out) == 1
     printed = capsys.readouterr()
@@ -175,9 +169,7 @@ def test_the_command_reports_an_error_and_writes_nothing(
 
 def levels_of(column: str, values: list[int]) -> list[list[int]]:
     """Level indices (age, education, marital status, revenue) of a client that differs in one column."""
-    return np.transpose(
-        step.known_levels(np.array([changed(0, column, value)[0] for value in values]))
-    ).tolist()
+    return np.transpose(step.known_levels(np.array([changed(0, column, value)[0] for value in values]))).tolist()
 
 
 def test_a_value_equal_to_a_cut_belongs_to_the_lower_level() -> None:

@@ -1,0 +1,255 @@
+"""The paper's three tables and four figures from a sweep's results, each cell beside the published value."""
+
+import csv
+import json
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.replay import checkpoints, mean_and_two_se
+from simulator.sweep import RIDGES, SCALES, STAGE_LENGTHS, Cell, load_results
+
+__all__ = ["Comparison", "compare", "plot_curves", "published", "write_report"]
+
+FloatArray = npt.NDArray[np.float64]
+TITLES = {
+    "plain-linucb": "Plain LinUCB",
+    "paper-complex": "LinUCB-Belief-Complex",
+    "paper-simplified": "LinUCB-Belief-Simplified",
+}
+# Okabe–Ito: told apart by colour-blind readers; line styles repeat the difference.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F", "#8C510A")
+STYLES = ("-", "--", "-.", ":")
+
+
+class Published(NamedTuple):
+    mean: float
+    two_se: float
+    best: bool
+
+
+class Comparison(NamedTuple):
+    """One cell: ours, the paper's, and their difference in combined standard errors."""
+
+    cell: Cell
+    mean: float
+    two_se: float
+    seeds: int
+    published: Published
+    deviation: float
+
+
+def published() -> dict[Cell, Published]:
+    """The paper's tables (data/paper_tables.csv)."""
+    text = (resources.files("simulator") / "data" / "paper_tables.csv").read_text(encoding="utf-8")
+    return {
+        Cell(row["policy"], int(row["stage_length"]), float(row["ridge"]), float(row["scale"])): Published(
+            float(row["mean"]), float(row["two_se"]), row["best"] == "1"
+        )
+        for row in csv.DictReader(text.splitlines())
+    }
+
+
+def compare(results: dict[str, FloatArray]) -> list[Comparison]:
+    """Every published cell that was run."""
+    rows = []
+    for cell, theirs in published().items():
+        if cell.key in results:
+            ours = mean_and_two_se(results[cell.key][:, 0, -1])
+            combined = np.hypot(ours.two_se, theirs.two_se) / 2.0
+            deviation = (ours.mean - theirs.mean) / combined
+            rows.append(Comparison(cell, ours.mean, ours.two_se, len(ours.per_seed), theirs, float(deviation)))
+    return rows
+
+
+def write_report(folder: Path, out: Path, rounds: int) -> str:
+    """Tables (md, csv, tex), figures (png, svg) and a summary into `out`; returns the summary."""
+    results = load_results(folder)
+    rows = compare(results)
+    if not rows:
+        raise FileNotFoundError(f"no finished cells in {folder}; run `undercurrent-sim sweep --out {folder}` first")
+    out.mkdir(parents=True, exist_ok=True)
+    summary = _summary(rows)
+    tables = [_markdown(policy, rows) for policy in TITLES]
+    (out / "tables.md").write_text("\n\n".join([summary, *tables]) + "\n", encoding="utf-8")
+    (out / "tables.tex").write_text("\n\n".join(_latex(policy, rows) for policy in TITLES) + "\n", encoding="utf-8")
+    with (out / "tables.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(
+            [*Cell._fields, "mean", "two_se", "seeds", "published_mean", "published_two_se", "deviation_in_se"]
+        )
+        for row in rows:
+            theirs = row.published
+            ours = [f"{row.mean:.1f}", f"{row.two_se:.1f}", row.seeds]
+            writer.writerow([*row.cell, *ours, theirs.mean, theirs.two_se, f"{row.deviation:.2f}"])
+    _figures(results, rows, out, rounds)
+    return summary
+
+
+def _best(rows: Sequence[Comparison], policy: str, length: int, scale: float | None = None) -> Comparison | None:
+    """The lowest mean at a stage length, over λ and (unless given) C: chosen in hindsight, as in the paper."""
+    mine = [
+        row
+        for row in rows
+        if row.cell.policy == policy and row.cell.stage_length == length and scale in (None, row.cell.scale)
+    ]
+    return min(mine, key=lambda row: row.mean, default=None)
+
+
+def _lengths(policy: str) -> tuple[int, ...]:
+    return (1,) if policy == "plain-linucb" else STAGE_LENGTHS
+
+
+def _summary(rows: Sequence[Comparison]) -> str:
+    within = sum(abs(row.deviation) <= 3.0 for row in rows)
+    seeds = sorted({row.seeds for row in rows})
+    lines = [
+        f"{within} of {len(rows)} cells ({within / len(rows):.1%}) lie within 3 combined standard errors of the"
+        f" published value ({seeds[0] if len(seeds) == 1 else f'{seeds[0]}–{seeds[-1]}'} seeds a cell).",
+        "",
+        "| policy | ℓ | best λ, C | ours (2 s.e.) | published best (2 s.e.) | best inside the grid |",
+        "|---|---|---|---|---|---|",
+    ]
+    for policy, title in TITLES.items():
+        for length in _lengths(policy):
+            best = _best(rows, policy, length)
+            theirs = next(
+                (r for r in rows if r.published.best and r.cell[:2] == (policy, length)),
+                None,
+            )
+            if best is None or theirs is None:
+                continue
+            inside = best.cell.ridge not in (RIDGES[0], RIDGES[-1]) and best.cell.scale not in (SCALES[0], SCALES[-1])
+            lines.append(
+                f"| {title} | {length} | {best.cell.ridge:g}, {best.cell.scale:g} | {best.mean:.0f} ({best.two_se:.0f})"
+                f" | {theirs.published.mean:.0f} ({theirs.published.two_se:.0f}) at {theirs.cell.ridge:g},"
+                f" {theirs.cell.scale:g} | {'yes' if inside else 'no: at its edge'} |"
+            )
+    return "\n".join(lines)
+
+
+def _grid(policy: str, rows: Sequence[Comparison]) -> list[tuple[int, float, list[Comparison | None]]]:
+    found = {row.cell: row for row in rows}
+    return [
+        (length, ridge, [found.get(Cell(policy, length, ridge, scale)) for scale in SCALES])
+        for length in _lengths(policy)
+        for ridge in RIDGES
+    ]
+
+
+def _markdown(policy: str, rows: Sequence[Comparison]) -> str:
+    """Ours (2 s.e.) / published (2 s.e.), and in brackets the difference in combined standard errors."""
+    lines = [
+        f"### {TITLES[policy]}: ours (2 s.e.) · published (2 s.e.) · [difference in standard errors]",
+        "",
+        "| ℓ | λ \\ C | " + " | ".join(f"{scale:g}" for scale in SCALES) + " |",
+        "|---" * (2 + len(SCALES)) + "|",
+    ]
+    for length, ridge, row in _grid(policy, rows):
+        cells = []
+        for entry in row:
+            if entry is None:
+                cells.append("–")
+                continue
+            text = (
+                f"{entry.mean:.0f} ({entry.two_se:.0f}) · {entry.published.mean:.0f} ({entry.published.two_se:.0f})"
+                f" · [{entry.deviation:+.1f}]"
+            )
+            cells.append(f"**{text}**" if entry.published.best else text)
+        lines.append(f"| {length} | {ridge:g} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _latex(policy: str, rows: Sequence[Comparison]) -> str:
+    lines = [
+        r"\begin{tabular}{@{}c l" + "c" * len(SCALES) + "@{}}",
+        r"\toprule",
+        rf"\multicolumn{{{2 + len(SCALES)}}}{{c}}{{\emph{{{TITLES[policy]}}}}} \\",
+        r"\midrule",
+        r"$\ell$ & $\lambda$ / $C$ & " + " & ".join(f"{scale:g}" for scale in SCALES) + r" \\",
+        r"\midrule",
+    ]
+    for length, ridge, row in _grid(policy, rows):
+        cells = [f"{entry.mean:.0f} ({entry.two_se:.0f})" if entry else "--" for entry in row]
+        lines.append(f"{length} & {ridge:g} & " + " & ".join(cells) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
+
+
+def _figures(results: dict[str, FloatArray], rows: Sequence[Comparison], out: Path, rounds: int) -> None:
+    """fig:simulation-final, fig:overall-performance, fig:plain-linucb-by-c, fig:linucb-by-c (a) and (b)."""
+
+    def curve(row: Comparison | None, label: str) -> list[tuple[str, FloatArray]]:
+        return [] if row is None else [(label, results[row.cell.key][:, 0])]
+
+    def best_of(policy: str, length: int) -> list[tuple[str, FloatArray]]:
+        suffix = "" if policy == "plain-linucb" else f", ℓ = {length}"
+        return curve(_best(rows, policy, length), TITLES[policy] + suffix)
+
+    final = best_of("plain-linucb", 1) + best_of("paper-complex", 1) + best_of("paper-complex", 37)
+    plot_curves([("", final)], rounds, out / "figure-simulation-final")
+    overall = best_of("plain-linucb", 1)
+    for policy in ("paper-complex", "paper-simplified"):
+        for length in STAGE_LENGTHS:
+            overall += best_of(policy, length)
+    plot_curves([("", overall)], rounds, out / "figure-overall-performance")
+    for policy, name in (
+        ("plain-linucb", "figure-plain-linucb-by-c"),
+        ("paper-complex", "figure-complex-by-c"),
+        ("paper-simplified", "figure-simplified-by-c"),
+    ):
+        panels = []
+        for length in _lengths(policy):
+            curves: list[tuple[str, FloatArray]] = []
+            for scale in SCALES:
+                best = _best(rows, policy, length, scale)
+                curves += curve(best, f"C = {scale:g}" + (f" (λ = {best.cell.ridge:g})" if best else ""))
+            panels.append(("Plain LinUCB" if policy == "plain-linucb" else f"ℓ = {length}", curves))
+        plot_curves(panels, rounds, out / name)
+
+
+def plot_curves(panels: Sequence[tuple[str, Sequence[tuple[str, FloatArray]]]], rounds: int, path: Path) -> None:
+    """Mean curves with ±2 s.e. bands, a panel a title, as PNG and SVG. A curve is seeds × checkpoints."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    columns = min(len(panels), 2)
+    lines = -(-len(panels) // columns)
+    size = (6.4 * columns, 4.2 * lines)
+    figure, axes = plt.subplots(lines, columns, figsize=size, squeeze=False, layout="constrained")
+    marks = checkpoints(rounds)
+    for axis, (title, curves) in zip(axes.flat, panels, strict=True):
+        for i, (label, sample) in enumerate(curves):
+            mean = sample.mean(axis=0)
+            band = 2.0 * sample.std(axis=0, ddof=1) / len(sample) ** 0.5 if len(sample) > 1 else np.zeros_like(mean)
+            colour, style = COLOURS[i % len(COLOURS)], STYLES[i % len(STYLES)]
+            axis.plot(marks, mean, style, color=colour, label=label, linewidth=1.8)
+            axis.fill_between(marks, mean - band, mean + band, color=colour, alpha=0.18, linewidth=0)
+        axis.set(title=title, xlabel="round t", ylabel="pseudo-regret (mean ± 2 s.e.)", xlim=(0, rounds))
+        axis.set_ylim(bottom=0)
+        axis.grid(alpha=0.25)
+        axis.legend(fontsize=8, frameon=False)
+        axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path.with_suffix(".png"), dpi=140)
+    with mpl.rc_context({"svg.hashsalt": "undercurrent"}):
+        figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
+    plt.close(figure)
+
+
+def write_curves(out: Path, summary: dict[str, Any], curves: dict[int, dict[str, FloatArray]], rounds: int) -> None:
+    """`replay --out`: summary.json and curves.csv (seed, round, pseudo_regret, actual_regret)."""
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    marks = checkpoints(rounds).tolist()
+    with (out / "curves.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["seed", "round", "pseudo_regret", "actual_regret"])
+        for seed, regrets in curves.items():
+            for t, pseudo, actual in zip(marks, regrets["pseudo"], regrets["actual"], strict=True):
+                writer.writerow([seed, t, f"{pseudo:.6f}", f"{actual:.6f}"])
