@@ -211,7 +211,8 @@ class FeatureMap:
             raise ArgumentError("action", f"{action}", f"0 to {len(self.actions) - 1}")
         limit = self.plan.terms.shape[0] * self.regimes
         indices, weights = np.empty(limit, np.int64), np.empty(limit)
-        n = kernels.row_columns(self.plan, contexts.levels[row], contexts.values[row], belief, action, indices, weights)
+        one = contexts.rows(row, row + 1)
+        n = kernels.row_columns(self.plan, one.levels, one.values, belief[None], 0, action, indices, weights)
         return indices[:n], weights[:n]
 
     def dense(self, belief: FloatArray, action: int, contexts: Contexts, row: int = 0) -> FloatArray:

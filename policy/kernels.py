@@ -125,6 +125,11 @@ def _jit(function: Any) -> Any:
     return njit(cache=True, nogil=True, error_model="numpy")(function)
 
 
+def _inline(function: Any) -> Any:
+    """For the small pieces of the hot loops: merged into their callers, where arrays need no reference counting."""
+    return njit(nogil=True, error_model="numpy", inline="always")(function)
+
+
 # --- chance (R11) --------------------------------------------------------------------------------------------
 
 
@@ -152,37 +157,37 @@ def uniform(seed, purpose, counter):  # type: ignore[no-untyped-def]
 
 
 # --- features ------------------------------------------------------------------------------------------------
+# Rows of tables are reached by index, not as views: a view costs numba a reference count, twice, each time.
 
 
-@_jit
-def _active_columns(plan, levels, values, belief, action, columns, weights):  # type: ignore[no-untyped-def]
-    """Write the non-zero (column, weight) pairs of z(b, a, x); return their number.
+@_inline
+def _active_columns(plan, levels, values, beliefs, row, action, columns, weights, n):  # type: ignore[no-untyped-def]
+    """Append the non-zero (column, weight) pairs of z(b, a, x) of a row to the n written so far; return their number.
 
     action ≥ 0 gives the terms with actions at that action (none at the baseline 0); action = -1 gives the terms
     without. z of an action is the two together, so a scorer computes the second part once for all actions.
     """
+    terms, positions = plan.terms, plan.positions
     regimes, shared, per_regime = plan.sizes[0], plan.sizes[2], plan.sizes[3]
-    n = 0
     if action == 0:
         return n
-    for i in range(plan.terms.shape[0]):
-        term = plan.terms[i]
-        if (action > 0) != (term[_WITH_ACTIONS] == 1):
+    for i in range(terms.shape[0]):
+        if (action > 0) != (terms[i, _WITH_ACTIONS] == 1):
             continue
-        position, weight = 0, 1.0
-        if term[_VARIABLE] >= 0:
-            position = plan.positions[term[_POSITIONS] + levels[term[_VARIABLE]]]
+        column, weight = terms[i, _START], 1.0
+        if terms[i, _VARIABLE] >= 0:
+            position = positions[terms[i, _POSITIONS] + levels[row, terms[i, _VARIABLE]]]
             if position < 0:
                 continue
-        if term[_VALUE] >= 0:
-            weight = values[term[_VALUE]]
-        column = term[_START] + position
+            column += position
+        if terms[i, _VALUE] >= 0:
+            weight = values[row, terms[i, _VALUE]]
         if action > 0:
-            column += (action - 1) * term[_WIDTH]
-        if term[_PER_REGIME] == 1:
+            column += (action - 1) * terms[i, _WIDTH]
+        if terms[i, _PER_REGIME] == 1:
             for h in range(regimes):
                 columns[n] = shared + h * per_regime + column
-                weights[n] = belief[h] * weight
+                weights[n] = beliefs[row, h] * weight
                 n += 1
         else:
             columns[n] = column
@@ -191,30 +196,42 @@ def _active_columns(plan, levels, values, belief, action, columns, weights):  # 
     return n
 
 
+@_inline
+def _row_columns(plan, levels, values, beliefs, row, action, columns, weights):  # type: ignore[no-untyped-def]
+    """All of z(b, a, x) of a row: the terms without actions, then those with."""
+    n = _active_columns(plan, levels, values, beliefs, row, -1, columns, weights, 0)
+    return _active_columns(plan, levels, values, beliefs, row, action, columns, weights, n)
+
+
 @_jit
+def row_columns(plan, levels, values, beliefs, row, action, columns, weights):  # type: ignore[no-untyped-def]
+    """`_row_columns` for callers outside compiled code."""
+    return _row_columns(plan, levels, values, beliefs, row, action, columns, weights)
+
+
+@_inline
 def _add_square(gram, columns, weights, n):  # type: ignore[no-untyped-def]
     """gram += z zᵀ for a sparse z."""
     for i in range(n):
-        line, weight = gram[columns[i]], weights[i]
+        line, weight = columns[i], weights[i]
         for j in range(n):
-            line[columns[j]] += weight * weights[j]
+            gram[line, columns[j]] += weight * weights[j]
 
 
 @_jit
 def span_gram(plan, levels, values, actions, beliefs, gram):  # type: ignore[no-untyped-def]
     """gram += Σ z zᵀ over the given rows: features.py finds the directions that no z ever has with it."""
-    limit = plan.terms.shape[0] * plan.sizes[0]
-    columns, weights = np.empty(limit, np.int64), np.empty(limit)
+    columns, weights, _, _ = _scratch(plan)
     for row in range(levels.shape[0]):
-        n = row_columns(plan, levels[row], values[row], beliefs[row], actions[row], columns, weights)
+        n = _row_columns(plan, levels, values, beliefs, row, actions[row], columns, weights)
         _add_square(gram, columns, weights, n)
 
 
 @_jit
-def row_columns(plan, levels, values, belief, action, columns, weights):  # type: ignore[no-untyped-def]
-    """All of z(b, a, x): the terms without actions, then those with."""
-    n = _active_columns(plan, levels, values, belief, -1, columns, weights)
-    return n + _active_columns(plan, levels, values, belief, action, columns[n:], weights[n:])
+def _scratch(plan):  # type: ignore[no-untyped-def]
+    """Room for the active columns and weights of a z, and for two vectors of its length."""
+    limit, size = plan.terms.shape[0] * plan.sizes[0], plan.null.shape[0]
+    return np.empty(limit, np.int64), np.empty(limit), np.empty(size), np.empty(size)
 
 
 # --- LinUCB --------------------------------------------------------------------------------------------------
@@ -230,39 +247,37 @@ def _factor(statistics, null, ridge):  # type: ignore[no-untyped-def]
     """
     gram, moment, inverse, theta = statistics.gram, statistics.moment, statistics.inverse, statistics.theta
     size = gram.shape[0]
-    lower = gram + null
-    # Row by row, so that every inner loop runs over contiguous memory.
+    # G = RᵀR with R in the upper triangle; every inner loop runs along a row, hence over contiguous memory.
+    upper = gram + null
     for k in range(size):
-        pivot = np.sqrt(max(lower[k, k], ridge))
-        lower[k, k] = pivot
+        pivot = np.sqrt(max(upper[k, k], ridge))
+        for j in range(k + 1, size):
+            upper[k, j] /= pivot
+        upper[k, k] = pivot
         for i in range(k + 1, size):
-            lower[k, i] /= pivot  # row k of Lᵀ, kept in the upper triangle
-        for i in range(k + 1, size):
-            scale = lower[k, i]
+            scale = upper[k, i]
             if scale != 0.0:
                 for j in range(i, size):
-                    lower[i, j] -= scale * lower[k, j]
-    # lower now holds R = Lᵀ (upper). Inverse of R, row by row from the bottom.
-    back = np.zeros((size, size))
-    for i in range(size - 1, -1, -1):
-        scale = 1.0 / lower[i, i]
-        back[i, i] = 1.0
-        for k in range(i + 1, size):
-            factor = lower[i, k]
-            if factor != 0.0:
-                for j in range(k, size):
-                    back[i, j] -= factor * back[k, j]
-        for j in range(i, size):
-            back[i, j] *= scale
-    # G⁻¹ = R⁻¹ R⁻ᵀ. Transposing first makes the inner loop contiguous.
-    turned = np.ascontiguousarray(back.T)
+                    upper[i, j] -= scale * upper[k, j]
+    # W = R⁻ᵀ, lower triangular, by forward substitution.
+    lower = np.zeros((size, size))
+    for k in range(size):
+        lower[k, k] = 1.0
+        for i in range(k):
+            scale = upper[i, k]
+            if scale != 0.0:
+                for j in range(i + 1):
+                    lower[k, j] -= scale * lower[i, j]
+        for j in range(k + 1):
+            lower[k, j] /= upper[k, k]
+    # G⁻¹ = WᵀW.
     inverse[:, :] = 0.0
     for k in range(size):
         for i in range(k + 1):
-            scale = turned[k, i]
+            scale = lower[k, i]
             if scale != 0.0:
                 for j in range(i + 1):
-                    inverse[i, j] += scale * turned[k, j]
+                    inverse[i, j] += scale * lower[k, j]
     for i in range(size):
         for j in range(i):
             inverse[j, i] = inverse[i, j]
@@ -271,25 +286,43 @@ def _factor(statistics, null, ridge):  # type: ignore[no-untyped-def]
     for i in range(size):
         total = moment[i]
         for k in range(i):
-            total -= lower[k, i] * half[k]
-        half[i] = total / lower[i, i]
+            total -= upper[k, i] * half[k]
+        half[i] = total / upper[i, i]
     for i in range(size - 1, -1, -1):
         total = half[i]
         for k in range(i + 1, size):
-            total -= lower[i, k] * theta[k]
-        theta[i] = total / lower[i, i]
+            total -= upper[i, k] * theta[k]
+        theta[i] = total / upper[i, i]
 
 
-@_jit
-def _rank_one(statistics, columns, weights, n, reward, product):  # type: ignore[no-untyped-def]
-    """Sherman–Morrison: inverse and θ̂ after one more round. False if it would lose too many digits."""
-    inverse, theta = statistics.inverse, statistics.theta
-    size = inverse.shape[0]
-    product[:] = 0.0
-    for i in range(n):
-        line, weight = inverse[columns[i]], weights[i]
+@_inline
+def _combine(matrix, columns, weights, start, stop, out):  # type: ignore[no-untyped-def]
+    """out += Σ weights[i] · matrix[columns[i]] over i in start … stop-1, four rows at a time."""
+    size, i = out.shape[0], start
+    while i + 4 <= stop:
+        a, b, c, d = columns[i], columns[i + 1], columns[i + 2], columns[i + 3]
+        wa, wb, wc, wd = weights[i], weights[i + 1], weights[i + 2], weights[i + 3]
         for j in range(size):
-            product[j] += weight * line[j]
+            out[j] += (wa * matrix[a, j] + wb * matrix[b, j]) + (wc * matrix[c, j] + wd * matrix[d, j])
+        i += 4
+    if i + 2 <= stop:
+        a, b, wa, wb = columns[i], columns[i + 1], weights[i], weights[i + 1]
+        for j in range(size):
+            out[j] += wa * matrix[a, j] + wb * matrix[b, j]
+        i += 2
+    if i < stop:
+        a, wa = columns[i], weights[i]
+        for j in range(size):
+            out[j] += wa * matrix[a, j]
+
+
+@_inline
+def _rank_one(inverse, theta, columns, weights, n, reward, product):  # type: ignore[no-untyped-def]
+    """Sherman–Morrison: inverse and θ̂ after one more round. False if it would lose too many digits."""
+    size = inverse.shape[0]
+    for j in range(size):
+        product[j] = 0.0
+    _combine(inverse, columns, weights, 0, n, product)
     quadratic, estimate = 0.0, 0.0
     for i in range(n):
         quadratic += weights[i] * product[columns[i]]
@@ -298,12 +331,12 @@ def _rank_one(statistics, columns, weights, n, reward, product):  # type: ignore
         return False
     shrink = 1.0 / (1.0 + quadratic)
     step = (reward - estimate) * shrink
+    for j in range(size):
+        theta[j] += step * product[j]
     for i in range(size):
-        theta[i] += step * product[i]
         scale = product[i] * shrink
-        line = inverse[i]
         for j in range(size):
-            line[j] -= scale * product[j]
+            inverse[i, j] -= scale * product[j]
     return True
 
 
@@ -313,54 +346,62 @@ def update_statistics(plan, statistics, ridge, levels, values, actions, beliefs,
 
     Few rows (always so at ℓ = 1) go in by rank-one updates with periodic re-factorisation, many by one Cholesky.
     """
-    size = statistics.gram.shape[0]
-    limit = plan.terms.shape[0] * plan.sizes[0]
-    columns, weights, product = np.empty(limit, np.int64), np.empty(limit), np.empty(size)
+    _update(plan, statistics, ridge, levels, values, actions, beliefs, rewards, rows, 0, rows.shape[0], _scratch(plan))
+
+
+@_jit
+def _update(  # type: ignore[no-untyped-def]
+    plan, statistics, ridge, levels, values, actions, beliefs, rewards, rows, start, stop, scratch
+):  # fmt: skip
+    """update_statistics for rows[start:stop], or for rows start … stop-1 themselves where `rows` is empty."""
+    gram, moment, inverse, theta = statistics.gram, statistics.moment, statistics.inverse, statistics.theta
+    columns, weights, product, _ = scratch
     since = statistics.counters[_SINCE_FACTORED]
-    one_by_one = since >= 0 and 2 * rows.shape[0] <= size
-    for row in rows:
-        n = row_columns(plan, levels[row], values[row], beliefs[row], actions[row], columns, weights)
-        _add_square(statistics.gram, columns, weights, n)
+    one_by_one = since >= 0 and stop - start <= gram.shape[0]
+    for place in range(start, stop):
+        row = rows[place] if rows.shape[0] else place
+        reward = rewards[row]
+        n = _row_columns(plan, levels, values, beliefs, row, actions[row], columns, weights)
+        _add_square(gram, columns, weights, n)
         for i in range(n):
-            statistics.moment[columns[i]] += weights[i] * rewards[row]
-        statistics.counters[_FOLDED] += 1
+            moment[columns[i]] += weights[i] * reward
         if one_by_one:
             since += 1
-            one_by_one = since < _FACTOR_EVERY and _rank_one(statistics, columns, weights, n, rewards[row], product)
+            one_by_one = since < _FACTOR_EVERY and _rank_one(inverse, theta, columns, weights, n, reward, product)
+    statistics.counters[_FOLDED] += stop - start
     if not one_by_one:
         _factor(statistics, plan.null, ridge)
         since = 0
     statistics.counters[_SINCE_FACTORED] = since
 
 
-@_jit
-def _score(plan, statistics, elliptical, levels, values, belief, eligible, estimates, norms, scratch):  # type: ignore[no-untyped-def]
-    """Estimate θ̂ᵀz and norm (‖z‖_{G⁻¹} if elliptical, else ‖G⁻¹z‖₂) of every eligible action."""
-    inverse, theta = statistics.inverse, statistics.theta
+@_inline
+def _score(  # type: ignore[no-untyped-def]
+    plan, inverse, theta, elliptical, levels, values, beliefs, row, eligible, allowed, estimates, norms, scratch
+):  # fmt: skip
+    """Estimate θ̂ᵀz and norm (‖z‖_{G⁻¹} if elliptical, else ‖G⁻¹z‖₂) of every action that eligible[allowed] has."""
     columns, weights, common, product = scratch
     size = inverse.shape[0]
-    n = _active_columns(plan, levels, values, belief, -1, columns, weights)
+    n = _active_columns(plan, levels, values, beliefs, row, -1, columns, weights, 0)
     common_estimate, common_quadratic = 0.0, 0.0
     for i in range(n):
         common_estimate += weights[i] * theta[columns[i]]
     if elliptical:
         for i in range(n):
-            line, inner = inverse[columns[i]], 0.0
+            line, inner = columns[i], 0.0
             for j in range(n):
-                inner += weights[j] * line[columns[j]]
+                inner += weights[j] * inverse[line, columns[j]]
             common_quadratic += weights[i] * inner
     else:
-        common[:] = 0.0
-        for i in range(n):
-            line, weight = inverse[columns[i]], weights[i]
-            for j in range(size):
-                common[j] += weight * line[j]
-    for action in range(eligible.shape[0]):
-        if not eligible[action]:
+        for j in range(size):
+            common[j] = 0.0
+        _combine(inverse, columns, weights, 0, n, common)
+    for action in range(eligible.shape[1]):
+        if not eligible[allowed, action]:
             estimates[action] = np.nan
             norms[action] = np.nan
             continue
-        m = n + _active_columns(plan, levels, values, belief, action, columns[n:], weights[n:])
+        m = _active_columns(plan, levels, values, beliefs, row, action, columns, weights, n)
         estimate = common_estimate
         for i in range(n, m):
             estimate += weights[i] * theta[columns[i]]
@@ -368,32 +409,43 @@ def _score(plan, statistics, elliptical, levels, values, belief, eligible, estim
         if elliptical:
             quadratic = common_quadratic
             for i in range(n, m):
-                line, cross, own = inverse[columns[i]], 0.0, 0.0
+                line, cross, own = columns[i], 0.0, 0.0
                 for j in range(n):
-                    cross += weights[j] * line[columns[j]]
+                    cross += weights[j] * inverse[line, columns[j]]
                 for j in range(n, m):
-                    own += weights[j] * line[columns[j]]
+                    own += weights[j] * inverse[line, columns[j]]
                 quadratic += weights[i] * (2.0 * cross + own)
             norms[action] = np.sqrt(max(quadratic, 0.0))
         else:
-            product[:] = common
-            for i in range(n, m):
-                line, weight = inverse[columns[i]], weights[i]
-                for j in range(size):
-                    product[j] += weight * line[j]
-            squares = 0.0
             for j in range(size):
-                squares += product[j] * product[j]
-            norms[action] = np.sqrt(squares)
+                product[j] = common[j]
+            _combine(inverse, columns, weights, n, m, product)
+            norms[action] = np.sqrt(_sum_of_squares(product))
+
+
+@_inline
+def _sum_of_squares(vector):  # type: ignore[no-untyped-def]
+    """In four interleaved sums, a fixed order that the processor can run side by side."""
+    a, b, c, d = 0.0, 0.0, 0.0, 0.0
+    whole = vector.shape[0] // 4 * 4
+    for j in range(0, whole, 4):
+        a += vector[j] * vector[j]
+        b += vector[j + 1] * vector[j + 1]
+        c += vector[j + 2] * vector[j + 2]
+        d += vector[j + 3] * vector[j + 3]
+    for j in range(whole, vector.shape[0]):
+        a += vector[j] * vector[j]
+    return (a + b) + (c + d)
 
 
 @_jit
-def _choose(chance, t, warm, scores, eligible, subject, has_subject, law):  # type: ignore[no-untyped-def]
+def _choose(chance, t, warm, scores, eligible, allowed, subject, has_subject, law):  # type: ignore[no-untyped-def]
     """Draw the action and give its marginal propensity (R12) and mode."""
+    arms = eligible.shape[1]
     count, baseline = 0, -1
     best, ties = -np.inf, 0
-    for a in range(eligible.shape[0]):
-        if eligible[a]:
+    for a in range(arms):
+        if eligible[allowed, a]:
             count += 1
             if baseline < 0:
                 baseline = a
@@ -401,39 +453,30 @@ def _choose(chance, t, warm, scores, eligible, subject, has_subject, law):  # ty
                 best, ties = scores[a], 1
             elif scores[a] == best:
                 ties += 1
-    for a in range(eligible.shape[0]):
+    for a in range(arms):
         law[a] = 0.0
-        if eligible[a]:
+        if eligible[allowed, a]:
             greedy = 1.0 / ties if scores[a] == best else 0.0
-            law[a] = chance.floor + (1.0 - count * chance.floor) * greedy
-    mode = OPTIMISTIC
-    if warm:
-        mode = WARM_START
-        for a in range(eligible.shape[0]):
-            law[a] = 1.0 / count if eligible[a] else 0.0
-        draw = uniform(chance.seed, WARM_START_DRAW, t)
-    else:
-        draw = uniform(chance.seed, ACTION_DRAW, t)
-        if chance.control_share > 0.0:
-            if has_subject:
-                assigned = uniform(chance.seed, CONTROL_SUBJECT, subject)
-            else:
-                assigned = uniform(chance.seed, CONTROL_ROUND, t)
-            if assigned < chance.control_share:
-                mode = CONTROL
-                draw = uniform(chance.seed, CONTROL_DRAW, t)
+            law[a] = 1.0 / count if warm else chance.floor + (1.0 - count * chance.floor) * greedy
+    mode, purpose = (WARM_START, WARM_START_DRAW) if warm else (OPTIMISTIC, ACTION_DRAW)
+    if not warm and chance.control_share > 0.0:
+        if has_subject:
+            assigned = uniform(chance.seed, CONTROL_SUBJECT, subject)
+        else:
+            assigned = uniform(chance.seed, CONTROL_ROUND, t)
+        if assigned < chance.control_share:
+            mode, purpose = CONTROL, CONTROL_DRAW
+    draw = uniform(chance.seed, purpose, t)
     chosen, total = -1, 0.0
-    for a in range(eligible.shape[0]):
-        if not eligible[a]:
+    for a in range(arms):
+        if not eligible[allowed, a]:
             continue
-        mine = law[a]
-        if mode == CONTROL:
-            mine = _control(chance, a, baseline, count)
+        mine = _control(chance, a, baseline, count) if mode == CONTROL else law[a]
         if mine > 0.0:
-            total += mine
             # The last action with positive probability takes what rounding leaves over.
-            if chosen < 0 or draw >= total - mine:
+            if chosen < 0 or draw >= total:
                 chosen = a
+            total += mine
     propensity = law[chosen]
     if not warm and chance.control_share > 0.0:
         share = chance.control_share
@@ -447,12 +490,6 @@ def _control(chance, action, baseline, count):  # type: ignore[no-untyped-def]
     if chance.control_baseline:
         return 1.0 if action == baseline else 0.0
     return 1.0 / count
-
-
-@_jit
-def _scratch(plan):  # type: ignore[no-untyped-def]
-    limit, size = plan.terms.shape[0] * plan.sizes[0], plan.null.shape[0]
-    return np.empty(limit, np.int64), np.empty(limit), np.empty(size), np.empty(size)
 
 
 @_jit
@@ -492,26 +529,25 @@ def decide_rounds(  # type: ignore[no-untyped-def]
     plan = Plan(terms, positions, sizes, null)
     chance = Chance(seed, control_share, control_baseline, floor)
     exploration = Exploration(form, scale, stage_length, additive, factor)
-    statistics = Statistics(gram, moment, inverse, theta, counters)
-    chain = Chain(transition, emission, belief, step)
-    if chain.step == STILL:
+    if step == STILL:
         for i in range(symbols.shape[0]):
-            beliefs[i] = chain.belief
+            beliefs[i] = belief
     else:
-        filter_path(chain.transition, chain.emission, chain.belief, chain.step == FIRST, symbols, beliefs)
+        filter_path(transition, emission, belief, step == FIRST, symbols, beliefs)
     scratch = _scratch(plan)
     arms = eligible.shape[1]
-    scores, law = np.empty(arms), np.empty(arms)
+    estimates, bonuses, scores, law = np.empty(arms), np.empty(arms), np.empty(arms), np.empty(arms)
+    elliptical = _is_elliptical(form)
     for i in range(symbols.shape[0]):
         t = first_round + i
-        estimates, bonuses = numbers[i, 1 : 1 + arms], numbers[i, 1 + arms :]
-        _score(plan, statistics, _is_elliptical(exploration.form), levels[i], values[i], beliefs[i], eligible[i],
-               estimates, bonuses, scratch)  # fmt: skip
+        _score(plan, inverse, theta, elliptical, levels, values, beliefs, i, eligible, i, estimates, bonuses, scratch)
         for a in range(arms):
             bonuses[a] = _bonus(exploration, t, i, bonuses[a])
             scores[a] = estimates[a] + bonuses[a]
+            numbers[i, 1 + a] = estimates[a]
+            numbers[i, 1 + arms + a] = bonuses[a]
         codes[i, 0], numbers[i, 0], codes[i, 1] = _choose(
-            chance, t, t <= warm_until, scores, eligible[i], subjects[i, 0], subjects[i, 1] == 1, law
+            chance, t, t <= warm_until, scores, eligible, i, subjects[i, 0], subjects[i, 1] == 1, law
         )
 
 
@@ -525,80 +561,81 @@ def play_rounds(  # type: ignore[no-untyped-def]
     The same scores, draws and stage updates as one-by-one decisions, without leaving compiled code. `folded` rows
     are in the statistics already; folded = -1 asks to rebuild them from all rows at the next stage update (R4).
     """
-    scratch = _scratch(plan)
+    scratch, every_row = _scratch(plan), np.empty(0, np.int64)
     arms, stage_length = reward_table.shape[1], exploration.stage_length
+    elliptical = _is_elliptical(exploration.form)
     estimates, scores, law = np.empty(arms), np.empty(arms), np.empty(arms)
-    eligible = np.ones(arms, np.bool_)
+    eligible = np.ones((1, arms), np.bool_)
     for row in range(start, stop):
         t = row + 1
         if row > 0 and row % stage_length == 0:
             if folded < 0:
-                statistics.gram[:, :] = 0.0
-                for i in range(statistics.gram.shape[0]):
-                    statistics.gram[i, i] = ridge
-                statistics.moment[:] = 0.0
-                statistics.counters[_FOLDED] = 0
-                statistics.counters[_SINCE_FACTORED] = -1
+                _reset(statistics, ridge)
                 folded = 0
-            update_statistics(plan, statistics, ridge, levels, values, actions, beliefs, rewards,
-                              np.arange(folded, row))  # fmt: skip
+            _update(plan, statistics, ridge, levels, values, actions, beliefs, rewards, every_row, folded, row, scratch)
             folded = row
-        _score(plan, statistics, _is_elliptical(exploration.form), levels[row], values[row], beliefs[row], eligible,
+        _score(plan, statistics.inverse, statistics.theta, elliptical, levels, values, beliefs, row, eligible, 0,
                estimates, scores, scratch)  # fmt: skip
         for a in range(arms):
             scores[a] = estimates[a] + _bonus(exploration, t, row - start, scores[a])
         warm = t <= max(warm_rounds, stage_length + 1) or 2 * statistics.counters[_FOLDED] < warm_rounds
-        action, _, _ = _choose(chance, t, warm, scores, eligible, np.uint64(0), False, law)
+        action, _, _ = _choose(chance, t, warm, scores, eligible, 0, np.uint64(0), False, law)
         actions[row] = action
         rewards[row] = reward_table[row - start, action]
     return folded
+
+
+@_jit
+def _reset(statistics, ridge):  # type: ignore[no-untyped-def]
+    """As before any reward; θ̂ and G⁻¹ follow at the factorisation that this asks for."""
+    statistics.gram[:, :] = 0.0
+    for i in range(statistics.gram.shape[0]):
+        statistics.gram[i, i] = ridge
+    statistics.moment[:] = 0.0
+    statistics.counters[_FOLDED] = 0
+    statistics.counters[_SINCE_FACTORED] = -1
 
 
 # --- hidden Markov model -------------------------------------------------------------------------------------
 
 
 @_jit
-def _bayes(transition, emission, belief, symbol, step, out):  # type: ignore[no-untyped-def]
-    """One filter step (eqs. Bayes-est-1, Bayes-est-2) into `out`; returns P(symbol | past).
-
-    A missing symbol (-1), or one the estimate thinks impossible, only predicts: the belief stays a law.
-    """
-    regimes = belief.shape[0]
-    if step:
-        for h in range(regimes):
-            total = 0.0
-            for g in range(regimes):
-                total += belief[g] * transition[g, h]
-            out[h] = total
-    else:
-        out[:] = belief
-    likelihood = 0.0
-    if symbol >= 0:
-        for h in range(regimes):
-            likelihood += out[h] * emission[h, symbol]
-    if likelihood > 0.0:
-        for h in range(regimes):
-            out[h] = out[h] * emission[h, symbol] / likelihood
-    else:
-        total = 0.0
-        for h in range(regimes):
-            total += out[h]
-        for h in range(regimes):
-            out[h] /= total
-    return likelihood if symbol >= 0 else 1.0
-
-
-@_jit
 def filter_path(transition, emission, start, first, symbols, beliefs):  # type: ignore[no-untyped-def]
-    """Filter symbols one after the other into beliefs (T×H); returns the log-likelihood.
+    """Filter symbols one after the other into beliefs (T×H) by Bayes' rule; returns the log-likelihood.
 
-    `first`: the start is the law of the first regime, so its step has no transition (eq. Bayes-est-1).
+    eq. Bayes-est-1 if `first`: the start is the law of the first regime, so its step has no transition; else and after
+    that eq. Bayes-est-2. A missing symbol (-1), or one the estimate thinks impossible, only predicts.
     """
-    previous = start
+    regimes = start.shape[0]
+    belief, predicted = start.copy(), np.empty(regimes)
     total, product = 0.0, 1.0
     for t in range(symbols.shape[0]):
-        likelihood = _bayes(transition, emission, previous, symbols[t], t > 0 or not first, beliefs[t])
-        previous = beliefs[t]
+        symbol = symbols[t]
+        for h in range(regimes):
+            predicted[h] = belief[h]
+        if t > 0 or not first:
+            for h in range(regimes):
+                mass = 0.0
+                for g in range(regimes):
+                    mass += belief[g] * transition[g, h]
+                predicted[h] = mass
+        likelihood = 0.0
+        if symbol >= 0:
+            for h in range(regimes):
+                likelihood += predicted[h] * emission[h, symbol]
+        if likelihood > 0.0:
+            for h in range(regimes):
+                belief[h] = predicted[h] * emission[h, symbol] / likelihood
+        else:
+            mass = 0.0
+            for h in range(regimes):
+                mass += predicted[h]
+            for h in range(regimes):
+                belief[h] = predicted[h] / mass
+        for h in range(regimes):
+            beliefs[t, h] = belief[h]
+        if symbol < 0:
+            continue
         if likelihood < 1e-100:
             total += np.log(likelihood) if likelihood > 0.0 else -np.inf
             continue
@@ -617,31 +654,38 @@ def forward_backward(transition, emission, initial, symbols, beliefs, pairs, emi
     """
     total = filter_path(transition, emission, initial, True, symbols, beliefs)
     regimes, last = initial.shape[0], symbols.shape[0] - 1
-    ahead, scale = np.empty(regimes), np.empty(regimes)
+    ratio, smoothed = np.empty(regimes), np.empty(regimes)
     pairs[:, :] = 0.0
     emitted[:, :] = 0.0
-    if last >= 0 and symbols[last] >= 0:
-        for h in range(regimes):
-            emitted[h, symbols[last]] += beliefs[last, h]
+    if last < 0:
+        return total
+    for h in range(regimes):
+        smoothed[h] = beliefs[last, h]
+        if symbols[last] >= 0:
+            emitted[h, symbols[last]] += smoothed[h]
     # Rauch–Tung–Striebel form: the smoothed law of t from the filtered law of t and the smoothed law of t+1.
     for t in range(last - 1, -1, -1):
+        symbol, scale = symbols[t], 1.0
         for h in range(regimes):
             predicted = 0.0
             for g in range(regimes):
                 predicted += beliefs[t, g] * transition[g, h]
-            # A regime predicted with less than 1e-290 would overflow the ratio: scale it up, and back below.
-            scale[h] = 1.0 if predicted > 1e-290 else 2.0**200
-            ahead[h] = beliefs[t + 1, h] / (predicted * scale[h]) if predicted > 0.0 else 0.0
-        symbol = symbols[t]
+            # A regime predicted with less than 1e-290 would overflow the ratio: scale all down, and back below.
+            if 0.0 < predicted < 1e-290:
+                scale = 2.0**-200
+            ratio[h] = predicted
+        for h in range(regimes):
+            ratio[h] = smoothed[h] * scale / ratio[h] if ratio[h] > 0.0 else 0.0
         for g in range(regimes):
-            filtered, smoothed = beliefs[t, g], 0.0
+            filtered, mass = beliefs[t, g] / scale, 0.0
             for h in range(regimes):
-                joint = filtered * transition[g, h] * scale[h] * ahead[h]
+                joint = filtered * (transition[g, h] * ratio[h])
                 pairs[g, h] += joint
-                smoothed += joint
-            beliefs[t, g] = smoothed
+                mass += joint
+            smoothed[g] = mass
+            beliefs[t, g] = mass
             if symbol >= 0:
-                emitted[g, symbol] += smoothed
+                emitted[g, symbol] += mass
     return total
 
 

@@ -122,9 +122,9 @@ def _results(tasks: list[tuple[Any, ...]], jobs: int, dask: str | None) -> Itera
         return
     from distributed import Client, as_completed
 
-    with Client(dask) as client:
+    with Client(dask) as client:  # type: ignore[no-untyped-call]
         futures = [client.submit(sweep_seed, *task, pure=False) for task in tasks]
-        for future in as_completed(futures):
+        for future in as_completed(futures):  # type: ignore[no-untyped-call]
             yield future.result()
 
 

@@ -1,0 +1,189 @@
+"""The report: tables and figures from results whose every number is known."""
+
+import csv
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib import image
+
+from simulator import cli
+from simulator.replay import checkpoints
+from simulator.report import compare, plot_curves, published, write_report
+from simulator.sweep import Cell, load_results, sweep
+
+ROUNDS = 400
+# Over four seeds: the mean stays, the squares add up to 20, so 2 s.e. = 2 √(20/3) / √4 = √(20/3) = 2.58.
+SPREAD = (-3.0, -1.0, 1.0, 3.0)
+TWO_SE = math.sqrt(20 / 3)
+SHIFTED = Cell("paper-complex", 37, 1.0, 0.05)  # published 2634 (7); ours 2654
+EDGE = Cell("plain-linucb", 1, 1e-9, 0.05)  # made the best of its table, at the grid's edge
+FIGURES = (
+    "figure-simulation-final",
+    "figure-overall-performance",
+    "figure-plain-linucb-by-c",
+    "figure-complex-by-c",
+    "figure-simplified-by-c",
+)
+FILES = {"tables.md", "tables.csv", "tables.tex"} | {f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg")}
+
+
+def ours(cell: Cell) -> float:
+    """The mean that the written results have: the published one, but for a few cells."""
+    if cell == EDGE:
+        return 700.0
+    theirs = published()[cell]
+    return theirs.mean + 20.0 * (cell == SHIFTED) - 0.5 * theirs.best  # a tie must not hide the published best
+
+
+def write_results(folder: Path, cells: Iterable[Cell], spread: tuple[float, ...] = SPREAD) -> Path:
+    """Straight lines up to the final value, in a sweep's own format."""
+    means = {cell: ours(cell) for cell in cells}
+    ramp = checkpoints(ROUNDS) / ROUNDS
+    folder.mkdir()
+    for seed, extra in enumerate(spread):
+        curves = {cell.key: np.stack([(mean + extra) * ramp] * 2).astype(np.float32) for cell, mean in means.items()}
+        np.savez_compressed(folder / f"seed-{seed}.npz", **curves)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_results(tmp_path_factory.mktemp("report") / "sweep", published())
+
+
+@pytest.fixture(scope="module")
+def report(results: Path) -> tuple[Path, str]:
+    """Everything, written once: the folder and the summary."""
+    out = results.parent / "made" / "here"
+    return out, write_report(results, out, ROUNDS)
+
+
+def test_every_file_is_there(report: tuple[Path, str]) -> None:
+    assert {path.name for path in report[0].iterdir()} == FILES
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_figures_show_something(report: tuple[Path, str], name: str) -> None:
+    pixels = image.imread(report[0] / f"{name}.png")
+    assert pixels.shape[0] >= 500
+    assert pixels.shape[1] >= 800
+    colours = np.unique((pixels[..., :3] * 255).astype(np.uint8).reshape(-1, 3), axis=0)
+    assert len(colours) > 50
+    drawing = (report[0] / f"{name}.svg").read_text(encoding="utf-8")
+    assert drawing.startswith("<?xml")
+    assert "round t" in drawing
+    assert "pseudo-regret (mean ± 2 s.e.)" in drawing
+
+
+def test_figures_have_the_papers_curves(report: tuple[Path, str]) -> None:
+    drawings = {name: (report[0] / f"{name}.svg").read_text(encoding="utf-8") for name in FIGURES}
+    final = drawings["figure-simulation-final"]
+    for label in ("Plain LinUCB", "LinUCB-Belief-Complex, ℓ = 1", "LinUCB-Belief-Complex, ℓ = 37"):
+        assert f"<!-- {label} -->" in final
+    overall = drawings["figure-overall-performance"]
+    for form in ("Complex", "Simplified"):
+        for length in (1, 15, 37, 224):
+            assert f"<!-- LinUCB-Belief-{form}, ℓ = {length} -->" in overall
+    # Best λ per (ℓ, C): at ℓ = 37 and C = 5e-4 the paper's best cell has λ = 1; the edge cell leads at C = 0.05.
+    assert all(f"<!-- ℓ = {length} -->" in drawings["figure-complex-by-c"] for length in (1, 15, 37, 224))
+    assert "<!-- C = 0.0005 (λ = 1) -->" in drawings["figure-complex-by-c"]
+    assert "<!-- C = 0.05 (λ = 1e-09) -->" in drawings["figure-plain-linucb-by-c"]
+    assert all(f"<!-- C = {scale} " in drawings["figure-simplified-by-c"] for scale in ("5e-06", "0.005", "0.5"))
+
+
+def test_deviations_by_hand(results: Path) -> None:
+    rows = {row.cell: row for row in compare(load_results(results))}
+    assert len(rows) == 378
+    row = rows[SHIFTED]
+    assert (row.mean, row.seeds, row.published.mean, row.published.two_se) == (2654, 4, 2634, 7)
+    assert row.two_se == pytest.approx(TWO_SE, rel=1e-6)
+    assert row.deviation == pytest.approx(20 / math.sqrt((20 / 3 + 49) / 4), rel=1e-6)  # 5.36
+    assert rows[Cell("paper-complex", 37, 1.0, 0.5)].deviation == 0
+    bold = rows[Cell("paper-complex", 37, 1.0, 5e-4)]
+    assert bold.deviation == pytest.approx(-0.5 / math.sqrt((20 / 3 + 81) / 4), rel=1e-6)
+
+
+def test_the_summary_counts_and_flags(report: tuple[Path, str]) -> None:
+    summary = report[1]
+    # Out of 3 standard errors: the shifted cell and the edge cell, and nothing else.
+    assert "376 of 378 cells (99.5%)" in summary
+    assert "4 seeds a cell" in summary
+    lines = {tuple(field.strip() for field in line.split("|")[1:3]): line for line in summary.splitlines()[4:]}
+    assert len(lines) == 9
+    plain = lines.pop(("Plain LinUCB", "1"))
+    assert "| 1e-09, 0.05 | 700 (3) | 754 (16) at 0.1, 0.05 | no: at its edge |" in plain
+    assert all("| yes |" in line for line in lines.values())
+    complex_37 = lines["LinUCB-Belief-Complex", "37"]
+    assert "| 1, 0.0005 | 246 (3) | 246 (9) at 1, 0.0005 | yes |" in complex_37
+
+
+def test_the_tables(report: tuple[Path, str]) -> None:
+    out, summary = report
+    markdown = (out / "tables.md").read_text(encoding="utf-8")
+    assert markdown.startswith(summary)
+    assert markdown.count("###") == 3
+    assert "2654 (3) · 2634 (7) · [+5.4]" in markdown
+    assert "**246 (3) · 246 (9) · [-0.1]**" in markdown
+    assert sum(line.startswith("| ") and "·" in line for line in markdown.splitlines()) == 7 * 9
+    latex = (out / "tables.tex").read_text(encoding="utf-8")
+    assert latex.count(r"\begin{tabular}") == latex.count(r"\end{tabular}") == 3
+    assert "2654 (3)" in latex
+    assert sum(line.endswith(r"\\") and " (3)" in line for line in latex.splitlines()) == 7 * 9
+    with (out / "tables.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 378
+    fields = ("policy", "stage_length", "ridge", "scale")
+    assert [Cell(r["policy"], int(r["stage_length"]), float(r["ridge"]), float(r["scale"])) for r in rows] == list(
+        published()
+    )
+    row = next(row for row in rows if [row[field] for field in fields] == ["paper-complex", "37", "1.0", "0.05"])
+    assert {field: row[field] for field in row if field not in fields} == {
+        "mean": "2654.0",
+        "two_se": "2.6",
+        "seeds": "4",
+        "published_mean": "2634.0",
+        "published_two_se": "7.0",
+        "deviation_in_se": "5.36",
+    }
+
+
+def test_part_of_the_grid_is_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A real, tiny sweep of three cells: the report shows what there is."""
+    cells = [Cell("paper-complex", 37, ridge, 5e-4) for ridge in (0.1, 1.0, 10.0)]
+    sweep("credit-card", [1, 2], ROUNDS, cells, tmp_path / "sweep", jobs=1)
+    arguments = ["report", "--sweep", str(tmp_path / "sweep"), "--out", str(tmp_path / "out")]
+    assert cli.main([*arguments, "--rounds", str(ROUNDS)]) == 0
+    out, err = capsys.readouterr()
+    assert "0 of 3 cells" in out  # 400 rounds cannot match 50,000
+    assert str(tmp_path / "out") in out
+    assert "Traceback" not in err
+    assert {path.name for path in (tmp_path / "out").iterdir()} == FILES
+    row = compare(load_results(tmp_path / "sweep"))[1]
+    assert f"{row.mean:.0f} ({row.two_se:.0f}) · 246 (9)" in (tmp_path / "out" / "tables.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_an_empty_folder_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str], made: bool) -> None:
+    folder = tmp_path / "nothing"
+    if made:
+        folder.mkdir()
+    assert cli.main(["report", "--sweep", str(folder), "--out", str(tmp_path / "out")]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert f"no finished cells in {folder}" in err
+    assert "undercurrent-sim sweep" in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_plots_are_reproducible_and_keep_their_name(tmp_path: Path) -> None:
+    sample = np.outer([1.0, 2.0, 4.0], checkpoints(50))
+    for name in ("one", "two"):
+        plot_curves([("A title", [("label", sample)])], 50, tmp_path / name)
+    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
+    assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
+    assert "<!-- A title -->" in (tmp_path / "one.svg").read_text(encoding="utf-8")
+    plot_curves([("", [("label", sample[:1])])], 50, tmp_path / "scale-0.5")  # one seed, and a dot in the name
+    assert (tmp_path / "scale-0.5.png").exists()

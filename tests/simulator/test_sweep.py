@@ -1,0 +1,229 @@
+"""Sweeps: the shared belief path is exact, finished cells are kept, joblib and a real Dask cluster agree."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+
+from simulator import cli
+from simulator.environment import load_environment
+from simulator.replay import checkpoints, replay_seed
+from simulator.report import published
+from simulator.sweep import Cell, load_results, paper_grid, sweep, sweep_seed
+
+ROOT = Path(__file__).resolve().parents[2]
+ROUNDS = 1400  # estimation starts at round 1000
+CELLS = [
+    Cell("paper-complex", 37, 1.0, 5e-4),
+    Cell("paper-complex", 1, 0.001, 0.05),
+    Cell("paper-simplified", 224, 10.0, 0.05),
+    Cell("plain-linucb", 1, 0.1, 0.05),
+    Cell("known-hmm", 15, 1.0, 5e-3),
+]
+
+
+def same_files(one: Path, other: Path) -> None:
+    names = sorted(path.name for path in one.iterdir())
+    assert names == sorted(path.name for path in other.iterdir())
+    results, others = load_results(one), load_results(other)
+    assert list(results) == list(others)
+    for key, curves in results.items():
+        np.testing.assert_array_equal(curves, others[key])
+
+
+def test_the_grid_is_the_papers() -> None:
+    grid = paper_grid()
+    assert len(grid) == len(set(grid)) == 42 + 2 * 4 * 42
+    assert len({cell.key for cell in grid}) == len(grid)
+    assert set(grid) == set(published())
+
+
+def test_a_grid_can_be_cut() -> None:
+    cells = paper_grid(["paper-complex", "plain-linucb"], [15], [0.1, 1.0], [0.05])
+    assert cells == [
+        Cell("paper-complex", 15, 0.1, 0.05),
+        Cell("paper-complex", 15, 1.0, 0.05),
+        Cell("plain-linucb", 1, 0.1, 0.05),
+        Cell("plain-linucb", 1, 1.0, 0.05),
+    ]
+
+
+def test_one_belief_path_serves_all_cells_exactly(tmp_path: Path) -> None:
+    """R3: beliefs come from contexts alone, so every cell's curves are those of a replay of its own."""
+    environment = load_environment("credit-card")
+    assert sweep_seed("credit-card", 1951, ROUNDS, CELLS, tmp_path) == len(CELLS)
+    results = load_results(tmp_path)
+    assert set(results) == {cell.key for cell in CELLS}
+    for cell in CELLS:
+        run = replay_seed(environment, cell.policy, 1951, ROUNDS, cell.overrides)
+        expected = np.stack([run.pseudo_regret, run.actual_regret]).astype(np.float32)
+        np.testing.assert_array_equal(results[cell.key][0], expected)
+    finals = [curves[0, 0, -1] for curves in results.values()]
+    assert len(set(finals)) == len(CELLS)
+
+
+def test_the_order_of_cells_does_not_matter(tmp_path: Path) -> None:
+    for name, cells in (("forth", CELLS), ("back", CELLS[::-1])):
+        (tmp_path / name).mkdir()
+        sweep_seed("credit-card", 7, 1100, cells, tmp_path / name)
+    same_files(tmp_path / "forth", tmp_path / "back")
+
+
+def test_results_have_a_row_a_seed(tmp_path: Path) -> None:
+    assert sweep("nelson", [3, 1, 2], 500, CELLS[2:4], tmp_path / "made" / "here", jobs=1) == 6
+    results = load_results(tmp_path / "made" / "here")
+    assert set(results) == {cell.key for cell in CELLS[2:4]}
+    for key, curves in results.items():
+        assert curves.shape == (3, 2, checkpoints(500).size)
+        assert curves.dtype == np.float64
+        assert (np.diff(curves[:, 0]) >= -1e-4).all(), key  # stored in single precision
+    environment = load_environment("nelson")
+    finals = [
+        replay_seed(environment, CELLS[3].policy, seed, 500, CELLS[3].overrides).pseudo_regret[-1] for seed in (1, 2, 3)
+    ]
+    np.testing.assert_allclose(results[CELLS[3].key][:, 0, -1], finals, rtol=1e-6)
+
+
+def test_no_results_are_an_empty_table(tmp_path: Path) -> None:
+    assert load_results(tmp_path) == {}
+
+
+# --- stopping and resuming --------------------------------------------------------------------------------------------
+
+
+def test_finished_cells_are_not_run_again(tmp_path: Path) -> None:
+    assert sweep("nelson", [1, 2], 400, CELLS[:2], tmp_path, jobs=1) == 4
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("seed-*.npz")}
+    first = load_results(tmp_path)
+    assert sweep("nelson", [1, 2], 400, CELLS[:2], tmp_path, jobs=1) == 0
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("seed-*.npz")} == before
+    assert sweep("nelson", [1, 2], 400, CELLS[:3], tmp_path, jobs=1) == 2  # the new cell alone, once a seed
+    assert sweep("nelson", [1, 2, 3], 400, CELLS[:3], tmp_path, jobs=1) == 3  # the new seed alone
+    results = load_results(tmp_path)
+    assert set(results) == {cell.key for cell in CELLS[:3]}
+    for key, curves in first.items():
+        np.testing.assert_array_equal(results[key][:2], curves)
+    sweep("nelson", [1, 2, 3], 400, CELLS[:3], tmp_path / "at once", jobs=1)
+    for key, curves in load_results(tmp_path / "at once").items():
+        np.testing.assert_array_equal(results[key], curves)
+
+
+def test_cells_that_some_seeds_lack_have_fewer_rows(tmp_path: Path) -> None:
+    sweep("nelson", [1, 2], 400, CELLS[:1], tmp_path, jobs=1)
+    sweep("nelson", [2], 400, CELLS[1:2], tmp_path, jobs=1)
+    results = load_results(tmp_path)
+    assert [results[cell.key].shape[0] for cell in CELLS[:2]] == [2, 1]
+
+
+def test_half_a_file_is_ignored_and_replaced(tmp_path: Path) -> None:
+    sweep("nelson", [1], 400, CELLS[:1], tmp_path, jobs=1)
+    (tmp_path / "seed-2.partial.npz").write_bytes(b"PK\x03\x04 stopped here")
+    assert load_results(tmp_path)[CELLS[0].key].shape[0] == 1
+    assert sweep("nelson", [1, 2], 400, CELLS[:1], tmp_path, jobs=1) == 1
+    assert load_results(tmp_path)[CELLS[0].key].shape[0] == 2
+    assert not list(tmp_path.glob("*.partial*"))
+
+
+def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "simulator.cli", "sweep", "--environment", "nelson", "--rounds", "1000"]
+    command += ["--seeds", "1-100000", "--jobs", "1", "--policies", "paper-complex", "--stage-lengths", "37"]
+    command += ["--ridges", "1", "--scales", "5e-4,0.5", "--out", str(tmp_path / "killed")]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            deadline = time.monotonic() + 120
+            while len(list((tmp_path / "killed").glob("seed-*.npz"))) < 5 and time.monotonic() < deadline:
+                assert process.poll() is None
+                time.sleep(0.002)
+        finally:
+            process.kill()
+    finished = [path for path in (tmp_path / "killed").glob("seed-*.npz") if ".partial" not in path.name]
+    assert len(finished) >= 4
+    cells = paper_grid(["paper-complex"], [37], [1.0], [5e-4, 0.5])
+    for path in finished:
+        with np.load(path) as stored:
+            assert set(stored.files) == {cell.key for cell in cells}
+    seeds = range(1, len(finished) + 4)  # one at a time, in order
+    assert sweep("nelson", seeds, 1000, cells, tmp_path / "killed", jobs=1) == 3 * len(cells)
+    sweep("nelson", seeds, 1000, cells, tmp_path / "whole", jobs=1)
+    same_files(tmp_path / "killed", tmp_path / "whole")
+
+
+@pytest.mark.parametrize(("environment", "rounds"), [("nelson", 800), ("three-regimes", 400)])
+def test_a_folder_holds_one_environment_and_one_horizon(tmp_path: Path, environment: str, rounds: int) -> None:
+    """Otherwise the curves of other rounds, or of another world, would pass for finished cells."""
+    sweep("nelson", [1], 400, CELLS[:1], tmp_path, jobs=1)
+    with pytest.raises(ValueError, match="nelson.*400|400.*nelson"):
+        sweep(environment, [1, 2], rounds, CELLS[:1], tmp_path, jobs=1)
+    assert load_results(tmp_path)[CELLS[0].key].shape[0] == 1
+
+
+# --- the command, in one process, in several, on a cluster ------------------------------------------------------------
+
+ARGUMENTS = ["sweep", "--rounds", "1200", "--policies", "paper-complex,plain-linucb", "--stage-lengths", "15,37"]
+ARGUMENTS += ["--ridges", "1", "--scales", "0.0005", "--seeds", "1-4"]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sweep of ARGUMENTS in this process."""
+    folder = tmp_path_factory.mktemp("alone")
+    assert cli.main([*ARGUMENTS, "--jobs", "1", "--out", str(folder)]) == 0
+    assert set(load_results(folder)) == {
+        "paper-complex|15|1|0.0005",
+        "paper-complex|37|1|0.0005",
+        "plain-linucb|1|1|0.0005",
+    }
+    return folder
+
+
+def test_joblib_processes_give_the_same(alone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*ARGUMENTS, "--jobs", "2", "--out", str(tmp_path)]) == 0
+    same_files(alone, tmp_path)
+    out, err = capsys.readouterr()
+    assert "12 runs of 1,200 rounds" in out
+    assert "12/12" in err  # the progress bar
+
+
+def test_a_dask_cluster_of_separate_processes_gives_the_same(alone: Path, tmp_path: Path) -> None:
+    with LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, local_directory=tmp_path / "dask"
+    ) as cluster:
+        with Client(cluster) as client:
+            workers = set(client.run(os.getpid).values())
+        assert len(workers - {os.getpid()}) == 2
+        out = tmp_path / "out"
+        assert cli.main([*ARGUMENTS, "--dask", cluster.scheduler_address, "--out", str(out)]) == 0
+        same_files(alone, out)
+        cells = paper_grid(["paper-complex", "plain-linucb"], [15, 37], [1.0], [5e-4])
+        assert sweep("credit-card", [1, 2, 3, 4], 1200, cells, out, dask=cluster.scheduler_address) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--policies", "greedy"], 1, ["'greedy'", "paper-complex"]),
+        (["--environment", "weather"], 1, ["'weather'", "credit-card"]),
+        (["--ridges", "-1", "--jobs", "2"], 1, ["ridge", "-1"]),
+        (["--ridges", "much"], 2, ["--ridges", "much"]),
+        (["--stage-lengths", "1.5"], 2, ["--stage-lengths", "1.5"]),
+        (["--seeds", "5-1"], 2, ["--seeds", "5-1"]),
+        (["--rounds", "-3"], 2, ["--rounds", "-3"]),
+    ],
+)
+def test_mistakes_are_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str], code: int, words: list[str]
+) -> None:
+    try:
+        found = cli.main([*ARGUMENTS, "--jobs", "1", "--out", str(tmp_path), *arguments])
+    except SystemExit as stop:
+        found = stop.code
+    err = capsys.readouterr().err
+    assert found == code
+    assert all(word in err for word in words), err
+    assert "Traceback" not in err
+    assert not list(tmp_path.glob("*.npz"))
