@@ -6,6 +6,8 @@ made, so what is stored and shown is complete. A mistake raises `ConfigError` wi
 
 import math
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
@@ -14,6 +16,7 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
+    Strict,
     Tag,
     ValidationError,
     ValidatorFunctionWrapHandler,
@@ -45,8 +48,10 @@ INTERCEPT, ACTIONS = "intercept", "actions"
 
 Name = Annotated[str, Field(min_length=1, max_length=100)]
 Slug = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-z0-9]+(?:[-_][a-z0-9]+)*$")]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
-Probability = Annotated[float, Field(ge=0.0, le=1.0)]
+# Strict: true and "5" are not numbers.
+Whole = Annotated[int, Strict()]
+Real = Annotated[float, Strict()]
+Probability = Annotated[Real, Field(ge=0.0, le=1.0)]
 
 
 def _problem(field: str, message: str, allowed: str | None = None) -> PydanticCustomError:
@@ -69,8 +74,8 @@ class Variable(_Part):
 
     name: Name
     levels: tuple[str, ...] | None = None
-    cuts: tuple[Finite, ...] | None = None
-    range: tuple[Finite, Finite] | None = None
+    cuts: Annotated[tuple[Real, ...], Field(min_length=1, max_length=MAX_SYMBOLS - 1)] | None = None
+    range: tuple[Real, Real] | None = None
 
     @field_validator("levels", mode="before")
     @classmethod
@@ -84,7 +89,8 @@ class Variable(_Part):
     def _one_kind(self) -> Self:
         if ":" in self.name or self.name in (INTERCEPT, ACTIONS):
             raise _problem("name", f"{self.name!r} is reserved", 'no ":", not "intercept" or "actions"')
-        if ((self.levels or self.cuts) and self.range is not None) or not (self.levels or self.cuts or self.range):
+        levelled = self.levels is not None or self.cuts is not None
+        if levelled == (self.range is not None):
             raise _problem("", "needs exactly one kind", "levels | cuts (levels as labels) | range")
         if self.levels is not None:
             if len(self.levels) < 2 or len(self.levels) > MAX_SYMBOLS or "" in self.levels:
@@ -147,13 +153,13 @@ class Bonus(_Part):
     """
 
     form: Literal["complex", "simplified", "plain", "elliptical", "theory_general", "theory_simplified"] = "elliptical"
-    scale: Annotated[float, Field(ge=0.0)] | None = None
-    risk: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None  # δ
-    horizon: Annotated[int, Field(ge=2)] | None = None  # T
-    c_theta: Annotated[float, Field(gt=0.0)] | None = None  # bound on ‖θ*_h‖₂, assumption bound-R-linear
-    gamma: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None  # forgetting rate, assumption strong-mixing-hmm
-    c_eta: Annotated[float, Field(gt=0.0)] | None = None  # bound on the noise's variance, assumption idio-noise
-    v_eta: Annotated[float, Field(gt=0.0)] | None = None  # sub-Gaussian constant, assumption SGnoise
+    scale: Annotated[Real, Field(ge=0.0)] | None = None
+    risk: Annotated[Real, Field(gt=0.0, lt=1.0)] | None = None  # δ
+    horizon: Annotated[Whole, Field(ge=2)] | None = None  # T
+    c_theta: Annotated[Real, Field(gt=0.0)] | None = None  # bound on ‖θ*_h‖₂, assumption bound-R-linear
+    gamma: Annotated[Real, Field(ge=0.0, lt=1.0)] | None = None  # forgetting rate, assumption strong-mixing-hmm
+    c_eta: Annotated[Real, Field(gt=0.0)] | None = None  # bound on the noise's variance, assumption idio-noise
+    v_eta: Annotated[Real, Field(gt=0.0)] | None = None  # sub-Gaussian constant, assumption SGnoise
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -186,12 +192,12 @@ _THEORY_CONSTANTS = {
 class GrowthFactor(_Part):
     """Re-estimate when the round count has grown by `factor`."""
 
-    factor: Annotated[float, Field(gt=1.0, le=10.0)]
+    factor: Annotated[Real, Field(gt=1.0, le=10.0)]
 
 
 Every = Annotated[
-    Annotated[int, Field(ge=1), Tag("rounds")] | Annotated[GrowthFactor, Tag("growth")],
-    Discriminator(lambda value: "growth" if isinstance(value, dict | GrowthFactor) else "rounds"),
+    Annotated[Whole, Field(ge=1), Tag("<rounds>")] | Annotated[GrowthFactor, Tag("<growth>")],
+    Discriminator(lambda value: "<growth>" if isinstance(value, dict | GrowthFactor) else "<rounds>"),
 ]
 
 
@@ -208,7 +214,7 @@ class Beliefs(_Part):
 
     estimator: Literal["spectral", "em", "given", "none"] = "em"
     parameters: GivenParameters | None = None
-    start_round: Annotated[int, Field(ge=4)] | None = None
+    start_round: Annotated[Whole, Field(ge=4)] | None = None
     every: Every | None = None
     statistics: Literal["as_decided", "refiltered", "smoothed"] | None = None
 
@@ -237,9 +243,9 @@ class Beliefs(_Part):
 class Rewards(_Part):
     """What a reward may be, how long to wait for it, and what counts when none comes (R20)."""
 
-    range: tuple[Finite, Finite] | None = None
-    wait_seconds: Annotated[float, Field(gt=0.0)] | None = None
-    default: Finite | None = None
+    range: tuple[Real, Real] | None = None
+    wait_seconds: Annotated[Real, Field(gt=0.0)] | None = None
+    default: Real | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -256,7 +262,7 @@ class Rewards(_Part):
 class Control(_Part):
     """A share of decisions that ignores the model, to measure lift (R13)."""
 
-    share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    share: Annotated[Real, Field(ge=0.0, lt=1.0)] = 0.0
     kind: Literal["uniform", "baseline"] = "uniform"
 
 
@@ -267,23 +273,31 @@ class CampaignConfig(_Part):
     actions: Annotated[tuple[Name, ...], Field(min_length=2, max_length=64)]
     variables: Annotated[tuple[Variable, ...], Field(max_length=64)]
     signals: tuple[str, ...] | None = None
-    regimes: Annotated[int, Field(ge=1, le=8)] | None = None
+    regimes: Annotated[Whole, Field(ge=1, le=8)] | None = None
     features: Features | None = None
-    stage_length: Annotated[int, Field(ge=1, le=1_000_000)] = 37
-    ridge: Annotated[float, Field(gt=0.0)] = 1.0
+    stage_length: Annotated[Whole, Field(ge=1, le=1_000_000)] = 37
+    ridge: Annotated[Real, Field(gt=0.0)] = 1.0
     bonus: Bonus = Field(default_factory=Bonus)
-    warm_start_rounds: Annotated[int, Field(ge=0, le=1_000_000)] = 250
+    warm_start_rounds: Annotated[Whole, Field(ge=0, le=1_000_000)] = 250
     beliefs: Beliefs = Beliefs()
     rewards: Rewards = Rewards()
     control: Control = Control()
     propensity_floor: Probability = 0.0
-    seed: Annotated[int, Field(ge=0, le=MAX_SEED)] = Field(default_factory=lambda: secrets.randbits(53))
+    seed: Annotated[Whole, Field(ge=0, le=MAX_SEED)] = Field(default_factory=lambda: secrets.randbits(53))
 
     def __init__(self, /, **data: Any) -> None:
-        try:
+        with _own_errors():
             super().__init__(**data)
-        except ValidationError as error:
-            raise ConfigError([_translated(detail) for detail in error.errors()]) from None
+
+    @classmethod
+    def model_validate(cls, *args: Any, **kwargs: Any) -> Self:
+        with _own_errors():
+            return super().model_validate(*args, **kwargs)
+
+    @classmethod
+    def model_validate_json(cls, *args: Any, **kwargs: Any) -> Self:
+        with _own_errors():
+            return super().model_validate_json(*args, **kwargs)
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -414,13 +428,31 @@ class CampaignConfig(_Part):
 
 
 _SECTIONS: dict[str, type[BaseModel]] = {
+    "": CampaignConfig,
     "variables": Variable,
     "features": Features,
+    "features.shared": Term,
+    "features.per_regime": Term,
     "bonus": Bonus,
     "beliefs": Beliefs,
+    "beliefs.every": GrowthFactor,
+    "beliefs.parameters": GivenParameters,
     "rewards": Rewards,
     "control": Control,
 }
+
+
+@contextmanager
+def _own_errors() -> Iterator[None]:
+    """Pydantic's error as ours, one problem per mistake."""
+    try:
+        yield
+    except ValidationError as error:
+        details = error.errors()
+        # A list also counts as too short when its items are wrong: that mistake is told once, at the item.
+        lists = {detail["loc"][:-1] for detail in details}
+        told = [d for d in details if not (d["type"] == "too_short" and d["loc"] in lists)]
+        raise ConfigError([_translated(detail) for detail in told]) from None
 
 
 def _translated(detail: ErrorDetails) -> FieldProblem:
@@ -428,13 +460,13 @@ def _translated(detail: ErrorDetails) -> FieldProblem:
     context = detail.get("ctx", {})
     location = [*detail["loc"], *([context["field"]] if context.get("field") else [])]
     # Union tags and validators ("function-wrap[…]") are pydantic's names, not the user's.
-    parts = [p for p in location if not (isinstance(p, str) and (p in ("rounds", "growth") or "[" in p))]
+    parts = [p for p in location if not (isinstance(p, str) and ("[" in p or p in ("<rounds>", "<growth>")))]
     field = ""
     for part in parts:
         field += f"[{part}]" if isinstance(part, int) else f".{part}" if field else str(part)
     allowed: Any = context.get("allowed")
     if detail["type"] == "extra_forbidden":
-        section = _SECTIONS.get(str(parts[0]), CampaignConfig) if len(parts) > 1 else CampaignConfig
+        section = _SECTIONS[".".join(part for part in parts[:-1] if isinstance(part, str))]
         return FieldProblem(field, "unknown field", list(section.model_fields))
     if detail["type"] == "missing":
         return FieldProblem(field, "is required", None)
@@ -449,4 +481,4 @@ def _translated(detail: ErrorDetails) -> FieldProblem:
         allowed = allowed or context.get("expected") or context.get("pattern") or ", ".join(lengths) or None
     given = detail["input"] if isinstance(detail["input"], str | int | float | bool | None) else None
     message = detail["msg"] if given is None else f"{detail['msg']}, not {given!r}"
-    return FieldProblem(field, message, allowed)
+    return FieldProblem(field or "config", message, allowed)

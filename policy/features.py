@@ -4,6 +4,7 @@ Columns (R10): the shared terms in their order, then, regime by regime, the per-
 term with actions, action by action, levels fastest. z = b ⊗ φ is the case where every term is per regime.
 """
 
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
@@ -255,7 +256,7 @@ def _encoder(variable: Variable) -> Encoder:
     table: dict[Any, int] = {}
     for i, name in enumerate(variable.level_names):
         table[name] = i
-        if name.lstrip("-").isascii() and name.lstrip("-").isdigit() and str(int(name)) == name:
+        if re.fullmatch(r"0|-?[1-9][0-9]{0,17}", name):
             table[int(name)] = i  # 1 and "1" are the same level
 
     def look_up(value: Any) -> int:

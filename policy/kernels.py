@@ -623,7 +623,11 @@ def filter_path(transition, emission, start, first, symbols, beliefs):  # type: 
         if symbol >= 0:
             for h in range(regimes):
                 likelihood += predicted[h] * emission[h, symbol]
-        if likelihood > 0.0:
+        if likelihood > 1e-290:
+            scale = 1.0 / likelihood
+            for h in range(regimes):
+                belief[h] = predicted[h] * emission[h, symbol] * scale
+        elif likelihood > 0.0:  # its inverse could overflow
             for h in range(regimes):
                 belief[h] = predicted[h] * emission[h, symbol] / likelihood
         else:
@@ -654,7 +658,7 @@ def forward_backward(transition, emission, initial, symbols, beliefs, pairs, emi
     """
     total = filter_path(transition, emission, initial, True, symbols, beliefs)
     regimes, last = initial.shape[0], symbols.shape[0] - 1
-    ratio, smoothed = np.empty(regimes), np.empty(regimes)
+    ratio, smoothed, filtered = np.empty(regimes), np.empty(regimes), np.empty(regimes)
     pairs[:, :] = 0.0
     emitted[:, :] = 0.0
     if last < 0:
@@ -667,19 +671,21 @@ def forward_backward(transition, emission, initial, symbols, beliefs, pairs, emi
     for t in range(last - 1, -1, -1):
         symbol, scale = symbols[t], 1.0
         for h in range(regimes):
+            filtered[h] = beliefs[t, h]
+        for h in range(regimes):
             predicted = 0.0
             for g in range(regimes):
-                predicted += beliefs[t, g] * transition[g, h]
-            # A regime predicted with less than 1e-290 would overflow the ratio: scale all down, and back below.
+                predicted += filtered[g] * transition[g, h]
+            # The inverse of less than 1e-290 would overflow: scale all down, and back below.
             if 0.0 < predicted < 1e-290:
                 scale = 2.0**-200
             ratio[h] = predicted
         for h in range(regimes):
-            ratio[h] = smoothed[h] * scale / ratio[h] if ratio[h] > 0.0 else 0.0
+            ratio[h] = smoothed[h] * (scale / ratio[h]) if ratio[h] > 0.0 else 0.0
         for g in range(regimes):
-            filtered, mass = beliefs[t, g] / scale, 0.0
+            mine, mass = filtered[g] / scale, 0.0
             for h in range(regimes):
-                joint = filtered * (transition[g, h] * ratio[h])
+                joint = mine * (transition[g, h] * ratio[h])
                 pairs[g, h] += joint
                 mass += joint
             smoothed[g] = mass

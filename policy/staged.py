@@ -45,7 +45,15 @@ class Decision(NamedTuple):
     action: str
     propensity: float
     belief: tuple[float, ...]
-    scores: tuple[Score, ...]  # of the eligible actions, in the campaign's order
+    eligible: tuple[str, ...]  # the actions that could be chosen, in the campaign's order
+    estimates: tuple[float, ...]  # θ̂ᵀz of each of them
+    bonuses: tuple[float, ...]  # ε_{t,a} of each of them
+
+    @property
+    def scores(self) -> tuple[Score, ...]:
+        """Why: what each eligible action was worth."""
+        each = zip(self.eligible, self.estimates, self.bonuses, strict=True)
+        return tuple(Score(action, estimate, bonus, estimate + bonus) for action, estimate, bonus in each)
 
 
 class Request(NamedTuple):
@@ -293,20 +301,21 @@ class StagedPolicy:
             beliefs, codes, numbers,
         )  # fmt: skip
         decisions = []
-        for belief, (action, mode), (propensity, *scores), allowed in zip(
-            beliefs.tolist(), codes.tolist(), numbers.tolist(), eligible.tolist(), strict=True
+        everyone = eligible is self._all_eligible
+        for i, (belief, (action, mode), row) in enumerate(
+            zip(beliefs.tolist(), codes.tolist(), numbers.tolist(), strict=True)
         ):
-            explained = tuple(
-                [
-                    Score(names[a], scores[a], scores[arms + a], scores[a] + scores[arms + a])
-                    for a in range(arms)
-                    if allowed[a]
-                ]
-            )
-            stage = (t - 1) // length + 1
-            answer = (t, stage, state.model_version, MODES[mode], names[action], propensity, tuple(belief), explained)
-            decisions.append(Decision(*answer))
-            t += 1
+            who, estimates, bonuses = names, tuple(row[1 : arms + 1]), tuple(row[arms + 1 :])
+            if not everyone:
+                left = np.flatnonzero(eligible[i]).tolist()
+                who = tuple([names[a] for a in left])
+                estimates, bonuses = tuple([estimates[a] for a in left]), tuple([bonuses[a] for a in left])
+            decisions.append(
+                Decision(
+                    t + i, (t + i - 1) // length + 1, state.model_version, MODES[mode], names[action], row[0],
+                    tuple(belief), who, estimates, bonuses,
+                )
+            )  # fmt: skip
         return decisions, codes, beliefs
 
     def _chain(self, state: State) -> kernels.Chain:

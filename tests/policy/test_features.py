@@ -141,7 +141,8 @@ def test_only_active_pairs_are_touched(credit_card):
         indices, weights = made.columns(np.array([0.25, 0.75]), action, contexts)
         assert len(indices) == len(weights) == len(set(indices.tolist())) == pairs
     buffers = np.full(20, -9), np.full(20, -9.0)
-    n = kernels.row_columns(made.plan, contexts.levels[0], contexts.values[0], np.array([0.25, 0.75]), 2, *buffers)
+    beliefs = np.array([[0.25, 0.75]])
+    n = kernels.row_columns(made.plan, contexts.levels, contexts.values, beliefs, 0, 2, *buffers)
     assert n == 9
     assert all((buffer[n:] == -9).all() for buffer in buffers)
 

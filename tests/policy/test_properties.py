@@ -176,11 +176,10 @@ def test_scaling_all_rewards_scales_all_estimates(policy_of, small_contexts, pla
     policy = policy_of({**changes, "warm_start_rounds": 1000})
     contexts, rewards = small_contexts(50, seed), np.random.default_rng(seed).normal(size=(50, 3))
     for plain, scaled in zip(*(play(policy, contexts, rewards * c)[1] for c in (1.0, unit)), strict=True):
-        assert plain._replace(scores=()) == scaled._replace(scores=())
-        assert [s.bonus for s in plain.scores] == [s.bonus for s in scaled.scores]
+        assert plain._replace(estimates=()) == scaled._replace(estimates=())
         if plain.stage > 1:
-            expected = np.array([s.estimate for s in plain.scores]) * unit
-            np.testing.assert_allclose([s.estimate for s in scaled.scores], expected, rtol=1e-8, atol=1e-8 * unit)
+            expected = np.array(plain.estimates) * unit
+            np.testing.assert_allclose(scaled.estimates, expected, rtol=1e-8, atol=1e-8 * unit)
 
 
 @PROPERTY

@@ -283,6 +283,21 @@ def test_a_re_estimation_at_a_stages_end_comes_before_its_update(small, small_co
     assert decisions[400].model_version == 81
 
 
+def test_the_belief_is_recomputed_from_exactly_the_last_300_contexts(small, small_contexts):
+    """R5, `as_decided`: seen with regimes that never change, where the filter forgets nothing."""
+    beliefs = {"estimator": "spectral", "start_round": 1000}
+    policy = StagedPolicy(small(beliefs=beliefs))
+    contexts = small_contexts(340)
+    state, _ = policy.decide_batch(policy.initial_state(), [Request(context) for context in contexts])
+    tilted = np.linspace(1.0, 1.05, 9) / np.linspace(1.0, 1.05, 9).sum()
+    still = HmmParameters.checked(np.eye(2), [tilted, tilted[::-1]], [0.5, 0.5])
+    symbols = policy.features.encode(contexts).symbols
+    published = policy.publish(state, still).belief
+    assert (published == hmm.filter_history(still, symbols[40:]).beliefs[-1]).all()
+    for other in (symbols, symbols[39:], symbols[41:]):
+        assert not np.allclose(published, hmm.filter_history(still, other).beliefs[-1], rtol=1e-9)
+
+
 def test_published_parameters_are_aligned_with_the_previous_ones(small, small_contexts, given):
     """R6: regimes named the other way round come back under their old names; G and θ̂ stay."""
     policy = StagedPolicy(small(beliefs={"estimator": "em", "start_round": 100}))

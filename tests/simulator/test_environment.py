@@ -1,13 +1,14 @@
 """The HMM environment: drawn frequencies, true beliefs, rewards and both regrets against its parameters."""
 
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
 
-from policy import FeatureMap
+from policy import FeatureMap, PolicyError
 from policy.hmm import stationary_law
-from simulator.environment import ENVIRONMENTS, Environment, Episode, load_environment
+from simulator.environment import ENVIRONMENTS, Environment, Episode, build_environment, load_environment
 from simulator.prepare import load_profiles
 from simulator.presets import campaign
 
@@ -74,8 +75,49 @@ def test_shapes(environment: Environment, episode: Episode) -> None:
 
 
 def test_an_unknown_environment_is_named() -> None:
-    with pytest.raises(ValueError, match="'weather'.*credit-card, nelson, three-regimes"):
+    with pytest.raises(ValueError, match=r"'weather'.*credit-card, nelson, three-regimes"):
         load_environment("weather")
+
+
+def tiny(**changes: Any) -> dict[str, Any]:
+    """A world of one's own, as data."""
+    fields: dict[str, Any] = {
+        "name": "tiny",
+        "regimes": ["up", "down"],
+        "actions": ["wait", "ask"],
+        "variables": [
+            {"name": "size", "levels": ["s", "l"], "probabilities": [0.25, 0.75]},
+            {"name": "mood", "levels": ["low", "mid", "high"]},
+        ],
+        "signals": ["mood"],
+        "transition": [[0.9, 0.1], [0.3, 0.7]],
+        "initial": [0.75, 0.25],
+        "emission": [[0.1, 0.3, 0.6], [0.5, 0.3, 0.2]],
+        "noise_std": 0.1,
+        "rewards": {
+            "up": {"intercept": 0.5, "actions": {"ask": 0.2}, "actions:size": {"ask": [0.0, 0.1]}},
+            "down": {"size": [0.0, 0.3], "actions": {"ask": -0.2}},
+        },
+    }
+    return {**fields, **changes}
+
+
+def test_an_environment_is_data() -> None:
+    environment = build_environment(tiny())
+    episode = environment.draw(20_000, np.random.default_rng(1))
+    up, down = environment.means[:, :, environment.levels[:, 0] == 1].transpose(0, 2, 1)  # large, any mood
+    np.testing.assert_allclose(up, [[0.5, 0.8]] * 3, atol=1e-15)
+    np.testing.assert_allclose(down, [[0.3, 0.1]] * 3, atol=1e-15)
+    np.testing.assert_array_equal(episode.contexts.symbols, episode.contexts.levels[:, 1])
+    assert_frequencies(np.bincount(episode.contexts.levels[:, 0]), np.array([0.25, 0.75]))
+    assert_frequencies(np.bincount(episode.contexts.symbols[episode.regimes == 1]), np.array([0.5, 0.3, 0.2]))
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_emission_must_fit_the_signals(count: int) -> None:
+    """Otherwise symbols without a context would be drawn."""
+    with pytest.raises((ValueError, PolicyError), match="emission"):
+        build_environment(tiny(emission=[[1 / count] * count] * 2))
 
 
 # --- the hidden chain and what it emits -------------------------------------------------------------------------------

@@ -334,6 +334,7 @@ def test_every_also_takes_a_number_of_rounds() -> None:
         (["--seeds", "9-5"], 2, ["--seeds", "9-5", "1951-1960"]),
         (["--seeds", "x"], 2, ["--seeds", "'x'"]),
         (["--seeds", "1,,2"], 2, ["--seeds", "1,,2"]),
+        (["--seeds", "5-"], 2, ["--seeds", "5-"]),
         (["--seeds", str(2**53)], 1, ["seed"]),
         (["--rounds", "0"], 2, ["--rounds", "'0'"]),
         (["--ridge", "-1"], 1, ["ridge", "-1"]),

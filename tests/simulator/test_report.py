@@ -70,8 +70,7 @@ def test_figures_show_something(report: tuple[Path, str], name: str) -> None:
     pixels = image.imread(report[0] / f"{name}.png")
     assert pixels.shape[0] >= 500
     assert pixels.shape[1] >= 800
-    colours = np.unique((pixels[..., :3] * 255).astype(np.uint8).reshape(-1, 3), axis=0)
-    assert len(colours) > 50
+    assert np.unique(pixels[::5, ::5, :3].sum(axis=2)).size > 50  # curves and bands, not an empty frame
     drawing = (report[0] / f"{name}.svg").read_text(encoding="utf-8")
     assert drawing.startswith("<?xml")
     assert "round t" in drawing
@@ -162,7 +161,9 @@ def test_part_of_the_grid_is_enough(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "Traceback" not in err
     assert {path.name for path in (tmp_path / "out").iterdir()} == FILES
     row = compare(load_results(tmp_path / "sweep"))[1]
-    assert f"{row.mean:.0f} ({row.two_se:.0f}) · 246 (9)" in (tmp_path / "out" / "tables.md").read_text(encoding="utf-8")
+    assert f"{row.mean:.0f} ({row.two_se:.0f}) · 246 (9)" in (tmp_path / "out" / "tables.md").read_text(
+        encoding="utf-8"
+    )
 
 
 @pytest.mark.parametrize("made", [True, False])
@@ -178,12 +179,16 @@ def test_an_empty_folder_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert not (tmp_path / "out").exists()
 
 
-def test_plots_are_reproducible_and_keep_their_name(tmp_path: Path) -> None:
+def test_plots_are_reproducible(tmp_path: Path) -> None:
     sample = np.outer([1.0, 2.0, 4.0], checkpoints(50))
     for name in ("one", "two"):
         plot_curves([("A title", [("label", sample)])], 50, tmp_path / name)
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
     assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
     assert "<!-- A title -->" in (tmp_path / "one.svg").read_text(encoding="utf-8")
-    plot_curves([("", [("label", sample[:1])])], 50, tmp_path / "scale-0.5")  # one seed, and a dot in the name
-    assert (tmp_path / "scale-0.5.png").exists()
+
+
+@pytest.mark.parametrize(("given", "made"), [("scale-0.5", "scale-0.5"), ("regret.png", "regret")])
+def test_a_plot_keeps_its_name(tmp_path: Path, given: str, made: str) -> None:
+    plot_curves([("", [("one seed", checkpoints(50)[None] / 7)])], 50, tmp_path / given)
+    assert {path.name for path in tmp_path.iterdir()} == {f"{made}.png", f"{made}.svg"}

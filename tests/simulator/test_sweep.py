@@ -157,7 +157,7 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
 def test_a_folder_holds_one_environment_and_one_horizon(tmp_path: Path, environment: str, rounds: int) -> None:
     """Otherwise the curves of other rounds, or of another world, would pass for finished cells."""
     sweep("nelson", [1], 400, CELLS[:1], tmp_path, jobs=1)
-    with pytest.raises(ValueError, match="nelson.*400|400.*nelson"):
+    with pytest.raises(ValueError, match=r"nelson.*400|400.*nelson"):
         sweep(environment, [1, 2], rounds, CELLS[:1], tmp_path, jobs=1)
     assert load_results(tmp_path)[CELLS[0].key].shape[0] == 1
 

@@ -1,4 +1,4 @@
-"""The theory as a user meets it: the `bounds` command and the theorems' presets, against arithmetic written out here."""
+"""The theory as a user meets it: the `bounds` command and the theorems' presets, against arithmetic done here."""
 
 import json
 import math
@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from policy import CampaignConfig, Decision, State, StagedPolicy, bounds
+from policy import CampaignConfig, Decision, StagedPolicy, State, bounds
 from simulator import cli
 from simulator.environment import Environment, Episode, load_environment
 from simulator.presets import campaign, theory_constants
@@ -132,9 +132,7 @@ def test_bounds_prints_the_theory(
         c_eta=known.c_eta,
         **shared,
     )
-    simplified = bounds.simplified_regret_bound(
-        ridge=rounds**0.5, c_theta=known.c_theta, v_eta=known.v_eta, **shared
-    )
+    simplified = bounds.simplified_regret_bound(ridge=rounds**0.5, c_theta=known.c_theta, v_eta=known.v_eta, **shared)
     assert f"λ = {rounds**0.75:.1f}, ℓ = {length}: {general:.4g}" in text
     assert f"λ = {rounds**0.5:.1f}, ℓ = 1: {simplified:.4g}" in text
 
@@ -192,9 +190,7 @@ def ridge_estimate(
 ) -> tuple[np.ndarray, np.ndarray]:
     """G and θ̂ of the explicitly scaled features after the first rounds (eq. estimate-theta)."""
     taken = [actions.index(decision.action) for decision in decisions[:rounds]]
-    z = np.array(
-        [scaled(np.array(decisions[t].belief), taken[t], episode.contexts.levels[t]) for t in range(rounds)]
-    )
+    z = np.array([scaled(np.array(decisions[t].belief), taken[t], episode.contexts.levels[t]) for t in range(rounds)])
     G = ridge * np.eye(z.shape[1]) + z.T @ z
     return G, np.linalg.solve(G, z.T @ episode.rewards[np.arange(rounds), taken])
 
