@@ -460,7 +460,9 @@ def _translated(detail: ErrorDetails) -> FieldProblem:
     context = detail.get("ctx", {})
     location = [*detail["loc"], *([context["field"]] if context.get("field") else [])]
     # Union tags and validators ("function-wrap[…]") are pydantic's names, not the user's.
-    parts = [p for p in location if not (isinstance(p, str) and ("[" in p or p in ("<rounds>", "<growth>")))]
+    parts = [
+        p for p in location if not (isinstance(p, str) and (p.startswith("function-") or p in ("<rounds>", "<growth>")))
+    ]
     field = ""
     for part in parts:
         field += f"[{part}]" if isinstance(part, int) else f".{part}" if field else str(part)

@@ -41,6 +41,16 @@ class PolicyError(Exception):
         self.problems = tuple(problems)
         super().__init__("; ".join(str(problem) for problem in self.problems))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Errors cross process boundaries (joblib, Dask) whole."""
+        return _rebuilt, (type(self), self.problems)
+
+
+def _rebuilt(kind: type[PolicyError], problems: Sequence[FieldProblem]) -> PolicyError:
+    error = kind.__new__(kind)
+    PolicyError.__init__(error, problems)
+    return error
+
 
 class ConfigError(PolicyError):
     """A campaign's configuration cannot be used; one problem per mistake."""

@@ -50,6 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (PolicyError, ValueError, OSError) as error:
         print(f"undercurrent-sim: {error}", file=sys.stderr)
         return 1
+    except ModuleNotFoundError as error:
+        print(f"undercurrent-sim: {error}; install it with `pip install 'undercurrent[sim,dask]'`", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("undercurrent-sim: stopped; what was finished is kept", file=sys.stderr)
         return 1
@@ -60,8 +63,8 @@ def _seeds(text: str) -> list[int]:
     """ "1951-1955,1960" → [1951, 1952, 1953, 1954, 1955, 1960]."""
     seeds: list[int] = []
     for part in text.split(","):
-        first, _, last = part.partition("-")
-        if not first.isdigit() or (last and not last.isdigit()) or (last and int(last) < int(first)):
+        first, dash, last = part.partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()) or (dash and int(last) < int(first)):
             raise argparse.ArgumentTypeError(f"{text!r}: seeds are like 1951-1960 or 1,5,9")
         seeds += range(int(first), int(last or first) + 1)
     return list(dict.fromkeys(seeds))
@@ -78,7 +81,9 @@ def _numbers(kind: Any) -> Any:
 
 
 def _add_environment(parser: argparse.ArgumentParser, rounds: int) -> None:
-    parser.add_argument("--environment", default="credit-card", help="credit-card (default), nelson, three-regimes")
+    parser.add_argument(
+        "--environment", default="credit-card", help="credit-card (default), nelson, three-regimes or a .json file"
+    )
     parser.add_argument("--rounds", type=_positive, default=rounds, help="T (default %(default)s)")
 
 
@@ -182,6 +187,8 @@ def _table(summary: dict[str, Any], environment: Any) -> str:
         ("belief_error", "belief error (L1)"),
     ):
         value = summary[field]
+        if value["mean"] is None:
+            continue
         digits = 3 if field == "belief_error" else 1
         spread = "" if seeds == 1 else f" ± {value['two_se']:.{digits}f}"
         lines.append(f"  {title:<18} {value['mean']:.{digits}f}{spread}")
@@ -224,7 +231,7 @@ def _add_sweep(commands: "Commands") -> None:
         print(
             f"{ran} runs of {options.rounds:,} rounds in {time.perf_counter() - began:.0f} s; results in {options.out}"
         )
-        print(f"next: undercurrent-sim report --sweep {options.out} --rounds {options.rounds} --out DIR")
+        print(f"next: undercurrent-sim report --sweep {options.out} --out DIR")
         return 0
 
     parser.set_defaults(run=run)
@@ -237,13 +244,12 @@ def _add_report(commands: "Commands") -> None:
         description="Write the paper's three tables (md, csv, tex) and its figures (png, svg) from a sweep's results.",
     )
     parser.add_argument("--sweep", type=Path, default=Path("sweep"), help="a sweep's results (default %(default)s)")
-    parser.add_argument("--rounds", type=_positive, default=50_000, help="T of the sweep (default %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("report"), help="where to write (default %(default)s)")
 
     def run(options: argparse.Namespace) -> int:
         from simulator.report import write_report
 
-        print(write_report(options.sweep, options.out, options.rounds))
+        print(write_report(options.sweep, options.out))
         print(f"\ntables and figures in {options.out}")
         return 0
 

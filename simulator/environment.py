@@ -8,6 +8,7 @@ import json
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -48,7 +49,7 @@ class Episode(NamedTuple):
         return gaps.cumsum()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Environment:
     """Everything that is fixed about a simulated world. A cell is one combination of all variables' levels."""
 
@@ -97,9 +98,11 @@ class Environment:
 
 @cache
 def load_environment(name: str) -> Environment:
-    """A shipped environment by name."""
+    """A shipped environment by name, or one's own by the path of its .json file."""
+    if name.endswith(".json"):
+        return build_environment(json.loads(Path(name).read_text(encoding="utf-8")))
     if name not in ENVIRONMENTS:
-        raise ValueError(f"unknown environment {name!r}; there are {', '.join(ENVIRONMENTS)}")
+        raise ValueError(f"unknown environment {name!r}; there are {', '.join(ENVIRONMENTS)}, or a .json file")
     file = resources.files("simulator") / "data" / f"{name.replace('-', '_')}.json"
     return build_environment(json.loads(file.read_text(encoding="utf-8")))
 
@@ -119,6 +122,8 @@ def build_environment(data: dict[str, Any]) -> Environment:
         members = np.flatnonzero((symbols == symbol) & (weights > 0.0))
         cumulative = weights[members].cumsum()
         laws.append((members, cumulative / cumulative[-1]))
+    if len(data["emission"][0]) != len(laws):
+        raise ValueError(f"emission has {len(data['emission'][0])} symbols, the signals have {len(laws)}")
     means = np.array([_means(data, data["rewards"][regime], names, levels) for regime in data["regimes"]])
     return Environment(
         name=data["name"],

@@ -4,6 +4,7 @@ Every preset is an ordinary CampaignConfig, so the same JSON runs in process and
 """
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -90,6 +91,7 @@ class TheoryConstants(NamedTuple):
     v_eta: float
 
 
+@cache
 def theory_constants(environment: Environment) -> TheoryConstants:
     """The constants of assumptions bound-R-linear, strong-mixing-hmm, idio-noise and SGnoise."""
     config = campaign("plain-linucb", environment, 0)  # H = 1: z is φ itself

@@ -119,12 +119,17 @@ def belief_error(estimated: FloatArray, true: FloatArray) -> float:
     return min(float(np.abs(estimated[:, order] - true).sum(axis=1).mean()) for order in orders)
 
 
+def _plain(summary: Summary) -> dict[str, Any]:
+    mean, two_se, *per_seed = (None if np.isnan(x) else x for x in (summary.mean, summary.two_se, *summary.per_seed))
+    return {"mean": mean, "two_se": two_se, "per_seed": per_seed}
+
+
 def summarise(runs: list[Run]) -> dict[str, Any]:
-    """Means over seeds, as plain data."""
+    """Means over seeds, as plain data; None where there is no number, as JSON has no NaN."""
     return {
-        "pseudo_regret": mean_and_two_se(run.pseudo_regret[-1] for run in runs)._asdict(),
-        "actual_regret": mean_and_two_se(run.actual_regret[-1] for run in runs)._asdict(),
-        "belief_error": mean_and_two_se(run.belief_error for run in runs)._asdict(),
+        "pseudo_regret": _plain(mean_and_two_se(run.pseudo_regret[-1] for run in runs)),
+        "actual_regret": _plain(mean_and_two_se(run.actual_regret[-1] for run in runs)),
+        "belief_error": _plain(mean_and_two_se(run.belief_error for run in runs)),
         "action_shares": np.mean([run.action_shares for run in runs], axis=0).tolist(),
         "actions_sha256": {str(run.seed): run.actions_sha256 for run in runs},
     }

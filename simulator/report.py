@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.replay import checkpoints, mean_and_two_se
-from simulator.sweep import RIDGES, SCALES, STAGE_LENGTHS, Cell, load_results
+from simulator.sweep import RIDGES, SCALES, STAGE_LENGTHS, Cell, described, load_results
 
 __all__ = ["Comparison", "compare", "plot_curves", "published", "write_report"]
 
@@ -66,8 +66,11 @@ def compare(results: dict[str, FloatArray]) -> list[Comparison]:
     return rows
 
 
-def write_report(folder: Path, out: Path, rounds: int) -> str:
+def write_report(folder: Path, out: Path) -> str:
     """Tables (md, csv, tex), figures (png, svg) and a summary into `out`; returns the summary."""
+    environment, rounds = described(folder)
+    if environment != "credit-card":
+        raise ValueError(f"{folder} is a sweep of {environment}; the paper's tables are of credit-card")
     results = load_results(folder)
     rows = compare(results)
     if not rows:
@@ -233,12 +236,14 @@ def plot_curves(panels: Sequence[tuple[str, Sequence[tuple[str, FloatArray]]]], 
         axis.set(title=title, xlabel="round t", ylabel="pseudo-regret (mean ± 2 s.e.)", xlim=(0, rounds))
         axis.set_ylim(bottom=0)
         axis.grid(alpha=0.25)
-        axis.legend(fontsize=8, frameon=False)
+        if curves:
+            axis.legend(fontsize=8, frameon=False)
         axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path.with_suffix(".png"), dpi=140)
+    name = path.name.removesuffix(".png").removesuffix(".svg")  # other dots belong to the name: scale-0.5
+    figure.savefig(path.with_name(f"{name}.png"), dpi=140)
     with mpl.rc_context({"svg.hashsalt": "undercurrent"}):
-        figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
+        figure.savefig(path.with_name(f"{name}.svg"), metadata={"Date": None})
     plt.close(figure)
 
 

@@ -4,6 +4,7 @@ Beliefs are estimated from contexts alone (R3), so one path per seed serves all 
 are one .npz file; what it holds is not run again, so a sweep can be stopped and resumed at any time.
 """
 
+import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from simulator.environment import load_environment
 from simulator.presets import campaign
 from simulator.replay import checkpoints
 
-__all__ = ["SCALES", "STAGE_LENGTHS", "Cell", "load_results", "paper_grid", "sweep", "sweep_seed"]
+__all__ = ["SCALES", "STAGE_LENGTHS", "Cell", "described", "load_results", "paper_grid", "sweep", "sweep_seed"]
 
 STAGE_LENGTHS = (1, 15, 37, 224)
 RIDGES = (1e-9, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
@@ -71,11 +72,11 @@ def sweep_seed(environment_name: str, seed: int, rounds: int, cells: Sequence[Ce
     marks = checkpoints(rounds) - 1
     paths: dict[str, FloatArray] = {}
     for cell in missing:
-        config = campaign(cell.policy, environment, seed, cell.overrides)
+        config = campaign(cell.policy, environment, seed, cell.overrides, rounds)
         policy = StagedPolicy(config)
         way = config.beliefs.model_dump_json() + str(config.regimes)
         state = policy.play(policy.initial_state(), episode.contexts, episode.rewards, paths.get(way))
-        if way not in paths:
+        if config.beliefs.statistics == "as_decided" and way not in paths:  # others overwrite the beliefs of record
             paths[way] = state.history.beliefs[:rounds].copy()
         actions = state.history.actions[:rounds]
         curves = np.stack([episode.pseudo_regret(actions)[marks], episode.actual_regret(actions)[marks]])
@@ -106,6 +107,9 @@ def sweep(
 ) -> int:
     """Run all missing (seed, cell) pairs on the local cores, or on a Dask cluster; returns how many were run."""
     folder.mkdir(parents=True, exist_ok=True)
+    _claim(folder, environment_name, rounds)
+    for cell in cells:  # fail before the work, not in a worker
+        campaign(cell.policy, load_environment(environment_name), seeds[0], cell.overrides, rounds)
     tasks = [(environment_name, seed, rounds, tuple(cells), folder) for seed in seeds]
     with tqdm(total=len(seeds) * len(cells), unit="run", desc="sweep", smoothing=0.05) as bar:
         total = 0
@@ -113,6 +117,27 @@ def sweep(
             total += ran
             bar.update(len(cells))
     return total
+
+
+def described(folder: Path) -> tuple[str, int]:
+    """(environment, rounds) of a sweep's folder."""
+    file = folder / "sweep.json"
+    if not file.exists():
+        raise FileNotFoundError(f"{folder} holds no sweep; run `undercurrent-sim sweep --out {folder}` first")
+    found = json.loads(file.read_text(encoding="utf-8"))
+    return found["environment"], found["rounds"]
+
+
+def _claim(folder: Path, environment_name: str, rounds: int) -> None:
+    """A folder belongs to one environment and one number of rounds: others must not pass for finished cells."""
+    file, mine = folder / "sweep.json", {"environment": environment_name, "rounds": rounds}
+    if not file.exists():
+        file.write_text(json.dumps(mine) + "\n", encoding="utf-8")
+    held, horizon = described(folder)
+    if (held, horizon) != (environment_name, rounds):
+        raise ValueError(
+            f"{folder} holds {held} over {horizon} rounds, not {environment_name} over {rounds}; choose another folder"
+        )
 
 
 def _results(tasks: list[tuple[Any, ...]], jobs: int, dask: str | None) -> Iterable[int]:
