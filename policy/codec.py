@@ -59,8 +59,8 @@ def encode(state: State) -> bytes:
 
 def decode(data: bytes) -> State:
     """The state that `encode` wrote; a CodecError says what is wrong with anything else."""
-    header, arrays = _unpack(data)
     try:
+        header, arrays = _unpack(data)
         statistics = Statistics(*(arrays[f"statistics.{name}"] for name in Statistics._fields))
         known = "hmm.transition" in arrays
         parameters = HmmParameters(*(arrays[f"hmm.{n}"] for n in HmmParameters._fields)) if known else None
@@ -71,12 +71,12 @@ def decode(data: bytes) -> State:
         )
         fields = {name: header[name] for name in _PLAIN}
         return State(belief=arrays["belief"], hmm=parameters, statistics=statistics, history=history, **fields)
-    except KeyError as missing:
-        raise CodecError("state", f"has no {missing.args[0]}", f"a state of schema {SCHEMA}") from None
+    except (KeyError, TypeError, ValueError, IndexError) as error:  # the checksum is right, the content is not ours
+        raise CodecError("state", f"not understood: {error!r:.100}", f"a state of schema {SCHEMA}") from None
 
 
 def _unpack(data: bytes) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-    if len(data) < len(_MAGIC) + 36 or not data.startswith(_MAGIC):
+    if not isinstance(data, bytes) or len(data) < len(_MAGIC) + 36 or not data.startswith(_MAGIC):
         raise CodecError("state", "not the bytes of a state", "what policy.encode wrote")
     body, checksum = data[:-32], data[-32:]
     if hashlib.sha256(body).digest() != checksum:

@@ -65,6 +65,13 @@ def _duplicates(items: tuple[str, ...]) -> list[str]:
     return sorted({item for item in items if items.count(item) > 1})
 
 
+def _as_names(levels: Any) -> Any:
+    """Whole numbers are accepted as level names."""
+    if isinstance(levels, list | tuple):
+        return tuple(str(x) if isinstance(x, int) and not isinstance(x, bool) else x for x in levels)
+    return levels
+
+
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -81,9 +88,7 @@ class Variable(_Part):
     @classmethod
     def _levels_are_text(cls, levels: Any) -> Any:
         """Whole numbers are accepted as level names: 1 and "1" are the same level."""
-        if isinstance(levels, list | tuple):
-            return tuple(str(x) if isinstance(x, int) and not isinstance(x, bool) else x for x in levels)
-        return levels
+        return _as_names(levels)
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
@@ -120,6 +125,11 @@ class Term(_Part):
     term: Name
     levels: tuple[str, ...] | None = None
 
+    @field_validator("levels", mode="before")
+    @classmethod
+    def _levels_are_text(cls, levels: Any) -> Any:
+        return _as_names(levels)
+
     @model_validator(mode="wrap")
     @classmethod
     def _from_text(cls, value: Any, handler: ValidatorFunctionWrapHandler) -> "Term":
@@ -153,7 +163,7 @@ class Bonus(_Part):
     """
 
     form: Literal["complex", "simplified", "plain", "elliptical", "theory_general", "theory_simplified"] = "elliptical"
-    scale: Annotated[Real, Field(ge=0.0)] | None = None
+    scale: Annotated[Real, Field(ge=0.0, le=1e12)] | None = None
     risk: Annotated[Real, Field(gt=0.0, lt=1.0)] | None = None  # δ
     horizon: Annotated[Whole, Field(ge=2)] | None = None  # T
     c_theta: Annotated[Real, Field(gt=0.0)] | None = None  # bound on ‖θ*_h‖₂, assumption bound-R-linear
@@ -229,6 +239,9 @@ class Beliefs(_Part):
         estimated = self.estimator in ("spectral", "em")
         if not estimated and self.statistics not in (None, "as_decided"):
             raise _problem("statistics", f"{self.statistics!r} needs an estimator that re-estimates", "as_decided")
+        for field in ("start_round", "every"):
+            if not estimated and getattr(self, field) is not None:
+                raise _problem(field, f"not used by estimator {self.estimator!r}", "only with spectral or em")
         # object.__setattr__: a frozen part may still complete itself while it is being made.
         defaults: dict[str, Any] = {"statistics": "smoothed" if self.estimator == "em" else "as_decided"}
         if estimated:
@@ -276,7 +289,8 @@ class CampaignConfig(_Part):
     regimes: Annotated[Whole, Field(ge=1, le=8)] | None = None
     features: Features | None = None
     stage_length: Annotated[Whole, Field(ge=1, le=1_000_000)] = 37
-    ridge: Annotated[Real, Field(gt=0.0)] = 1.0
+    # Beyond these the arithmetic of G⁻¹ leaves the floats.
+    ridge: Annotated[Real, Field(ge=1e-12, le=1e12)] = 1.0
     bonus: Bonus = Field(default_factory=Bonus)
     warm_start_rounds: Annotated[Whole, Field(ge=0, le=1_000_000)] = 250
     beliefs: Beliefs = Beliefs()

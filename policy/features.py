@@ -227,11 +227,13 @@ class FeatureMap:
 def feature_map(config: CampaignConfig) -> FeatureMap:
     """The campaign's feature map; campaigns that differ only in other settings share one."""
     key = config.model_dump_json(include={"actions", "variables", "signals", "regimes", "features"})
-    if key not in _FEATURE_MAPS:
-        if len(_FEATURE_MAPS) >= 256:  # forget the oldest; a map is a pure function of its key
-            _FEATURE_MAPS.pop(next(iter(_FEATURE_MAPS)))
-        _FEATURE_MAPS[key] = FeatureMap(config)
-    return _FEATURE_MAPS[key]
+    found = _FEATURE_MAPS.get(key)
+    if found is None:
+        found = FeatureMap(config)
+        if len(_FEATURE_MAPS) >= 256:  # start over; a map is a pure function of its key
+            _FEATURE_MAPS.clear()
+        _FEATURE_MAPS[key] = found
+    return found
 
 
 _FEATURE_MAPS: dict[str, FeatureMap] = {}

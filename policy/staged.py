@@ -25,6 +25,7 @@ __all__ = ["MODES", "Decision", "Request", "Score", "StagedPolicy", "State"]
 
 FloatArray = npt.NDArray[np.float64]
 MODES = ("warm_start", "optimistic", "control")
+LARGEST_REWARD = 1e100  # sums of more could leave the floats, and a NaN in θ̂ would stay for ever
 RECENT = 300  # the filter forgets exponentially fast: this many contexts give the belief (R5)
 
 
@@ -175,8 +176,10 @@ class StagedPolicy:
         row give. `beliefs` (rows × H) are used instead of estimating them, so that many runs share one belief path.
         """
         rows, arms = contexts.symbols.size, len(self.config.actions)
-        if reward_table.shape != (rows, arms) or not np.isfinite(reward_table).all():
-            raise ArgumentError("reward_table", f"shape {reward_table.shape}", f"finite, ({rows}, {arms})")
+        low, high = self.config.rewards.range or (-LARGEST_REWARD, LARGEST_REWARD)
+        if reward_table.shape != (rows, arms) or not ((reward_table >= low) & (reward_table <= high)).all():
+            allowed = f"({rows}, {arms}), every number from {low:g} to {high:g}"
+            raise ArgumentError("reward_table", f"shape {reward_table.shape}", allowed)
         if beliefs is not None and beliefs.shape != (rows, self.features.regimes):
             raise ArgumentError("beliefs", f"shape {beliefs.shape}", f"({rows}, {self.features.regimes})")
         if state.arrived != state.round:
@@ -243,9 +246,9 @@ class StagedPolicy:
         eligible, key = self._all_eligible, _NO_SUBJECT
         if excluded:
             field = f"{where}excluded_actions"
-            if isinstance(excluded, str):
-                raise ContextError([FieldProblem(field, f"{excluded!r} is not a list", "a list of actions")])
-            if unknown := [name for name in excluded if name not in self._action_index]:
+            if isinstance(excluded, str) or not isinstance(excluded, Collection):
+                raise ContextError([FieldProblem(field, f"{excluded!r:.60} is not a list", "a list of actions")])
+            if unknown := [x for x in excluded if not isinstance(x, str) or x not in self._action_index]:
                 raise ContextError([FieldProblem(field, f"unknown: {unknown}", list(self.config.actions))])
             eligible = eligible.copy()
             eligible[0, [self._action_index[name] for name in excluded]] = False
@@ -336,17 +339,17 @@ class StagedPolicy:
 
     def reward(self, state: State, round: int, reward: float) -> State:
         """Take the reward of a round, in any order and at any time; it counts from the next stage update on."""
-        if not isinstance(round, int | np.integer) or not 1 <= round <= state.round:
+        if isinstance(round, bool) or not isinstance(round, int | np.integer) or not 1 <= round <= state.round:
             raise RewardError("round", f"{round!r} was not decided", f"1 to {state.round}")
-        if isinstance(reward, bool | str | bytes):
+        if isinstance(reward, bool | np.bool_ | str | bytes):
             raise RewardError("reward", f"{reward!r} is not a number", "a finite number")
         try:
             value = float(reward)
         except (TypeError, ValueError, OverflowError):
             raise RewardError("reward", f"{reward!r:.60} is not a number", "a finite number") from None
         limits = self.config.rewards.range
-        if not math.isfinite(value) or (limits and not limits[0] <= value <= limits[1]):
-            raise RewardError("reward", f"{reward!r}", list(limits) if limits else "a finite number")
+        if not abs(value) <= LARGEST_REWARD or (limits and not limits[0] <= value <= limits[1]):
+            raise RewardError("reward", f"{reward!r:.60}", list(limits) if limits else f"within ±{LARGEST_REWARD:g}")
         history = state.history.at(state.round, state.arrived)
         if not math.isnan(history.rewards[round - 1]):
             raise RewardError("round", f"{round} already has its reward", "one reward a round")

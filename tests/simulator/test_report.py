@@ -177,7 +177,7 @@ def test_an_empty_folder_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert cli.main(["report", "--sweep", str(folder), "--out", str(tmp_path / "out")]) == 1
     out, err = capsys.readouterr()
     assert out == ""
-    assert f"no finished cells in {folder}" in err
+    assert f"{folder} holds no sweep" in err
     assert "undercurrent-sim sweep" in err
     assert not (tmp_path / "out").exists()
 
