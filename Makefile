@@ -27,6 +27,7 @@ lint: .venv/ready  ## style, types and layers
 
 bench: .venv/ready-bench  ## speed beside other libraries, as ratios (QUICK=1 for a minute's run)
 	$(BIN)/python -m benchmarks.policy $(if $(QUICK),--quick)
+	$(BIN)/python -m benchmarks.reproduction $(if $(QUICK),--quick)
 
 demo: .venv/ready  ## the paper's policy on simulated customers
 	$(BIN)/undercurrent-sim replay --preset paper-complex --rounds 5000 --seeds 1951-1952

@@ -44,6 +44,7 @@ __all__ = [
 MAX_SYMBOLS = 512
 MAX_DEFAULT_SYMBOLS = 64
 MAX_SEED = 2**53 - 1  # exact in every JSON reader
+LARGEST_REWARD = 1e100  # sums of more could leave the floats, and a NaN in θ̂ would stay for ever
 INTERCEPT, ACTIONS = "intercept", "actions"
 
 Name = Annotated[str, Field(min_length=1, max_length=100)]
@@ -52,6 +53,7 @@ Slug = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-z0-9]+(?:
 Whole = Annotated[int, Strict()]
 Real = Annotated[float, Strict()]
 Probability = Annotated[Real, Field(ge=0.0, le=1.0)]
+Amount = Annotated[Real, Field(ge=-LARGEST_REWARD, le=LARGEST_REWARD)]
 
 
 def _problem(field: str, message: str, allowed: str | None = None) -> PydanticCustomError:
@@ -173,7 +175,7 @@ class Bonus(_Part):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        needed = _THEORY_CONSTANTS.get(self.form, ())
+        needed = THEORY_CONSTANTS.get(self.form, ())
         for field in ("risk", "horizon", "c_theta", "gamma", "c_eta", "v_eta"):
             given = getattr(self, field) is not None
             if given != (field in needed):
@@ -193,7 +195,7 @@ _DEFAULT_SCALES = {
     "theory_general": 1.0,
     "theory_simplified": 1.0,
 }
-_THEORY_CONSTANTS = {
+THEORY_CONSTANTS = {
     "theory_general": ("risk", "horizon", "c_theta", "gamma", "c_eta"),
     "theory_simplified": ("risk", "c_theta", "v_eta"),
 }
@@ -256,9 +258,9 @@ class Beliefs(_Part):
 class Rewards(_Part):
     """What a reward may be, how long to wait for it, and what counts when none comes (R20)."""
 
-    range: tuple[Real, Real] | None = None
+    range: tuple[Amount, Amount] | None = None
     wait_seconds: Annotated[Real, Field(gt=0.0)] | None = None
-    default: Real | None = None
+    default: Amount | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -469,6 +471,15 @@ def _own_errors() -> Iterator[None]:
         raise ConfigError([_translated(detail) for detail in told]) from None
 
 
+# Pydantic speaks of Python's types; a caller sent JSON.
+_PLAIN_WORDS = {
+    "tuple_type": ("is not a list", "a list"),
+    "model_type": ("is not an object", "an object"),
+    "model_attributes_type": ("is not an object", "an object"),
+    "dict_type": ("is not an object", "an object"),
+}
+
+
 def _translated(detail: ErrorDetails) -> FieldProblem:
     """Pydantic's error as ours: a dotted field name, one sentence, what is allowed."""
     context = detail.get("ctx", {})
@@ -485,9 +496,11 @@ def _translated(detail: ErrorDetails) -> FieldProblem:
         section = _SECTIONS[".".join(part for part in parts[:-1] if isinstance(part, str))]
         return FieldProblem(field, "unknown field", list(section.model_fields))
     if detail["type"] == "missing":
-        return FieldProblem(field, "is required", None)
+        return FieldProblem(field, "is required", "a value")
     if detail["type"] == "string_pattern_mismatch":
         return FieldProblem(field, f"{detail['input']!r} is not a slug", "a-z, 0-9 and single - or _ between")
+    if detail["type"] in _PLAIN_WORDS:
+        return FieldProblem(field or "config", *_PLAIN_WORDS[detail["type"]])
     if allowed is None:
         bounds = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
         allowed = " and ".join(f"{sign} {context[key]}" for key, sign in bounds.items() if key in context)

@@ -54,6 +54,7 @@ def fit(
         raise ArgumentError("smoothing", f"{smoothing}", "a number ≥ 0")
     if not (np.isfinite(tolerance) and tolerance >= 0.0):
         raise ArgumentError("tolerance", f"{tolerance}", "a number ≥ 0")
+    start = HmmParameters.checked(*start)
     observed = checked_symbols(symbols, start.emission.shape[1])
     beliefs = np.empty((observed.size, start.initial.size))
     transitions, emissions = np.empty_like(start.transition), np.empty_like(start.emission)

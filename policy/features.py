@@ -57,6 +57,7 @@ class FeatureMap:
         self.actions, self.regimes, self.symbols = config.actions, config.regimes, config.symbols
         self.variables = config.variables
         self._numbers = [v.name for v in config.variables if v.range is not None]
+        self.numbers = len(self._numbers)
         # R9: symbols are row-major over the signals, the last one fastest.
         sizes = {v.name: len(v.level_names) for v in config.variables}
         strides = dict.fromkeys(sizes, 0)
@@ -203,11 +204,26 @@ class FeatureMap:
                 problems.append(FieldProblem(f"{field}.{name}", message, _allowed(variable)))
         return problems
 
+    def check(self, contexts: Contexts) -> None:
+        """Contexts that were not encoded here must still fit the tables: the kernels check no bounds."""
+        count = contexts.symbols.size
+        levels = np.array([max(len(v.level_names), 1) for v in self.variables], np.int16)
+        shapes = contexts.levels.shape, contexts.values.shape, contexts.symbols.shape
+        if shapes != ((count, levels.size), (count, self.numbers), (count,)):
+            raise ArgumentError("contexts", f"shapes {shapes}", f"{levels.size} variables, {self.numbers} numbers")
+        within = (contexts.levels >= 0) & (contexts.levels < levels)
+        if not (within.all() and np.isfinite(contexts.values).all()):
+            raise ArgumentError("contexts", "hold a level or number that does not exist", "what `encode` makes")
+        if count and not -1 <= contexts.symbols.min() <= contexts.symbols.max() < max(self.symbols, 1):
+            raise ArgumentError("contexts", "hold a symbol that does not exist", f"-1 to {self.symbols - 1}")
+
     def columns(self, belief: FloatArray, action: int, contexts: Contexts, row: int = 0) -> tuple[Any, FloatArray]:
         """The active (index, value) pairs of z(b, a, x) for one encoded context."""
         belief = np.ascontiguousarray(belief, np.float64)
-        if belief.shape != (self.regimes,):
-            raise ArgumentError("belief", f"shape {belief.shape}", f"({self.regimes},)")
+        if belief.shape != (self.regimes,) or not np.isfinite(belief).all():
+            raise ArgumentError("belief", f"{belief}", f"{self.regimes} finite numbers")
+        if not 0 <= row < contexts.symbols.size:
+            raise ArgumentError("row", f"{row}", f"0 to {contexts.symbols.size - 1}")
         if not 0 <= action < len(self.actions):
             raise ArgumentError("action", f"{action}", f"0 to {len(self.actions) - 1}")
         limit = self.plan.terms.shape[0] * self.regimes
@@ -264,13 +280,15 @@ def _encoder(variable: Variable) -> Encoder:
     def look_up(value: Any) -> int:
         if value.__class__ is str or value.__class__ is int:  # True is not the level 1
             return table[value]
+        if isinstance(value, str | np.integer):  # numpy's own text and numbers
+            return table[value.item() if isinstance(value, np.generic) else str(value)]
         raise TypeError
 
     return look_up
 
 
 def _number(value: Any) -> float:
-    if isinstance(value, bool | str | bytes):
+    if isinstance(value, bool | np.bool_ | str | bytes):
         raise TypeError
     number = float(value)
     if not isfinite(number):

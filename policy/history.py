@@ -43,6 +43,11 @@ class History:
         self.rounds = 0
         self.arrived = 0
 
+    @property
+    def widths(self) -> tuple[int, int]:
+        """How many variables and how many numbers a context has."""
+        return self.contexts.levels.shape[1], self.contexts.values.shape[1]
+
     def arrivals(self, start: int, stop: int) -> npt.NDArray[np.int64]:
         """The rows whose rewards arrived start-th … (stop-1)-th, in round order."""
         return np.sort(self._order[start:stop])

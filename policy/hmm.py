@@ -85,6 +85,17 @@ class Expectations(NamedTuple):
     log_likelihood: float
 
 
+def _checked(parameters: HmmParameters) -> HmmParameters:
+    """Parameters whose shapes fit; the kernels check no bounds."""
+    (transition, emission, initial), regimes = parameters, parameters.initial.size
+    shapes = transition.shape, emission.shape[:1], initial.shape
+    if emission.ndim != 2 or shapes != ((regimes, regimes), (regimes,), (regimes,)):
+        raise ArgumentError("parameters", f"shapes {shapes}", "transition H×H, emission H×X, initial H")
+    if not all(np.isfinite(part).all() for part in parameters):
+        raise ArgumentError("parameters", "hold a number that is not finite", "probabilities")
+    return parameters
+
+
 def checked_symbols(symbols: npt.ArrayLike, count: int) -> SmallInts:
     """Symbols as the kernels take them; every one in -1 (missing), 0 … count-1."""
     try:
@@ -114,7 +125,7 @@ def filter_step(parameters: HmmParameters, belief: FloatArray, symbol: int, *, f
 
 def filter_history(parameters: HmmParameters, symbols: npt.ArrayLike) -> Beliefs:
     """P(h_t | x_1 … x_t) for every t, from the initial law."""
-    observed = checked_symbols(symbols, parameters.emission.shape[1])
+    observed = checked_symbols(symbols, _checked(parameters).emission.shape[1])
     beliefs = np.empty((observed.size, parameters.initial.size))
     total = kernels.filter_path(parameters.transition, parameters.emission, parameters.initial, True, observed, beliefs)
     return Beliefs(beliefs, float(total))
@@ -122,7 +133,7 @@ def filter_history(parameters: HmmParameters, symbols: npt.ArrayLike) -> Beliefs
 
 def expectations(parameters: HmmParameters, symbols: npt.ArrayLike) -> Expectations:
     """Forward–backward over the whole history."""
-    observed = checked_symbols(symbols, parameters.emission.shape[1])
+    observed = checked_symbols(symbols, _checked(parameters).emission.shape[1])
     beliefs = np.empty((observed.size, parameters.initial.size))
     transitions, emissions = np.empty_like(parameters.transition), np.empty_like(parameters.emission)
     total = kernels.forward_backward(*parameters, observed, beliefs, transitions, emissions)

@@ -36,6 +36,7 @@ __all__ = [
     "Exploration",
     "Plan",
     "Statistics",
+    "belief_path",
     "decide_rounds",
     "filter_path",
     "forward_backward",
@@ -493,6 +494,12 @@ def _control(chance, action, baseline, count):  # type: ignore[no-untyped-def]
 
 
 @_jit
+def _is_warm(t, warm_rounds, stage_length, folded):  # type: ignore[no-untyped-def]
+    """R8: so many rounds at least, and on until half as many rewards were folded."""
+    return t <= max(warm_rounds, stage_length + 1) or 2 * folded < warm_rounds
+
+
+@_jit
 def _is_elliptical(form):  # type: ignore[no-untyped-def]
     return form in (PLAIN, ELLIPTICAL, TABLED_ELLIPTICAL)
 
@@ -517,7 +524,7 @@ def _bonus(exploration, t, row, norm):  # type: ignore[no-untyped-def]
 def decide_rounds(  # type: ignore[no-untyped-def]
     terms, positions, sizes, null, seed, control_share, control_baseline, floor,
     form, scale, stage_length, additive, factor, gram, moment, inverse, theta, counters,
-    transition, emission, belief, step, first_round, warm_until,
+    transition, emission, belief, step, first_round, warm_rounds,
     levels, values, symbols, eligible, subjects, beliefs, codes, numbers,
 ):  # fmt: skip
     """Decide consecutive rounds that share one reward model and one HMM.
@@ -529,11 +536,7 @@ def decide_rounds(  # type: ignore[no-untyped-def]
     plan = Plan(terms, positions, sizes, null)
     chance = Chance(seed, control_share, control_baseline, floor)
     exploration = Exploration(form, scale, stage_length, additive, factor)
-    if step == STILL:
-        for i in range(symbols.shape[0]):
-            beliefs[i] = belief
-    else:
-        filter_path(transition, emission, belief, step == FIRST, symbols, beliefs)
+    belief_path(transition, emission, belief, step, symbols, beliefs)
     scratch = _scratch(plan)
     arms = eligible.shape[1]
     estimates, bonuses, scores, law = np.empty(arms), np.empty(arms), np.empty(arms), np.empty(arms)
@@ -547,8 +550,9 @@ def decide_rounds(  # type: ignore[no-untyped-def]
             numbers[i, 1 + a] = estimates[a]
             numbers[i, 1 + arms + a] = bonuses[a]
         codes[i, 0], numbers[i, 0], codes[i, 1] = _choose(
-            chance, t, t <= warm_until, scores, eligible, i, subjects[i, 0], subjects[i, 1] == 1, law
-        )
+            chance, t, _is_warm(t, warm_rounds, stage_length, counters[_FOLDED]), scores, eligible, i,
+            subjects[i, 0], subjects[i, 1] == 1, law,
+        )  # fmt: skip
 
 
 @_jit
@@ -578,7 +582,7 @@ def play_rounds(  # type: ignore[no-untyped-def]
                estimates, scores, scratch)  # fmt: skip
         for a in range(arms):
             scores[a] = estimates[a] + _bonus(exploration, t, row - start, scores[a])
-        warm = t <= max(warm_rounds, stage_length + 1) or 2 * statistics.counters[_FOLDED] < warm_rounds
+        warm = _is_warm(t, warm_rounds, stage_length, statistics.counters[_FOLDED])
         action, _, _ = _choose(chance, t, warm, scores, eligible, 0, np.uint64(0), False, law)
         actions[row] = action
         rewards[row] = reward_table[row - start, action]
@@ -648,6 +652,16 @@ def filter_path(transition, emission, start, first, symbols, beliefs):  # type: 
             total += np.log(product)
             product = 1.0
     return total + np.log(product)
+
+
+@_jit
+def belief_path(transition, emission, belief, step, symbols, beliefs):  # type: ignore[no-untyped-def]
+    """The beliefs after each of the next symbols (R5), by how a Chain steps."""
+    if step == STILL:
+        for t in range(symbols.shape[0]):
+            beliefs[t] = belief
+    else:
+        filter_path(transition, emission, belief, step == FIRST, symbols, beliefs)
 
 
 @_jit

@@ -57,11 +57,15 @@ def estimate(symbols: npt.ArrayLike, regimes: int, count: int, seed: int) -> Hmm
     p31 /= used
     p32 /= used
     # Step 2: the leading singular vectors.
-    left, weights, right = np.linalg.svd(p31)
+    try:
+        left, weights, right = np.linalg.svd(p31)
+        turned2 = np.linalg.svd(p32)[2]
+    except np.linalg.LinAlgError:
+        return NotEstimable("the singular value decomposition did not converge")
     u3, u1 = np.ascontiguousarray(left[:, :regimes]), np.ascontiguousarray(right[:regimes].T)
     if weights[regimes - 1] <= 1e-12 * weights[0]:
         return NotEstimable(f"the symbols show fewer than {regimes} regimes so far")
-    u2 = np.ascontiguousarray(np.linalg.svd(p32)[2][:regimes].T)
+    u2 = np.ascontiguousarray(turned2[:regimes].T)
     # Γ turns U₂'s columns, whose signs are LAPACK's whim: fix them, so that machines agree (R15).
     u2 *= np.sign(u2[np.abs(u2).argmax(axis=0), np.arange(regimes)])
     # Step 3's tensor, projected: B(U₂ Γ_h) = Σ_k Γ_{h,k} moments[:, :, k] · (U₃ᵀ P₃₁ U₁)⁻¹.

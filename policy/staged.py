@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from policy import bonus, em, hmm, kernels, linucb, spectral
-from policy.config import CampaignConfig, GrowthFactor
+from policy.config import LARGEST_REWARD, CampaignConfig, GrowthFactor
 from policy.errors import ArgumentError, ContextError, FieldProblem, RewardError
 from policy.features import Contexts, feature_map
 from policy.history import History
@@ -25,7 +25,6 @@ __all__ = ["MODES", "Decision", "Request", "Score", "StagedPolicy", "State"]
 
 FloatArray = npt.NDArray[np.float64]
 MODES = ("warm_start", "optimistic", "control")
-LARGEST_REWARD = 1e100  # sums of more could leave the floats, and a NaN in θ̂ would stay for ever
 RECENT = 300  # the filter forgets exponentially fast: this many contexts give the belief (R5)
 
 
@@ -76,7 +75,6 @@ class _Rows(NamedTuple):
         return _Rows(self.contexts.rows(start, stop), self.eligible[start:stop], self.subjects[start:stop])
 
 
-_FOREVER = 2**62
 _NO_SUBJECT = np.zeros((1, 2), np.uint64)
 _NO_MATRIX = np.empty((0, 0))
 _NO_CONTEXT = Contexts(np.empty((0, 0), np.int16), np.empty((0, 0)), np.empty(0, np.int16))
@@ -123,7 +121,6 @@ class StagedPolicy:
     def initial_state(self) -> State:
         config, features = self.config, self.features
         regimes, given = features.regimes, config.beliefs.parameters
-        numbers = sum(v.range is not None for v in config.variables)
         known = HmmParameters.checked(given.transition, given.emission, given.initial) if given else None
         estimated = config.beliefs.estimator in ("spectral", "em") and regimes > 1
         return State(
@@ -133,7 +130,7 @@ class StagedPolicy:
             next_estimation=config.beliefs.start_round or 0 if estimated else 0,
             statistics=linucb.initial_statistics(features.dimension, self.ridge),
             model_version=0,
-            history=History(len(config.variables), numbers, regimes),
+            history=History(len(config.variables), features.numbers, regimes),
             arrived=0,
             folded=0,
             rebuild=False,
@@ -168,22 +165,35 @@ class StagedPolicy:
         )
 
     def play(
-        self, state: State, contexts: Contexts, reward_table: FloatArray, beliefs: FloatArray | None = None
+        self,
+        state: State,
+        contexts: Contexts,
+        reward_table: FloatArray,
+        beliefs: FloatArray | None = None,
+        decided: FloatArray | None = None,
     ) -> State:
         """Decide a row after the other and take each reward at once, all in compiled code: offline evaluation.
 
         `reward_table` (rows × actions) holds what each action would earn. Exactly what `decide` and `reward` row by
         row give. `beliefs` (rows × H) are used instead of estimating them, so that many runs share one belief path.
+        `decided` (rows × H) is filled with the beliefs each row was decided with; the history's may be recomputed (R4).
         """
+        self._check(state)
         rows, arms = contexts.symbols.size, len(self.config.actions)
         low, high = self.config.rewards.range or (-LARGEST_REWARD, LARGEST_REWARD)
         if reward_table.shape != (rows, arms) or not ((reward_table >= low) & (reward_table <= high)).all():
             allowed = f"({rows}, {arms}), every number from {low:g} to {high:g}"
             raise ArgumentError("reward_table", f"shape {reward_table.shape}", allowed)
-        if beliefs is not None and beliefs.shape != (rows, self.features.regimes):
-            raise ArgumentError("beliefs", f"shape {beliefs.shape}", f"({rows}, {self.features.regimes})")
-        if state.arrived != state.round:
-            raise ArgumentError("state", f"{state.round - state.arrived} rewards are waiting", "none waiting")
+        self.features.check(contexts)
+        for field, given in (("beliefs", beliefs), ("decided", decided)):
+            if given is not None and given.shape != (rows, self.features.regimes):
+                raise ArgumentError(field, f"shape {given.shape}", f"({rows}, {self.features.regimes})")
+        if beliefs is not None and not np.isfinite(beliefs).all():
+            raise ArgumentError("beliefs", "hold a number that is not finite", "laws of the regimes")
+        folded_rows = state.history.arrivals(0, state.folded)
+        if state.arrived != state.round or not np.array_equal(folded_rows, np.arange(state.folded)):
+            message = "has rewards that are missing or were folded out of round order"
+            raise ArgumentError("state", message, "a state whose every round has its reward, taken in order")
         begun, done, length = state.round, 0, self.config.stage_length
         statistics = linucb.copied(state.statistics)
         while done < rows:
@@ -193,7 +203,13 @@ class StagedPolicy:
             if beliefs is None and state.next_estimation:
                 stop = min(rows, state.next_estimation - 1 - begun)
             part = contexts.rows(done, stop)
-            path = self._filtered(state, part.symbols) if beliefs is None else beliefs[done:stop]
+            if beliefs is None:
+                path = np.empty((stop - done, self.features.regimes))
+                kernels.belief_path(*self._chain(state), part.symbols, path)
+            else:
+                path = beliefs[done:stop]
+            if decided is not None:
+                decided[done:stop] = path
             history = state.history.at(state.round, state.arrived)
             start, end = begun + done, begun + stop
             history.append(part, np.zeros(stop - done, np.int16), path)
@@ -218,17 +234,6 @@ class StagedPolicy:
             done = stop
         return state
 
-    def _filtered(self, state: State, symbols: npt.NDArray[np.int16]) -> FloatArray:
-        """The beliefs after each of the next symbols."""
-        beliefs = np.empty((symbols.size, self.features.regimes))
-        chain = self._chain(state)
-        if chain.step == kernels.STILL:
-            beliefs[:] = state.belief
-        else:
-            first = chain.step == kernels.FIRST
-            kernels.filter_path(chain.transition, chain.emission, chain.belief, first, symbols, beliefs)
-        return beliefs
-
     def preview(
         self,
         state: State,
@@ -237,7 +242,7 @@ class StagedPolicy:
         excluded_actions: Collection[str] = (),
         subject: str | None = None,
     ) -> Decision:
-        """What `decide` would answer; nothing is recorded."""
+        """What `decide` would answer; nothing is recorded, so what is due at a boundary is worked out again later."""
         rows = self._rows(self.features.encode_one(context), excluded_actions, subject)
         return self._decide_rows(self._at_boundary(state), rows)[0][0]
 
@@ -283,8 +288,17 @@ class StagedPolicy:
             done += size
         return state, decisions
 
+    def _check(self, state: State) -> None:
+        """A state of another campaign would make the kernels read foreign memory."""
+        history, dimension = state.history, self.features.dimension
+        shapes = (state.statistics.theta.size, state.belief.size, history.beliefs.shape[1], history.widths)
+        widths = (len(self.config.variables), self.features.numbers)
+        if shapes != (dimension, self.features.regimes, self.features.regimes, widths):
+            raise ArgumentError("state", "is another campaign's", "a state of this campaign")
+
     def _at_boundary(self, state: State) -> State:
-        """What is due before the next round is decided."""
+        """What is due before the next round is decided; at a boundary that may be a whole re-estimation."""
+        self._check(state)
         if state.next_estimation and state.round + 1 >= state.next_estimation:
             state = self.reestimate(state)
         if state.round > 0 and state.round % self.config.stage_length == 0:
@@ -300,7 +314,7 @@ class StagedPolicy:
         codes, numbers = np.empty((count, 2), np.int16), np.empty((count, 1 + 2 * arms))
         kernels.decide_rounds(
             *self.features.plan, *self.chance, *self.exploration(t, count), *state.statistics, *self._chain(state),
-            t, self._warm_until(state), contexts.levels, contexts.values, contexts.symbols, eligible, subjects,
+            t, self.config.warm_start_rounds, contexts.levels, contexts.values, contexts.symbols, eligible, subjects,
             beliefs, codes, numbers,
         )  # fmt: skip
         decisions = []
@@ -327,13 +341,6 @@ class StagedPolicy:
             return kernels.Chain(_NO_MATRIX, _NO_MATRIX, state.belief, kernels.STILL)
         step = kernels.MOVING if state.round else kernels.FIRST
         return kernels.Chain(state.hmm.transition, state.hmm.emission, state.belief, step)
-
-    def _warm_until(self, state: State) -> int:
-        """The last round of the warm start as far as it can be known now (R8)."""
-        rounds = self.config.warm_start_rounds
-        if 2 * int(state.statistics.counters[0]) < rounds:
-            return _FOREVER
-        return max(rounds, self.config.stage_length + 1)
 
     # --- rewards and stage updates ---------------------------------------------------------------------------
 
@@ -402,6 +409,10 @@ class StagedPolicy:
 
     def publish(self, state: State, found: HmmParameters) -> State:
         """Put new HMM parameters in force: align (R6), recompute the belief (R5), mark statistics to rebuild (R4)."""
+        found = HmmParameters.checked(*found)
+        if found.emission.shape != (self.features.regimes, self.features.symbols):
+            allowed = f"({self.features.regimes}, {self.features.symbols})"
+            raise ArgumentError("emission", f"shape {found.emission.shape}", allowed)
         if state.hmm is not None:
             found, _ = spectral.align(found, state.hmm)
         symbols = state.history.contexts.symbols[: state.round]

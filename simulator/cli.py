@@ -11,6 +11,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not JSON, like 37 or " + '{"factor": 1.02}') from None
+
+
 # Flags that set a configuration's field: flag, where it goes, how it is read. Names follow the fields.
 _FIELDS: tuple[tuple[str, tuple[str, ...], Any], ...] = (
     ("--stage-length", ("stage_length",), int),
@@ -28,11 +36,11 @@ _FIELDS: tuple[tuple[str, tuple[str, ...], Any], ...] = (
     ("--bonus-v-eta", ("bonus", "v_eta"), float),
     ("--beliefs-estimator", ("beliefs", "estimator"), str),
     ("--beliefs-start-round", ("beliefs", "start_round"), int),
-    ("--beliefs-every", ("beliefs", "every"), lambda text: json.loads(text)),
+    ("--beliefs-every", ("beliefs", "every"), _json),
     ("--beliefs-statistics", ("beliefs", "statistics"), str),
     ("--control-share", ("control", "share"), float),
     ("--control-kind", ("control", "kind"), str),
-    ("--features", ("features",), lambda text: json.loads(text)),
+    ("--features", ("features",), _json),
 )
 
 
@@ -150,6 +158,8 @@ def _run_replay(options: argparse.Namespace) -> int:
 
     environment = load_environment(options.environment)
     overrides = _overrides(options)
+    if options.preset == ORACLE and overrides:
+        raise ValueError(f"the oracle has no configuration: it takes no {', '.join(overrides)}")
     if options.preset != ORACLE:
         campaign(options.preset, environment, options.seeds[0], overrides, options.rounds)  # fail before the work
     began = time.perf_counter()

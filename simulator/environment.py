@@ -58,6 +58,7 @@ class Environment:
     actions: tuple[str, ...]
     variables: tuple[dict[str, Any], ...]
     signals: tuple[str, ...]
+    action_terms: tuple[Any, ...]  # the interactions a campaign should have besides `actions`
     hmm: HmmParameters
     noise_std: float
     levels: npt.NDArray[np.int16]  # cells × variables
@@ -100,7 +101,11 @@ class Environment:
 def load_environment(name: str) -> Environment:
     """A shipped environment by name, or one's own by the path of its .json file."""
     if name.endswith(".json"):
-        return build_environment(json.loads(Path(name).read_text(encoding="utf-8")))
+        try:
+            return build_environment(json.loads(Path(name).read_text(encoding="utf-8")))
+        except (KeyError, TypeError, IndexError, AttributeError) as error:
+            message = f"{name} does not describe an environment ({error!r}); see simulator/data/nelson.json"
+            raise ValueError(message) from None
     if name not in ENVIRONMENTS:
         raise ValueError(f"unknown environment {name!r}; there are {', '.join(ENVIRONMENTS)}, or a .json file")
     file = resources.files("simulator") / "data" / f"{name.replace('-', '_')}.json"
@@ -131,6 +136,7 @@ def build_environment(data: dict[str, Any]) -> Environment:
         actions=tuple(data["actions"]),
         variables=tuple(data["variables"]),
         signals=tuple(data["signals"]),
+        action_terms=tuple(data.get("action_terms", [f"actions:{name}" for name in data["signals"]])),
         hmm=HmmParameters.checked(data["transition"], data["emission"], data["initial"]),
         noise_std=float(data["noise_std"]),
         levels=levels,

@@ -6,11 +6,11 @@ function of (environment, configuration, s).
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from itertools import permutations
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy.optimize import linear_sum_assignment
 
 from policy import StagedPolicy
 from policy.config import CampaignConfig
@@ -76,10 +76,9 @@ def replay_seed(
         return measured(environment, episode, seed, episode.oracle.astype(np.int16), None, 1)
     config = campaign(preset, environment, seed, overrides, rounds)
     policy = StagedPolicy(config)
-    history = policy.play(policy.initial_state(), episode.contexts, episode.rewards).history
-    return measured(
-        environment, episode, seed, history.actions[:rounds], history.beliefs[:rounds], first_belief(config)
-    )
+    beliefs = np.empty((rounds, policy.features.regimes))  # as decided: the history's may be recomputed (R4)
+    history = policy.play(policy.initial_state(), episode.contexts, episode.rewards, decided=beliefs).history
+    return measured(environment, episode, seed, history.actions[:rounds], beliefs, first_belief(config))
 
 
 def first_belief(config: CampaignConfig) -> int:
@@ -115,8 +114,9 @@ def measured(
 
 def belief_error(estimated: FloatArray, true: FloatArray) -> float:
     """Mean L1 distance under the one permutation of the regimes that suits the whole run best."""
-    orders = permutations(range(true.shape[1]))
-    return min(float(np.abs(estimated[:, order] - true).sum(axis=1).mean()) for order in orders)
+    costs = np.abs(estimated[:, :, None] - true[:, None, :]).mean(axis=0)  # L1 is a sum over regimes
+    rows, columns = linear_sum_assignment(costs)
+    return float(costs[rows, columns].sum())
 
 
 def _plain(summary: Summary) -> dict[str, Any]:

@@ -168,6 +168,7 @@ def _markdown(policy: str, rows: Sequence[Comparison]) -> str:
 
 
 def _latex(policy: str, rows: Sequence[Comparison]) -> str:
+    """Ours (2 s.e.) / published (2 s.e.) and the difference in combined standard errors."""
     lines = [
         r"\begin{tabular}{@{}c l" + "c" * len(SCALES) + "@{}}",
         r"\toprule",
@@ -177,7 +178,13 @@ def _latex(policy: str, rows: Sequence[Comparison]) -> str:
         r"\midrule",
     ]
     for length, ridge, row in _grid(policy, rows):
-        cells = [f"{entry.mean:.0f} ({entry.two_se:.0f})" if entry else "--" for entry in row]
+        cells = [
+            f"{entry.mean:.0f} ({entry.two_se:.0f}) / {entry.published.mean:.0f} ({entry.published.two_se:.0f})"
+            f" [{entry.deviation:+.1f}]"
+            if entry
+            else "--"
+            for entry in row
+        ]
         lines.append(f"{length} & {ridge:g} & " + " & ".join(cells) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
 

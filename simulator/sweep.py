@@ -19,11 +19,22 @@ from simulator.environment import load_environment
 from simulator.presets import campaign
 from simulator.replay import checkpoints
 
-__all__ = ["SCALES", "STAGE_LENGTHS", "Cell", "described", "load_results", "paper_grid", "sweep", "sweep_seed"]
+__all__ = [
+    "RIDGES",
+    "SCALES",
+    "STAGE_LENGTHS",
+    "Cell",
+    "described",
+    "load_results",
+    "paper_grid",
+    "sweep",
+    "sweep_seed",
+]
 
 STAGE_LENGTHS = (1, 15, 37, 224)
 RIDGES = (1e-9, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
 SCALES = (5e-6, 5e-5, 5e-4, 5e-3, 5e-2, 5e-1)
+SAVE_EVERY = 50  # cells: a stop loses a few seconds' work a core
 FloatArray = npt.NDArray[np.float64]
 
 
@@ -37,7 +48,8 @@ class Cell(NamedTuple):
 
     @property
     def key(self) -> str:
-        return f"{self.policy}|{self.stage_length}|{self.ridge:g}|{self.scale:g}"
+        numbers = (repr(float(number)).removesuffix(".0") for number in (self.ridge, self.scale))
+        return "|".join([self.policy, str(self.stage_length), *numbers])
 
     @property
     def overrides(self) -> dict[str, Any]:
@@ -71,6 +83,7 @@ def sweep_seed(environment_name: str, seed: int, rounds: int, cells: Sequence[Ce
     episode = environment.draw(rounds, np.random.default_rng(seed))
     marks = checkpoints(rounds) - 1
     paths: dict[str, FloatArray] = {}
+    ran = 0
     for cell in missing:
         config = campaign(cell.policy, environment, seed, cell.overrides, rounds)
         policy = StagedPolicy(config)
@@ -81,11 +94,17 @@ def sweep_seed(environment_name: str, seed: int, rounds: int, cells: Sequence[Ce
         actions = state.history.actions[:rounds]
         curves = np.stack([episode.pseudo_regret(actions)[marks], episode.actual_regret(actions)[marks]])
         done[cell.key] = curves.astype(np.float32)
-    # Write beside, then rename: a stop in the middle never leaves half a file.
+        ran += 1
+        if ran % SAVE_EVERY == 0 or ran == len(missing):
+            _save(file, done)
+    return ran
+
+
+def _save(file: Path, results: dict[str, npt.NDArray[np.float32]]) -> None:
+    """Write beside, then rename: a stop in the middle never leaves half a file."""
     partial = file.with_suffix(".partial.npz")
-    np.savez_compressed(partial, **done)  # type: ignore[arg-type]
+    np.savez_compressed(partial, **results)  # type: ignore[arg-type]
     partial.replace(file)
-    return len(missing)
 
 
 def _load(file: Path) -> dict[str, npt.NDArray[np.float32]]:
@@ -111,12 +130,18 @@ def sweep(
     for cell in cells:  # fail before the work, not in a worker
         campaign(cell.policy, load_environment(environment_name), seeds[0], cell.overrides, rounds)
     tasks = [(environment_name, seed, rounds, tuple(cells), folder) for seed in seeds]
-    with tqdm(total=len(seeds) * len(cells), unit="run", desc="sweep", smoothing=0.05) as bar:
-        total = 0
+    total = 0
+    with tqdm(total=_missing(folder, seeds, cells), unit="run", desc="sweep", smoothing=0.05) as bar:
         for ran in _results(tasks, jobs, dask):
             total += ran
-            bar.update(len(cells))
+            bar.update(ran)
     return total
+
+
+def _missing(folder: Path, seeds: Sequence[int], cells: Sequence[Cell]) -> int:
+    """How many runs are left, so that the bar's time left is about those."""
+    keys = {cell.key for cell in cells}
+    return sum(len(keys - _load(folder / f"seed-{seed}.npz").keys()) for seed in seeds)
 
 
 def described(folder: Path) -> tuple[str, int]:

@@ -2,12 +2,15 @@
 
 import hashlib
 import math
+import subprocess
+import sys
 from collections import Counter
 
 import numpy as np
 import pytest
 
 from policy import (
+    ArgumentError,
     CampaignConfig,
     ConfigError,
     ContextError,
@@ -18,6 +21,7 @@ from policy import (
     hmm,
     linucb,
 )
+from policy.features import Contexts
 from policy.hmm import HmmParameters
 from policy.spectral import NotEstimable, align
 
@@ -573,3 +577,63 @@ def test_numbers_at_the_end_of_the_floats_are_refused_or_harmless(ridge, reward)
     except (ConfigError, RewardError) as error:
         refused = [problem.field for problem in error.problems]
     assert refused in ([], ["ridge"], ["reward"])
+
+
+# --- what the kernels must never be handed -------------------------------------------------------------------
+
+
+def small(**changes):
+    fields = {
+        "name": "small",
+        "actions": ["none", "call"],
+        "variables": [{"name": "risk", "levels": ["low", "high"]}],
+        "regimes": 1,
+        "stage_length": 2,
+        "warm_start_rounds": 0,
+        "seed": 3,
+    }
+    return StagedPolicy(CampaignConfig(**{**fields, **changes}))
+
+
+def test_a_state_of_another_campaign_is_refused():
+    one, other = small(), small(actions=["none", "call", "mail"])
+    for act in (one.decide, one.preview):
+        with pytest.raises(ArgumentError, match="another campaign"):
+            act(other.initial_state(), {"risk": "low"})
+
+
+def test_play_refuses_what_it_could_not_fold_once_and_in_order():
+    """R2: rewards folded out of round order would be taken for others."""
+    policy = small()
+    state, _ = policy.decide_batch(policy.initial_state(), [Request({"risk": "low"})] * 2)
+    state = policy.reward(state, 2, 1.0)
+    state, _ = policy.decide(state, {"risk": "high"})
+    state = policy.reward(policy.reward(state, 1, 1.0), 3, 1.0)
+    rows = policy.features.encode([{"risk": "low"}] * 3)
+    with pytest.raises(ArgumentError, match="out of round order"):
+        policy.play(state, rows, np.ones((3, 2)))
+
+
+@pytest.mark.parametrize("levels", [[[5]], [[-1]], [[0, 0]]])
+def test_play_refuses_contexts_that_do_not_exist(levels):
+    policy = small()
+    contexts = Contexts(np.array(levels, np.int16), np.empty((1, 0)), np.zeros(1, np.int16))
+    with pytest.raises(ArgumentError, match="contexts"):
+        policy.play(policy.initial_state(), contexts, np.ones((1, 2)))
+
+
+def test_batches_take_requests_only():
+    with pytest.raises(ArgumentError, match="requests"):
+        small().decide_batch(small().initial_state(), [{"context": {"risk": "low"}}])
+
+
+def test_kernels_come_from_the_disk_cache():
+    """A process after the first compiles nothing on the way to its first decision."""
+    program = (
+        "from policy import CampaignConfig, StagedPolicy, kernels\n"
+        "p = StagedPolicy(CampaignConfig(name='c', actions=['a', 'b'], variables=[{'name': 'v', 'levels': [1, 2]}]))\n"
+        "p.decide(p.initial_state(), {'v': 1})\n"
+        "print(sum(kernels.decide_rounds.stats.cache_misses.values()), len(kernels.decide_rounds.stats.cache_hits))"
+    )
+    runs = [subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True) for _ in "12"]
+    assert runs[1].stdout.split() == ["0", "1"]
