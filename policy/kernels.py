@@ -710,31 +710,43 @@ def forward_backward(transition, emission, initial, symbols, beliefs, pairs, emi
 
 
 @_jit
-def pair_counts(symbols, lag, counts):  # type: ignore[no-untyped-def]
-    """Counts of (x_{s+1}, x_{s+1-lag}) over s = 2 … t-1 (Box C, step 1); triples with a missing symbol are left out."""
-    counts[:, :] = 0.0
+def pair_counts(symbols, p31, p32):  # type: ignore[no-untyped-def]
+    """Counts of (x_{s+1}, x_{s-1}) and (x_{s+1}, x_s) over s = 2 … t-1 (Box C, step 1); returns how many s.
+
+    Triples with a missing symbol are left out.
+    """
+    p31[:, :] = 0.0
+    p32[:, :] = 0.0
     used = 0
     for s in range(1, symbols.shape[0] - 1):
         if symbols[s - 1] >= 0 and symbols[s] >= 0 and symbols[s + 1] >= 0:
-            counts[symbols[s + 1], symbols[s + 1 - lag]] += 1.0
+            p31[symbols[s + 1], symbols[s - 1]] += 1.0
+            p32[symbols[s + 1], symbols[s]] += 1.0
             used += 1
     return used
 
 
 @_jit
 def triple_moments(symbols, left, right, middle, moments):  # type: ignore[no-untyped-def]
-    """Σ_s left[x_{s+1}] ⊗ right[x_{s-1}] ⊗ middle[x_s] (H×H×H): Box C's third moment, projected before it is summed."""
-    regimes = left.shape[1]
-    moments[:, :, :] = 0.0
+    """Σ_s left[x_{s+1}] ⊗ right[x_{s-1}] ⊗ middle[x_s] (H×H×H): Box C's third moment, projected before it is summed.
+
+    Summed by x_s first, because the third factor depends on nothing else: O(t·H² + X·H³) work, O(X·H²) memory.
+    """
+    count, regimes = middle.shape
+    by_middle = np.zeros((count, regimes, regimes))
     for s in range(1, symbols.shape[0] - 1):
         before, now, after = symbols[s - 1], symbols[s], symbols[s + 1]
         if before < 0 or now < 0 or after < 0:
             continue
         for i in range(regimes):
             for j in range(regimes):
-                weight = left[after, i] * right[before, j]
+                by_middle[now, i, j] += left[after, i] * right[before, j]
+    moments[:, :, :] = 0.0
+    for now in range(count):
+        for i in range(regimes):
+            for j in range(regimes):
                 for k in range(regimes):
-                    moments[i, j, k] += weight * middle[now, k]
+                    moments[i, j, k] += by_middle[now, i, j] * middle[now, k]
 
 
 @_jit

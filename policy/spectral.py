@@ -1,8 +1,9 @@
 """Box C: spectral estimation of the HMM from the symbol history, and the alignment step.
 
-The third moment is projected before it is summed, so the work is O(t·H³) and the memory O(X²).
+The third moment is projected before it is summed, so the work is O(t·H² + X·H³) and the memory O(X²).
 """
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +31,7 @@ def random_stream(seed: int, purpose: int, counter: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=int(kernels.hash_counter(seed, purpose, counter))))
 
 
+@lru_cache(maxsize=1024)
 def _rotation(regimes: int, seed: int, attempt: int) -> FloatArray:
     """Γ: a random rotation derived from the campaign's seed."""
     gaussian = random_stream(seed, kernels.ROTATION_DRAW, attempt).standard_normal((regimes, regimes))
@@ -50,8 +52,7 @@ def estimate(symbols: npt.ArrayLike, regimes: int, count: int, seed: int) -> Hmm
         raise ArgumentError("regimes", f"{regimes}", f"1 to the number of symbols, {count}")
     observed = checked_symbols(symbols, count)
     p31, p32 = np.empty((count, count)), np.empty((count, count))
-    used = kernels.pair_counts(observed, 2, p31)
-    kernels.pair_counts(observed, 1, p32)
+    used = kernels.pair_counts(observed, p31, p32)
     if used < regimes:
         return NotEstimable(f"{used} complete triples of symbols; at least {regimes} are needed")
     p31 /= used
@@ -77,7 +78,7 @@ def estimate(symbols: npt.ArrayLike, regimes: int, count: int, seed: int) -> Hmm
     for attempt in range(_ROTATIONS):
         gamma = _rotation(regimes, seed, attempt)
         try:
-            b = np.stack([(moments @ gamma[h]) @ np.linalg.inv(projected) for h in range(regimes)])
+            b = (gamma @ moments.transpose(0, 2, 1)).transpose(1, 0, 2) @ np.linalg.inv(projected)
             eigenvalues, r = np.linalg.eig(b[0])
             if np.iscomplexobj(eigenvalues) and np.abs(eigenvalues.imag).max() > 0.0:
                 reason = "the eigenvalues are complex"

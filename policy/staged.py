@@ -390,7 +390,7 @@ class StagedPolicy:
         symbols = state.history.contexts.symbols[: state.round]
         found = self.estimate(symbols, state.hmm)
         scheduled = replace(state, next_estimation=self._next_estimation(state.round + 1))
-        return self.publish(scheduled, found) if isinstance(found, HmmParameters) else scheduled
+        return self._put_in_force(scheduled, found) if isinstance(found, HmmParameters) else scheduled
 
     def estimate(
         self, symbols: npt.NDArray[np.int16], previous: HmmParameters | None
@@ -413,6 +413,10 @@ class StagedPolicy:
         if found.emission.shape != (self.features.regimes, self.features.symbols):
             allowed = f"({self.features.regimes}, {self.features.symbols})"
             raise ArgumentError("emission", f"shape {found.emission.shape}", allowed)
+        self._check(state)
+        return self._put_in_force(state, found)
+
+    def _put_in_force(self, state: State, found: HmmParameters) -> State:
         if state.hmm is not None:
             found, _ = spectral.align(found, state.hmm)
         symbols = state.history.contexts.symbols[: state.round]
