@@ -20,7 +20,7 @@ SmallInts = npt.NDArray[np.int16]
 class History:
     """Columns with spare room at the end; `rounds` and `arrived` say how far they are filled."""
 
-    __slots__ = ("_capacity", "_order", "actions", "arrived", "beliefs", "contexts", "rewards", "rounds")
+    __slots__ = ("_capacity", "_order", "actions", "arrived", "beliefs", "contexts", "rewards", "rounds", "shape")
 
     contexts: Contexts
     actions: SmallInts
@@ -28,9 +28,11 @@ class History:
     rewards: FloatArray  # NaN where none has arrived
     rounds: int
     arrived: int
+    shape: tuple[int, int, int]  # variables, numbers and regimes a row
 
     def __init__(self, variables: int, numbers: int, regimes: int, capacity: int = 64) -> None:
         self._capacity = capacity
+        self.shape = (variables, numbers, regimes)
         self.contexts = Contexts(
             np.empty((capacity, variables), np.int16),
             np.empty((capacity, numbers)),
@@ -42,11 +44,6 @@ class History:
         self._order = np.empty(capacity, np.int64)  # rows in the order their rewards arrived
         self.rounds = 0
         self.arrived = 0
-
-    @property
-    def widths(self) -> tuple[int, int]:
-        """How many variables and how many numbers a context has."""
-        return self.contexts.levels.shape[1], self.contexts.values.shape[1]
 
     def arrivals(self, start: int, stop: int) -> npt.NDArray[np.int64]:
         """The rows whose rewards arrived start-th … (stop-1)-th, in round order."""
@@ -85,9 +82,7 @@ class History:
         return self._copy(rounds, arrived, self._capacity)
 
     def _copy(self, rounds: int, arrived: int, capacity: int) -> Self:
-        other = type(self)(
-            self.contexts.levels.shape[1], self.contexts.values.shape[1], self.beliefs.shape[1], capacity
-        )
+        other = type(self)(*self.shape, capacity)
         other.contexts.write(0, self.contexts.rows(0, rounds))
         other.actions[:rounds] = self.actions[:rounds]
         other.beliefs[:rounds] = self.beliefs[:rounds]

@@ -523,13 +523,13 @@ def _bonus(exploration, t, row, norm):  # type: ignore[no-untyped-def]
 @_jit
 def decide_rounds(  # type: ignore[no-untyped-def]
     terms, positions, sizes, null, seed, control_share, control_baseline, floor,
-    form, scale, stage_length, additive, factor, gram, moment, inverse, theta, counters,
+    form, scale, stage_length, additive, factor, inverse, theta, counters,
     transition, emission, belief, step, first_round, warm_rounds,
     levels, values, symbols, eligible, subjects, beliefs, codes, numbers,
 ):  # fmt: skip
     """Decide consecutive rounds that share one reward model and one HMM.
 
-    Called as decide_rounds(*plan, *chance, *exploration, *statistics, *chain, …): numba takes arrays four times
+    Called as decide_rounds(*plan, *chance, *exploration, *statistics[2:], *chain, …): numba takes arrays four times
     faster than named tuples of arrays, and this is the hot path. Written a row: the belief; (action, mode) into
     codes; (propensity, K estimates, K bonuses) into numbers. `subjects` holds (hash, present?) a row.
     """

@@ -7,7 +7,6 @@ scores, the draw. A re-estimation due at a stage's end comes first, so that upda
 import hashlib
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,8 +79,7 @@ _NO_MATRIX = np.empty((0, 0))
 _NO_CONTEXT = Contexts(np.empty((0, 0), np.int16), np.empty((0, 0)), np.empty(0, np.int16))
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(NamedTuple):
     """Everything a campaign knows. Never changed: every step returns the next one."""
 
     round: int  # rounds decided
@@ -107,6 +105,7 @@ class StagedPolicy:
         self.chance = kernels.Chance(
             config.seed, config.control.share, config.control.kind == "baseline", config.propensity_floor
         )
+        self._row_shape = (len(config.variables), self.features.numbers, self.features.regimes)
         self._action_index = {name: i for i, name in enumerate(config.actions)}
         self._all_eligible = np.ones((1, len(config.actions)), np.bool_)
 
@@ -130,7 +129,7 @@ class StagedPolicy:
             next_estimation=config.beliefs.start_round or 0 if estimated else 0,
             statistics=linucb.initial_statistics(features.dimension, self.ridge),
             model_version=0,
-            history=History(len(config.variables), features.numbers, regimes),
+            history=History(*self._row_shape),
             arrived=0,
             folded=0,
             rebuild=False,
@@ -220,8 +219,7 @@ class StagedPolicy:
                 history.beliefs, reward_table[done:stop], history.actions, history.rewards,
             )  # fmt: skip
             history.all_rewarded(start, end)
-            state = replace(
-                state,
+            state = state._replace(
                 round=end,
                 belief=path[-1].copy(),
                 statistics=statistics,
@@ -290,10 +288,8 @@ class StagedPolicy:
 
     def _check(self, state: State) -> None:
         """A state of another campaign would make the kernels read foreign memory."""
-        history, dimension = state.history, self.features.dimension
-        shapes = (state.statistics.theta.size, state.belief.size, history.beliefs.shape[1], history.widths)
-        widths = (len(self.config.variables), self.features.numbers)
-        if shapes != (dimension, self.features.regimes, self.features.regimes, widths):
+        known = state.statistics.theta.size == self.features.dimension and state.belief.size == self.features.regimes
+        if not known or state.history.shape != self._row_shape:
             raise ArgumentError("state", "is another campaign's", "a state of this campaign")
 
     def _at_boundary(self, state: State) -> State:
@@ -313,7 +309,7 @@ class StagedPolicy:
         beliefs = np.empty((count, self.features.regimes))
         codes, numbers = np.empty((count, 2), np.int16), np.empty((count, 1 + 2 * arms))
         kernels.decide_rounds(
-            *self.features.plan, *self.chance, *self.exploration(t, count), *state.statistics, *self._chain(state),
+            *self.features.plan, *self.chance, *self.exploration(t, count), *state.statistics[2:], *self._chain(state),
             t, self.config.warm_start_rounds, contexts.levels, contexts.values, contexts.symbols, eligible, subjects,
             beliefs, codes, numbers,
         )  # fmt: skip
@@ -375,8 +371,7 @@ class StagedPolicy:
             start, self.features, self.ridge, history.contexts, history.actions, history.beliefs,
             history.rewards, history.arrivals(0 if state.rebuild else state.folded, state.arrived),
         )  # fmt: skip
-        return replace(
-            state,
+        return state._replace(
             statistics=statistics,
             model_version=state.model_version + 1,
             folded=state.arrived,
@@ -389,7 +384,7 @@ class StagedPolicy:
         """Re-estimate the HMM from all contexts so far and publish it (R3); stays as it is if not estimable."""
         symbols = state.history.contexts.symbols[: state.round]
         found = self.estimate(symbols, state.hmm)
-        scheduled = replace(state, next_estimation=self._next_estimation(state.round + 1))
+        scheduled = state._replace(next_estimation=self._next_estimation(state.round + 1))
         return self._put_in_force(scheduled, found) if isinstance(found, HmmParameters) else scheduled
 
     def estimate(
@@ -430,8 +425,7 @@ class StagedPolicy:
             history.beliefs[: state.round] = (
                 filtered if statistics == "refiltered" else hmm.smooth_history(found, symbols).beliefs
             )
-        return replace(
-            state,
+        return state._replace(
             belief=filtered[-1] if symbols.size else found.initial,
             hmm=found,
             model_version=state.model_version + 1,
