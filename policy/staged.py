@@ -150,6 +150,8 @@ class StagedPolicy:
 
     def decide_batch(self, state: State, requests: Sequence[Request]) -> tuple[State, list[Decision]]:
         """Decide several rounds: exactly what one-by-one calls in that order give; all or nothing."""
+        if not all(isinstance(request, Request) for request in requests):
+            raise ArgumentError("requests", "holds something else", "a list of policy.Request")
         rows = [self._rows(_NO_CONTEXT, r.excluded_actions, r.subject, f"items[{i}].") for i, r in enumerate(requests)]
         contexts = self.features.encode([r.context for r in requests])
         if not rows:
