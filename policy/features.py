@@ -42,7 +42,8 @@ class Contexts(NamedTuple):
         """Put the other's rows here, from `start` on."""
         stop = start + other.symbols.size
         self.levels[start:stop] = other.levels
-        self.values[start:stop] = other.values
+        if self.values.shape[1]:
+            self.values[start:stop] = other.values
         self.symbols[start:stop] = other.symbols
 
 
@@ -163,7 +164,7 @@ class FeatureMap:
         row = self._encoded(context)
         if row is None:
             raise ContextError(self._problems(context, "context"))
-        codes = np.array((row[0],), np.int16)  # one row: its slices are contiguous
+        codes = np.array(row[0], np.int16)[None]  # one row: its slices are contiguous
         values = np.array((row[1],)) if row[1] else _NO_NUMBERS
         return Contexts(codes[:, :-1], values, codes[:, -1])
 

@@ -4,7 +4,7 @@ Appending to the newest state costs O(1): older states simply see fewer rows. Ap
 so a state never changes under its owner.
 """
 
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -98,7 +98,7 @@ class History:
             for name in self.__slots__:
                 setattr(self, name, getattr(larger, name))
 
-    def append(self, contexts: Contexts, actions: SmallInts, beliefs: FloatArray) -> None:
+    def append(self, contexts: Contexts, actions: npt.NDArray[Any], beliefs: FloatArray) -> None:
         start, stop = self.rounds, self.rounds + actions.size
         self._grow(stop)
         self.contexts.write(start, contexts)

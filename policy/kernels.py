@@ -525,13 +525,13 @@ def decide_rounds(  # type: ignore[no-untyped-def]
     terms, positions, sizes, null, seed, control_share, control_baseline, floor,
     form, scale, stage_length, additive, factor, inverse, theta, counters,
     transition, emission, belief, step, first_round, warm_rounds,
-    levels, values, symbols, eligible, subjects, beliefs, codes, numbers,
+    levels, values, symbols, eligible, subjects, beliefs, answers,
 ):  # fmt: skip
     """Decide consecutive rounds that share one reward model and one HMM.
 
     Called as decide_rounds(*plan, *chance, *exploration, *statistics[2:], *chain, …): numba takes arrays four times
-    faster than named tuples of arrays, and this is the hot path. Written a row: the belief; (action, mode) into
-    codes; (propensity, K estimates, K bonuses) into numbers. `subjects` holds (hash, present?) a row.
+    faster than named tuples of arrays, and this is the hot path. Written a row: the belief; and into
+    answers (action, mode, propensity, K estimates, K bonuses). `subjects` holds (hash, present?) a row.
     """
     plan = Plan(terms, positions, sizes, null)
     chance = Chance(seed, control_share, control_baseline, floor)
@@ -547,9 +547,9 @@ def decide_rounds(  # type: ignore[no-untyped-def]
         for a in range(arms):
             bonuses[a] = _bonus(exploration, t, i, bonuses[a])
             scores[a] = estimates[a] + bonuses[a]
-            numbers[i, 1 + a] = estimates[a]
-            numbers[i, 1 + arms + a] = bonuses[a]
-        codes[i, 0], numbers[i, 0], codes[i, 1] = _choose(
+            answers[i, 3 + a] = estimates[a]
+            answers[i, 3 + arms + a] = bonuses[a]
+        answers[i, 0], answers[i, 2], answers[i, 1] = _choose(
             chance, t, _is_warm(t, warm_rounds, stage_length, counters[_FOLDED]), scores, eligible, i,
             subjects[i, 0], subjects[i, 1] == 1, law,
         )  # fmt: skip

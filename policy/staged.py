@@ -273,13 +273,15 @@ class StagedPolicy:
         done, count, length = 0, rows.contexts.symbols.size, self.config.stage_length
         while done < count:
             state = self._at_boundary(state)
-            size = min(count - done, length - state.round % length)
-            if state.next_estimation:
-                size = min(size, state.next_estimation - 1 - state.round)
+            size = count - done
+            if size > 1:
+                size = min(size, length - state.round % length)
+                if state.next_estimation:
+                    size = min(size, state.next_estimation - 1 - state.round)
             part = rows if size == count else rows.part(done, done + size)
-            made, codes, beliefs = self._decide_rows(state, part)
+            made, actions, beliefs = self._decide_rows(state, part)
             history = state.history.at(state.round, state.arrived)
-            history.append(part.contexts, codes[:, 0], beliefs)
+            history.append(part.contexts, actions, beliefs)
             state = State(
                 state.round + size, beliefs[-1], state.hmm, state.next_estimation, state.statistics,
                 state.model_version, history, state.arrived, state.folded, state.rebuild,
@@ -303,35 +305,32 @@ class StagedPolicy:
             state = self.update(state)
         return state
 
-    def _decide_rows(self, state: State, rows: "_Rows") -> tuple[list[Decision], npt.NDArray[np.int16], FloatArray]:
-        """Decisions of rows that share one reward model and one HMM."""
+    def _decide_rows(self, state: State, rows: "_Rows") -> tuple[list[Decision], FloatArray, FloatArray]:
+        """Decisions of rows that share one reward model and one HMM; their action indices; their beliefs."""
         contexts, eligible, subjects = rows
         names, length = self.config.actions, self.config.stage_length
         count, arms, t = contexts.symbols.size, len(names), state.round + 1
-        beliefs = np.empty((count, self.features.regimes))
-        codes, numbers = np.empty((count, 2), np.int16), np.empty((count, 1 + 2 * arms))
+        beliefs, answers = np.empty((count, self.features.regimes)), np.empty((count, 3 + 2 * arms))
         kernels.decide_rounds(
             *self.features.plan, *self.chance, *self.exploration(t, count), *state.statistics[2:], *self._chain(state),
             t, self.config.warm_start_rounds, contexts.levels, contexts.values, contexts.symbols, eligible, subjects,
-            beliefs, codes, numbers,
+            beliefs, answers,
         )  # fmt: skip
         decisions = []
         everyone = eligible is self._all_eligible
-        for i, (belief, (action, mode), row) in enumerate(
-            zip(beliefs.tolist(), codes.tolist(), numbers.tolist(), strict=True)
-        ):
-            who, estimates, bonuses = names, tuple(row[1 : arms + 1]), tuple(row[arms + 1 :])
+        for i, (belief, answer) in enumerate(zip(beliefs.tolist(), answers.tolist(), strict=True)):
+            who, estimates, bonuses = names, tuple(answer[3 : arms + 3]), tuple(answer[arms + 3 :])
             if not everyone:
                 left = np.flatnonzero(eligible[i]).tolist()
                 who = tuple([names[a] for a in left])
                 estimates, bonuses = tuple([estimates[a] for a in left]), tuple([bonuses[a] for a in left])
             decisions.append(
                 Decision(
-                    t + i, (t + i - 1) // length + 1, state.model_version, MODES[mode], names[action], row[0],
-                    tuple(belief), who, estimates, bonuses,
+                    t + i, (t + i - 1) // length + 1, state.model_version, MODES[int(answer[1])], names[int(answer[0])],
+                    answer[2], tuple(belief), who, estimates, bonuses,
                 )
             )  # fmt: skip
-        return decisions, codes, beliefs
+        return decisions, answers[:, 0], beliefs
 
     def _chain(self, state: State) -> kernels.Chain:
         """How the belief takes the next symbols (R5)."""
