@@ -93,14 +93,14 @@ class History:
         return other
 
     def _grow(self, needed: int) -> None:
-        if needed > self._capacity:
-            larger = self._copy(self.rounds, self.arrived, max(needed, 2 * self._capacity))
-            for name in self.__slots__:
-                setattr(self, name, getattr(larger, name))
+        larger = self._copy(self.rounds, self.arrived, max(needed, 2 * self._capacity))
+        for name in self.__slots__:
+            setattr(self, name, getattr(larger, name))
 
     def append(self, contexts: Contexts, actions: npt.NDArray[Any], beliefs: FloatArray) -> None:
         start, stop = self.rounds, self.rounds + actions.size
-        self._grow(stop)
+        if stop > self._capacity:
+            self._grow(stop)
         self.contexts.write(start, contexts)
         self.actions[start:stop] = actions
         self.beliefs[start:stop] = beliefs

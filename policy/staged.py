@@ -101,17 +101,21 @@ class StagedPolicy:
         self.config = config
         self.features = feature_map(config)
         self._exploration = bonus.exploration(config)
+        self._tabled = self._exploration.form in (kernels.TABLED, kernels.TABLED_ELLIPTICAL)
         self.ridge = bonus.effective_ridge(config, self.features)
         self.chance = kernels.Chance(
             config.seed, config.control.share, config.control.kind == "baseline", config.propensity_floor
         )
+        # What every decision hands to the kernel, gathered once: a decision takes microseconds.
+        self._fixed = (*self.features.plan, *self.chance)
+        self._warm_rounds = config.warm_start_rounds
         self._row_shape = (len(config.variables), self.features.numbers, self.features.regimes)
         self._action_index = {name: i for i, name in enumerate(config.actions)}
         self._all_eligible = np.ones((1, len(config.actions)), np.bool_)
 
     def exploration(self, first_round: int, count: int) -> kernels.Exploration:
         """The bonus rule for the given rounds."""
-        if self._exploration.form in (kernels.TABLED, kernels.TABLED_ELLIPTICAL):
+        if self._tabled:
             return bonus.tabled(self.config, self.features, first_round, count)
         return self._exploration
 
@@ -144,7 +148,11 @@ class StagedPolicy:
         subject: str | None = None,
     ) -> tuple[State, Decision]:
         """Decide one round."""
-        rows = self._rows(self.features.encode_one(context), excluded_actions, subject)
+        contexts = self.features.encode_one(context)
+        if excluded_actions or subject is not None:
+            rows = self._rows(contexts, excluded_actions, subject)
+        else:
+            rows = _Rows(contexts, self._all_eligible, _NO_SUBJECT)
         state, decisions = self._advance(state, rows)
         return state, decisions[0]
 
@@ -312,13 +320,14 @@ class StagedPolicy:
         count, arms, t = contexts.symbols.size, len(names), state.round + 1
         beliefs, answers = np.empty((count, self.features.regimes)), np.empty((count, 3 + 2 * arms))
         kernels.decide_rounds(
-            *self.features.plan, *self.chance, *self.exploration(t, count), *state.statistics[2:], *self._chain(state),
-            t, self.config.warm_start_rounds, contexts.levels, contexts.values, contexts.symbols, eligible, subjects,
-            beliefs, answers,
+            *self._fixed, *(self.exploration(t, count) if self._tabled else self._exploration),
+            *state.statistics[2:], *self._chain(state), t, self._warm_rounds,
+            contexts.levels, contexts.values, contexts.symbols, eligible, subjects, beliefs, answers,
         )  # fmt: skip
         decisions = []
         everyone = eligible is self._all_eligible
-        for i, (belief, answer) in enumerate(zip(beliefs.tolist(), answers.tolist(), strict=True)):
+        each_belief = beliefs.tolist()
+        for i, answer in enumerate(answers.tolist()):
             who, estimates, bonuses = names, tuple(answer[3 : arms + 3]), tuple(answer[arms + 3 :])
             if not everyone:
                 left = np.flatnonzero(eligible[i]).tolist()
@@ -327,7 +336,7 @@ class StagedPolicy:
             decisions.append(
                 Decision(
                     t + i, (t + i - 1) // length + 1, state.model_version, MODES[int(answer[1])], names[int(answer[0])],
-                    answer[2], tuple(belief), who, estimates, bonuses,
+                    answer[2], tuple(each_belief[i]), who, estimates, bonuses,
                 )
             )  # fmt: skip
         return decisions, answers[:, 0], beliefs
