@@ -90,7 +90,9 @@ def _numbers(kind: Any) -> Any:
 
 def _add_environment(parser: argparse.ArgumentParser, rounds: int) -> None:
     parser.add_argument(
-        "--environment", default="credit-card", help="credit-card (default), nelson, three-regimes or a .json file"
+        "--environment",
+        default="credit-card",
+        help="credit-card (default), nelson, three-regimes, one of data/hostile.json, or a .json file",
     )
     parser.add_argument("--rounds", type=_positive, default=rounds, help="T (default %(default)s)")
 
@@ -126,7 +128,7 @@ def _add_replay(commands: "Commands") -> None:
     )
     _add_environment(parser, 50_000)
     parser.add_argument("--seeds", type=_seeds, default=_seeds("1951-1960"), help="like 1951-1960 or 1,5,9")
-    parser.add_argument("--reward-model", choices=("regime", "belief"), default="regime")
+    parser.add_argument("--reward-model", choices=("regime", "belief"), help="the environment's own if not given")
     parser.add_argument("--jobs", type=int, default=-1, help="processes, -1 for all cores")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     parser.add_argument("--out", type=Path, help="folder for summary.json and curves.csv")

@@ -18,11 +18,14 @@ from policy.features import Contexts
 from policy.hmm import HmmParameters, filter_history, sample
 from simulator.prepare import load_profiles
 
-__all__ = ["ENVIRONMENTS", "Environment", "Episode", "load_environment"]
+__all__ = ["ENVIRONMENTS", "HOSTILE", "Environment", "Episode", "load_environment"]
 
 FloatArray = npt.NDArray[np.float64]
 RewardModel = Literal["regime", "belief"]
 ENVIRONMENTS = ("credit-card", "nelson", "three-regimes")
+# Variants of the credit-card environment that break an assumption each (data/hostile.json).
+HOSTILE = ("binary", "sparse", "belief-rewards", "quiet-regimes", "iid", "delayed")
+SPARSE_SHARE, SPARSE_LOG_STD = 0.05, 0.5  # of the law "sparse": how often a reward is not 0, and how it scatters then
 
 
 class Episode(NamedTuple):
@@ -34,6 +37,9 @@ class Episode(NamedTuple):
     values: FloatArray  # T×K, expected reward of each action given the true belief
     rewards: FloatArray  # T×K, the reward each action would earn
     oracle: npt.NDArray[np.intp]  # a*_t: the best action for who knows every parameter and the contexts so far
+    delays: npt.NDArray[
+        np.int64
+    ]  # rounds after which the reward of each round is known, -1 for never; empty if at once
 
     def pseudo_regret(self, actions: npt.NDArray[np.integer[Any]]) -> FloatArray:
         """R_1 … R_T (eq. def-regret)."""
@@ -60,26 +66,49 @@ class Environment:
     signals: tuple[str, ...]
     action_terms: tuple[Any, ...]  # the interactions a campaign should have besides `actions`
     hmm: HmmParameters
-    noise_std: float
+    noise_std: float  # of the law "gaussian"
+    reward_law: str  # gaussian, binary (0 or 1) or sparse (mostly 0, else lognormal); its mean is `means`
+    reward_model: RewardModel
+    mean_delay: float  # rounds until a reward is known, geometric; 0: at once
+    loss: float  # share of the rewards that never come
     levels: npt.NDArray[np.int16]  # cells × variables
     cell_laws: tuple[tuple[npt.NDArray[np.intp], FloatArray], ...]  # per symbol: its cells, cumulative law
     means: FloatArray  # H × K × cells: φ(a, x)ᵀθ*_h
 
-    def draw(self, rounds: int, generator: np.random.Generator, reward_model: RewardModel = "regime") -> Episode:
+    def draw(self, rounds: int, generator: np.random.Generator, reward_model: RewardModel | None = None) -> Episode:
         """One episode. The same generator state gives the same episode; actions never influence it.
 
-        `reward_model`: "regime" is eq. reward-our, "belief" the simplified eq. nelson-model-gener.
+        `reward_model`: "regime" is eq. reward-our, "belief" the simplified eq. nelson-model-gener; without one, the
+        environment's own.
         """
         regimes, symbols = sample(self.hmm, rounds, generator)
         cells = self._draw_cells(symbols, generator.random(rounds))
-        noise = generator.normal(0.0, self.noise_std, (rounds, len(self.actions)))
+        noise = generator.normal(0.0, 1.0, (rounds, len(self.actions)))
         beliefs = filter_history(self.hmm, symbols).beliefs
         # T×K for each regime; the belief mixes them.
         by_regime = self.means[:, :, cells].transpose(0, 2, 1)
         values = np.einsum("th,htk->tk", beliefs, by_regime)
-        expected = values if reward_model == "belief" else by_regime[regimes, np.arange(rounds)]
+        from_belief = (reward_model or self.reward_model) == "belief"
+        expected = values if from_belief else by_regime[regimes, np.arange(rounds)]
         contexts = Contexts(self.levels[cells], np.empty((rounds, 0)), symbols)
-        return Episode(contexts, regimes, beliefs, values, expected + noise, values.argmax(axis=1))
+        rewards = self._earned(expected, noise, generator)
+        delays = self._delays(rounds, generator)
+        return Episode(contexts, regimes, beliefs, values, rewards, values.argmax(axis=1), delays)
+
+    def _earned(self, expected: FloatArray, noise: FloatArray, generator: np.random.Generator) -> FloatArray:
+        """Rewards with the given means, by the environment's law; `noise` is standard normal."""
+        if self.reward_law == "gaussian":
+            return expected + self.noise_std * noise
+        if self.reward_law == "binary":
+            return (generator.random(expected.shape) < expected).astype(np.float64)
+        amounts: FloatArray = np.exp(SPARSE_LOG_STD * noise - SPARSE_LOG_STD**2 / 2) * expected / SPARSE_SHARE
+        return np.where(generator.random(expected.shape) < SPARSE_SHARE, amounts, 0.0)
+
+    def _delays(self, rounds: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
+        if not self.mean_delay and not self.loss:
+            return np.empty(0, np.int64)
+        delays = generator.geometric(1.0 / (1.0 + self.mean_delay), rounds) - 1
+        return np.where(generator.random(rounds) < self.loss, -1, delays)
 
     def _draw_cells(self, symbols: npt.NDArray[np.int16], uniforms: FloatArray) -> npt.NDArray[np.intp]:
         """A full context for each symbol, independent of the regime given the symbol."""
@@ -106,10 +135,19 @@ def load_environment(name: str) -> Environment:
         except (KeyError, TypeError, IndexError, AttributeError) as error:
             message = f"{name} does not describe an environment ({error!r}); see simulator/data/nelson.json"
             raise ValueError(message) from None
-    if name not in ENVIRONMENTS:
-        raise ValueError(f"unknown environment {name!r}; there are {', '.join(ENVIRONMENTS)}, or a .json file")
+    if name not in ENVIRONMENTS + HOSTILE:
+        there_are = ", ".join(ENVIRONMENTS + HOSTILE)
+        raise ValueError(f"unknown environment {name!r}; there are {there_are}, or a .json file")
+    if name in HOSTILE:
+        variant = _shipped("hostile")[name]
+        return build_environment({**_shipped(variant["base"]), **variant, "name": name})
+    return build_environment(_shipped(name))
+
+
+def _shipped(name: str) -> dict[str, Any]:
     file = resources.files("simulator") / "data" / f"{name.replace('-', '_')}.json"
-    return build_environment(json.loads(file.read_text(encoding="utf-8")))
+    description: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return description
 
 
 def build_environment(data: dict[str, Any]) -> Environment:
@@ -130,6 +168,8 @@ def build_environment(data: dict[str, Any]) -> Environment:
     if len(data["emission"][0]) != len(laws):
         raise ValueError(f"emission has {len(data['emission'][0])} symbols, the signals have {len(laws)}")
     means = np.array([_means(data, data["rewards"][regime], names, levels) for regime in data["regimes"]])
+    means = data.get("reward_shift", 0.0) + data.get("reward_scale", 1.0) * means
+    delivery = data.get("delivery", {})
     return Environment(
         name=data["name"],
         regimes=tuple(data["regimes"]),
@@ -139,6 +179,10 @@ def build_environment(data: dict[str, Any]) -> Environment:
         action_terms=tuple(data.get("action_terms", [f"actions:{name}" for name in data["signals"]])),
         hmm=HmmParameters.checked(data["transition"], data["emission"], data["initial"]),
         noise_std=float(data["noise_std"]),
+        reward_law=data.get("reward_law", "gaussian"),
+        reward_model=data.get("reward_model", "regime"),
+        mean_delay=float(delivery.get("mean_delay", 0.0)),
+        loss=float(delivery.get("loss", 0.0)),
         levels=levels,
         cell_laws=tuple(laws),
         means=means,

@@ -68,7 +68,7 @@ def replay_seed(
     seed: int,
     rounds: int,
     overrides: Mapping[str, Any] | None = None,
-    reward_model: RewardModel = "regime",
+    reward_model: RewardModel | None = None,
 ) -> Run:
     """Draw the seed's episode and let the preset play it, in process."""
     episode = environment.draw(rounds, np.random.default_rng(seed), reward_model)
