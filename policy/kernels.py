@@ -73,6 +73,8 @@ _FOLDED, _SINCE_FACTORED = 0, 1
 # which bounds the drift of the downdated inverse.
 _LARGEST_QUADRATIC = 1e4
 _FACTOR_EVERY = 256
+# So many rank-one steps go into the inverse in one pass: it is the memory, not the arithmetic, that takes time.
+_STEPS = 4
 
 
 class Plan(NamedTuple):
@@ -222,7 +224,7 @@ def _add_square(gram, columns, weights, n):  # type: ignore[no-untyped-def]
 @_jit
 def span_gram(plan, levels, values, actions, beliefs, gram):  # type: ignore[no-untyped-def]
     """gram += Σ z zᵀ over the given rows: features.py finds the directions that no z ever has with it."""
-    columns, weights, _, _ = _scratch(plan)
+    columns, weights, _ = _scratch(plan)
     for row in range(levels.shape[0]):
         n = _row_columns(plan, levels, values, beliefs, row, actions[row], columns, weights)
         _add_square(gram, columns, weights, n)
@@ -230,12 +232,38 @@ def span_gram(plan, levels, values, actions, beliefs, gram):  # type: ignore[no-
 
 @_jit
 def _scratch(plan):  # type: ignore[no-untyped-def]
-    """Room for the active columns and weights of a z, and for two vectors of its length."""
-    limit, size = plan.terms.shape[0] * plan.sizes[0], plan.null.shape[0]
-    return np.empty(limit, np.int64), np.empty(limit), np.empty(size), np.empty(size)
+    """Room for the active columns and weights of a z, and for a few vectors of its length."""
+    limit = plan.terms.shape[0] * plan.sizes[0]
+    return np.empty(limit, np.int64), np.empty(limit), np.empty((_STEPS, _padded(plan.null.shape[0])))
+
+
+@_jit
+def _padded(size):  # type: ignore[no-untyped-def]
+    """Columns of a work table: whole cache lines, so that vector instructions meet neither their edges nor a rest."""
+    return (size + 7) // 8 * 8
 
 
 # --- LinUCB --------------------------------------------------------------------------------------------------
+
+
+@_inline
+def _add_rows(out, row, scales, column, matrix, first, last, start, stop, sign):  # type: ignore[no-untyped-def]
+    """out[row] += sign · Σ scales[k, column] · matrix[k] over k in first … last-1, between columns start and stop.
+
+    Every inner loop of the linear algebra is this one, along rows and four at a time: most of its cost is in memory.
+    """
+    k = first
+    while k + 4 <= last:
+        a, b = sign * scales[k, column], sign * scales[k + 1, column]
+        c, d = sign * scales[k + 2, column], sign * scales[k + 3, column]
+        for j in range(start, stop):
+            out[row, j] += (a * matrix[k, j] + b * matrix[k + 1, j]) + (c * matrix[k + 2, j] + d * matrix[k + 3, j])
+        k += 4
+    while k < last:
+        a = sign * scales[k, column]
+        for j in range(start, stop):
+            out[row, j] += a * matrix[k, j]
+        k += 1
 
 
 @_jit
@@ -248,38 +276,26 @@ def _factor(statistics, null, ridge):  # type: ignore[no-untyped-def]
     """
     gram, moment, inverse, theta = statistics.gram, statistics.moment, statistics.inverse, statistics.theta
     size = gram.shape[0]
-    # G = RᵀR with R in the upper triangle; every inner loop runs along a row, hence over contiguous memory.
+    # G = RᵀR with R in the upper triangle.
     upper = gram + null
-    for k in range(size):
-        pivot = np.sqrt(max(upper[k, k], ridge))
-        for j in range(k + 1, size):
-            upper[k, j] /= pivot
-        upper[k, k] = pivot
-        for i in range(k + 1, size):
-            scale = upper[k, i]
-            if scale != 0.0:
-                for j in range(i, size):
-                    upper[i, j] -= scale * upper[k, j]
+    for i in range(size):
+        _add_rows(upper, i, upper, i, upper, 0, i, i, size, -1.0)
+        pivot = np.sqrt(max(upper[i, i], ridge))
+        upper[i, i] = pivot
+        for j in range(i + 1, size):
+            upper[i, j] /= pivot
     # W = R⁻ᵀ, lower triangular, by forward substitution.
     lower = np.zeros((size, size))
-    for k in range(size):
-        lower[k, k] = 1.0
-        for i in range(k):
-            scale = upper[i, k]
-            if scale != 0.0:
-                for j in range(i + 1):
-                    lower[k, j] -= scale * lower[i, j]
-        for j in range(k + 1):
-            lower[k, j] /= upper[k, k]
-    # G⁻¹ = WᵀW.
-    inverse[:, :] = 0.0
-    for k in range(size):
-        for i in range(k + 1):
-            scale = lower[k, i]
-            if scale != 0.0:
-                for j in range(i + 1):
-                    inverse[i, j] += scale * lower[k, j]
     for i in range(size):
+        lower[i, i] = 1.0
+        _add_rows(lower, i, upper, i, lower, 0, i, 0, i, -1.0)
+        for j in range(i + 1):
+            lower[i, j] /= upper[i, i]
+    # G⁻¹ = WᵀW.
+    for i in range(size):
+        for j in range(i + 1):
+            inverse[i, j] = 0.0
+        _add_rows(inverse, i, lower, i, lower, i, size, 0, i + 1, 1.0)
         for j in range(i):
             inverse[j, i] = inverse[i, j]
     # θ̂ by two triangular solves, more accurate than the product with the inverse.
@@ -299,7 +315,7 @@ def _factor(statistics, null, ridge):  # type: ignore[no-untyped-def]
 @_inline
 def _combine(matrix, columns, weights, start, stop, out):  # type: ignore[no-untyped-def]
     """out += Σ weights[i] · matrix[columns[i]] over i in start … stop-1, four rows at a time."""
-    size, i = out.shape[0], start
+    size, i = matrix.shape[1], start
     while i + 4 <= stop:
         a, b, c, d = columns[i], columns[i + 1], columns[i + 2], columns[i + 3]
         wa, wb, wc, wd = weights[i], weights[i + 1], weights[i + 2], weights[i + 3]
@@ -318,26 +334,33 @@ def _combine(matrix, columns, weights, start, stop, out):  # type: ignore[no-unt
 
 
 @_inline
-def _rank_one(inverse, theta, columns, weights, n, reward, product):  # type: ignore[no-untyped-def]
-    """Sherman–Morrison: inverse and θ̂ after one more round. False if it would lose too many digits."""
-    size = inverse.shape[0]
-    for j in range(size):
-        product[j] = 0.0
-    _combine(inverse, columns, weights, 0, n, product)
+def _rank_one(inverse, theta, columns, weights, n, reward, steps, held):  # type: ignore[no-untyped-def]
+    """Sherman–Morrison: θ̂ after one more round, and into steps[held] the s that takes its inverse down by s sᵀ.
+
+    `inverse` still lacks the `held` steps before it. False if the step would lose too many digits.
+    """
+    step = steps[held]
+    for j in range(step.shape[0]):
+        step[j] = 0.0
+    _combine(inverse, columns, weights, 0, n, step)
+    for k in range(held):
+        inner = 0.0
+        for i in range(n):
+            inner += weights[i] * steps[k, columns[i]]
+        for j in range(step.shape[0]):
+            step[j] -= inner * steps[k, j]
     quadratic, estimate = 0.0, 0.0
     for i in range(n):
-        quadratic += weights[i] * product[columns[i]]
+        quadratic += weights[i] * step[columns[i]]
         estimate += weights[i] * theta[columns[i]]
     if not quadratic < _LARGEST_QUADRATIC:
         return False
-    shrink = 1.0 / (1.0 + quadratic)
-    step = (reward - estimate) * shrink
-    for j in range(size):
-        theta[j] += step * product[j]
-    for i in range(size):
-        scale = product[i] * shrink
-        for j in range(size):
-            inverse[i, j] -= scale * product[j]
+    gain = (reward - estimate) / (1.0 + quadratic)
+    for j in range(theta.shape[0]):
+        theta[j] += gain * step[j]
+    shrink = 1.0 / np.sqrt(1.0 + quadratic)
+    for j in range(step.shape[0]):
+        step[j] *= shrink
     return True
 
 
@@ -356,9 +379,9 @@ def _update(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """update_statistics for rows[start:stop], or for rows start … stop-1 themselves where `rows` is empty."""
     gram, moment, inverse, theta = statistics.gram, statistics.moment, statistics.inverse, statistics.theta
-    columns, weights, product, _ = scratch
+    columns, weights, vectors = scratch
     since = statistics.counters[_SINCE_FACTORED]
-    one_by_one = since >= 0 and stop - start <= gram.shape[0]
+    one_by_one, held = since >= 0 and stop - start <= gram.shape[0], 0
     for place in range(start, stop):
         row = rows[place] if rows.shape[0] else place
         reward = rewards[row]
@@ -368,7 +391,14 @@ def _update(  # type: ignore[no-untyped-def]
             moment[columns[i]] += weights[i] * reward
         if one_by_one:
             since += 1
-            one_by_one = since < _FACTOR_EVERY and _rank_one(inverse, theta, columns, weights, n, reward, product)
+            one_by_one = since < _FACTOR_EVERY and _rank_one(
+                inverse, theta, columns, weights, n, reward, vectors, held
+            )
+            held += 1
+        if one_by_one and (held == _STEPS or place == stop - 1):
+            for i in range(inverse.shape[0]):
+                _add_rows(inverse, i, vectors, i, vectors, 0, held, 0, inverse.shape[1], -1.0)
+            held = 0
     statistics.counters[_FOLDED] += stop - start
     if not one_by_one:
         _factor(statistics, plan.null, ridge)
@@ -381,8 +411,8 @@ def _score(  # type: ignore[no-untyped-def]
     plan, inverse, theta, elliptical, levels, values, beliefs, row, eligible, allowed, estimates, norms, scratch
 ):  # fmt: skip
     """Estimate θ̂ᵀz and norm (‖z‖_{G⁻¹} if elliptical, else ‖G⁻¹z‖₂) of every action that eligible[allowed] has."""
-    columns, weights, common, product = scratch
-    size = inverse.shape[0]
+    columns, weights, vectors = scratch
+    common, product, size = vectors[0], vectors[1], inverse.shape[0]
     n = _active_columns(plan, levels, values, beliefs, row, -1, columns, weights, 0)
     common_estimate, common_quadratic = 0.0, 0.0
     for i in range(n):
@@ -394,7 +424,7 @@ def _score(  # type: ignore[no-untyped-def]
                 inner += weights[j] * inverse[line, columns[j]]
             common_quadratic += weights[i] * inner
     else:
-        for j in range(size):
+        for j in range(common.shape[0]):
             common[j] = 0.0
         _combine(inverse, columns, weights, 0, n, common)
     for action in range(eligible.shape[1]):
@@ -418,23 +448,23 @@ def _score(  # type: ignore[no-untyped-def]
                 quadratic += weights[i] * (2.0 * cross + own)
             norms[action] = np.sqrt(max(quadratic, 0.0))
         else:
-            for j in range(size):
+            for j in range(product.shape[0]):
                 product[j] = common[j]
             _combine(inverse, columns, weights, n, m, product)
-            norms[action] = np.sqrt(_sum_of_squares(product))
+            norms[action] = np.sqrt(_sum_of_squares(product, size))
 
 
 @_inline
-def _sum_of_squares(vector):  # type: ignore[no-untyped-def]
+def _sum_of_squares(vector, size):  # type: ignore[no-untyped-def]
     """In four interleaved sums, a fixed order that the processor can run side by side."""
     a, b, c, d = 0.0, 0.0, 0.0, 0.0
-    whole = vector.shape[0] // 4 * 4
+    whole = size // 4 * 4
     for j in range(0, whole, 4):
         a += vector[j] * vector[j]
         b += vector[j + 1] * vector[j + 1]
         c += vector[j + 2] * vector[j + 2]
         d += vector[j + 3] * vector[j + 3]
-    for j in range(whole, vector.shape[0]):
+    for j in range(whole, size):
         a += vector[j] * vector[j]
     return (a + b) + (c + d)
 
@@ -566,6 +596,10 @@ def play_rounds(  # type: ignore[no-untyped-def]
     are in the statistics already; folded = -1 asks to rebuild them from all rows at the next stage update (R4).
     """
     scratch, every_row = _scratch(plan), np.empty(0, np.int64)
+    published, size = statistics.inverse, statistics.theta.shape[0]
+    inverse = np.zeros((size, _padded(size)))
+    inverse[:, :size] = published
+    statistics = Statistics(statistics.gram, statistics.moment, inverse, statistics.theta, statistics.counters)
     arms, stage_length = reward_table.shape[1], exploration.stage_length
     elliptical = _is_elliptical(exploration.form)
     estimates, scores, law = np.empty(arms), np.empty(arms), np.empty(arms)
@@ -586,6 +620,7 @@ def play_rounds(  # type: ignore[no-untyped-def]
         action, _, _ = _choose(chance, t, warm, scores, eligible, 0, np.uint64(0), False, law)
         actions[row] = action
         rewards[row] = reward_table[row - start, action]
+    published[:, :] = inverse[:, :size]
     return folded
 
 
