@@ -31,7 +31,6 @@ __all__ = [
     "TABLED_ELLIPTICAL",
     "WARM_START",
     "WARM_START_DRAW",
-    "Chain",
     "Chance",
     "Exploration",
     "Plan",
@@ -101,17 +100,7 @@ class Exploration(NamedTuple):
     form: int
     scale: float
     stage_length: int
-    additive: FloatArray  # one entry a row of the call
-    factor: FloatArray
-
-
-class Chain(NamedTuple):
-    """What moves the belief: HMM parameters, the belief before the next symbol, and how it steps."""
-
-    transition: FloatArray
-    emission: FloatArray
-    belief: FloatArray
-    step: int  # STILL, FIRST or MOVING
+    table: FloatArray  # (additive, factor) a row of the call
 
 
 class Statistics(NamedTuple):
@@ -391,9 +380,7 @@ def _update(  # type: ignore[no-untyped-def]
             moment[columns[i]] += weights[i] * reward
         if one_by_one:
             since += 1
-            one_by_one = since < _FACTOR_EVERY and _rank_one(
-                inverse, theta, columns, weights, n, reward, vectors, held
-            )
+            one_by_one = since < _FACTOR_EVERY and _rank_one(inverse, theta, columns, weights, n, reward, vectors, held)
             held += 1
         if one_by_one and (held == _STEPS or place == stop - 1):
             for i in range(inverse.shape[0]):
@@ -547,42 +534,52 @@ def _bonus(exploration, t, row, norm):  # type: ignore[no-untyped-def]
         return scale * np.log(np.float64(t)) * norm
     if form == ELLIPTICAL:
         return scale * norm
-    return exploration.additive[row] + exploration.factor[row] * norm
+    return exploration.table[row, 0] + exploration.table[row, 1] * norm
 
 
 @_jit
 def decide_rounds(  # type: ignore[no-untyped-def]
-    terms, positions, sizes, null, seed, control_share, control_baseline, floor,
-    form, scale, stage_length, additive, factor, inverse, theta, counters,
-    transition, emission, belief, step, first_round, warm_rounds,
-    levels, values, symbols, eligible, subjects, beliefs, answers,
+    terms, positions, sizes, seed, control_share, control_baseline, floor, warm_rounds,
+    form, scale, stage_length, table, inverse, theta, folded, transition, emission, belief, step,
+    codes, numbers, eligible, subjects, first_round,
+    start, levels, values, symbols, actions, beliefs, answers,
 ):  # fmt: skip
-    """Decide consecutive rounds that share one reward model and one HMM.
+    """Decide consecutive rounds that share one reward model and one HMM, and record them from row `start` on.
 
-    Called as decide_rounds(*plan, *chance, *exploration, *statistics[2:], *chain, …): numba takes arrays four times
-    faster than named tuples of arrays, and this is the hot path. Written a row: the belief; and into
-    answers (action, mode, propensity, K estimates, K bonuses). `subjects` holds (hash, present?) a row.
+    Arrays one by one, which numba takes four times faster than named tuples of them: this is the hot path. Recorded in
+    the history's columns: context (codes hold levels and symbol), action, belief. Into answers go (action, mode,
+    propensity, K estimates, K bonuses, H beliefs) a row. `subjects` holds (hash, present?) a row.
     """
-    plan = Plan(terms, positions, sizes, null)
+    plan = Plan(terms, positions, sizes, inverse)  # of `null` only the size is needed here
     chance = Chance(seed, control_share, control_baseline, floor)
-    exploration = Exploration(form, scale, stage_length, additive, factor)
-    belief_path(transition, emission, belief, step, symbols, beliefs)
+    exploration = Exploration(form, scale, stage_length, table)
+    stop, arms, variables = start + codes.shape[0], eligible.shape[1], levels.shape[1]
+    for i in range(codes.shape[0]):
+        for v in range(variables):
+            levels[start + i, v] = codes[i, v]
+        for v in range(numbers.shape[1]):
+            values[start + i, v] = numbers[i, v]
+        symbols[start + i] = codes[i, variables]
+    belief_path(transition, emission, belief, step, symbols[start:stop], beliefs[start:stop])
     scratch = _scratch(plan)
-    arms = eligible.shape[1]
     estimates, bonuses, scores, law = np.empty(arms), np.empty(arms), np.empty(arms), np.empty(arms)
     elliptical = _is_elliptical(form)
-    for i in range(symbols.shape[0]):
+    for row in range(start, stop):
+        i = row - start
         t = first_round + i
-        _score(plan, inverse, theta, elliptical, levels, values, beliefs, i, eligible, i, estimates, bonuses, scratch)
+        _score(plan, inverse, theta, elliptical, levels, values, beliefs, row, eligible, i, estimates, bonuses, scratch)
         for a in range(arms):
             bonuses[a] = _bonus(exploration, t, i, bonuses[a])
             scores[a] = estimates[a] + bonuses[a]
             answers[i, 3 + a] = estimates[a]
             answers[i, 3 + arms + a] = bonuses[a]
-        answers[i, 0], answers[i, 2], answers[i, 1] = _choose(
-            chance, t, _is_warm(t, warm_rounds, stage_length, counters[_FOLDED]), scores, eligible, i,
+        for h in range(beliefs.shape[1]):
+            answers[i, 3 + 2 * arms + h] = beliefs[row, h]
+        actions[row], answers[i, 2], answers[i, 1] = _choose(
+            chance, t, _is_warm(t, warm_rounds, stage_length, folded), scores, eligible, i,
             subjects[i, 0], subjects[i, 1] == 1, law,
         )  # fmt: skip
+        answers[i, 0] = actions[row]
 
 
 @_jit
