@@ -302,24 +302,24 @@ def _factor(statistics, null, ridge):  # type: ignore[no-untyped-def]
 
 
 @_inline
-def _combine(matrix, columns, weights, start, stop, out):  # type: ignore[no-untyped-def]
-    """out += Σ weights[i] · matrix[columns[i]] over i in start … stop-1, four rows at a time."""
+def _combine(matrix, columns, weights, start, stop, vectors, out):  # type: ignore[no-untyped-def]
+    """vectors[out] += Σ weights[i] · matrix[columns[i]] over i in start … stop-1, four rows at a time."""
     size, i = matrix.shape[1], start
     while i + 4 <= stop:
         a, b, c, d = columns[i], columns[i + 1], columns[i + 2], columns[i + 3]
         wa, wb, wc, wd = weights[i], weights[i + 1], weights[i + 2], weights[i + 3]
         for j in range(size):
-            out[j] += (wa * matrix[a, j] + wb * matrix[b, j]) + (wc * matrix[c, j] + wd * matrix[d, j])
+            vectors[out, j] += (wa * matrix[a, j] + wb * matrix[b, j]) + (wc * matrix[c, j] + wd * matrix[d, j])
         i += 4
     if i + 2 <= stop:
         a, b, wa, wb = columns[i], columns[i + 1], weights[i], weights[i + 1]
         for j in range(size):
-            out[j] += wa * matrix[a, j] + wb * matrix[b, j]
+            vectors[out, j] += wa * matrix[a, j] + wb * matrix[b, j]
         i += 2
     if i < stop:
         a, wa = columns[i], weights[i]
         for j in range(size):
-            out[j] += wa * matrix[a, j]
+            vectors[out, j] += wa * matrix[a, j]
 
 
 @_inline
@@ -328,28 +328,28 @@ def _rank_one(inverse, theta, columns, weights, n, reward, steps, held):  # type
 
     `inverse` still lacks the `held` steps before it. False if the step would lose too many digits.
     """
-    step = steps[held]
-    for j in range(step.shape[0]):
-        step[j] = 0.0
-    _combine(inverse, columns, weights, 0, n, step)
+    width = inverse.shape[1]
+    for j in range(width):
+        steps[held, j] = 0.0
+    _combine(inverse, columns, weights, 0, n, steps, held)
     for k in range(held):
         inner = 0.0
         for i in range(n):
             inner += weights[i] * steps[k, columns[i]]
-        for j in range(step.shape[0]):
-            step[j] -= inner * steps[k, j]
+        for j in range(width):
+            steps[held, j] -= inner * steps[k, j]
     quadratic, estimate = 0.0, 0.0
     for i in range(n):
-        quadratic += weights[i] * step[columns[i]]
+        quadratic += weights[i] * steps[held, columns[i]]
         estimate += weights[i] * theta[columns[i]]
     if not quadratic < _LARGEST_QUADRATIC:
         return False
     gain = (reward - estimate) / (1.0 + quadratic)
     for j in range(theta.shape[0]):
-        theta[j] += gain * step[j]
+        theta[j] += gain * steps[held, j]
     shrink = 1.0 / np.sqrt(1.0 + quadratic)
-    for j in range(step.shape[0]):
-        step[j] *= shrink
+    for j in range(width):
+        steps[held, j] *= shrink
     return True
 
 
@@ -362,7 +362,7 @@ def update_statistics(plan, statistics, ridge, levels, values, actions, beliefs,
     _update(plan, statistics, ridge, levels, values, actions, beliefs, rewards, rows, 0, rows.shape[0], _scratch(plan))
 
 
-@_jit
+@_inline
 def _update(  # type: ignore[no-untyped-def]
     plan, statistics, ridge, levels, values, actions, beliefs, rewards, rows, start, stop, scratch
 ):  # fmt: skip
@@ -399,7 +399,7 @@ def _score(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Estimate θ̂ᵀz and norm (‖z‖_{G⁻¹} if elliptical, else ‖G⁻¹z‖₂) of every action that eligible[allowed] has."""
     columns, weights, vectors = scratch
-    common, product, size = vectors[0], vectors[1], inverse.shape[0]
+    common, product, width = 0, 1, inverse.shape[1]
     n = _active_columns(plan, levels, values, beliefs, row, -1, columns, weights, 0)
     common_estimate, common_quadratic = 0.0, 0.0
     for i in range(n):
@@ -411,9 +411,9 @@ def _score(  # type: ignore[no-untyped-def]
                 inner += weights[j] * inverse[line, columns[j]]
             common_quadratic += weights[i] * inner
     else:
-        for j in range(common.shape[0]):
-            common[j] = 0.0
-        _combine(inverse, columns, weights, 0, n, common)
+        for j in range(width):
+            vectors[common, j] = 0.0
+        _combine(inverse, columns, weights, 0, n, vectors, common)
     for action in range(eligible.shape[1]):
         if not eligible[allowed, action]:
             estimates[action] = np.nan
@@ -435,24 +435,24 @@ def _score(  # type: ignore[no-untyped-def]
                 quadratic += weights[i] * (2.0 * cross + own)
             norms[action] = np.sqrt(max(quadratic, 0.0))
         else:
-            for j in range(product.shape[0]):
-                product[j] = common[j]
-            _combine(inverse, columns, weights, n, m, product)
-            norms[action] = np.sqrt(_sum_of_squares(product, size))
+            for j in range(width):
+                vectors[product, j] = vectors[common, j]
+            _combine(inverse, columns, weights, n, m, vectors, product)
+            norms[action] = np.sqrt(_sum_of_squares(vectors, product, theta.shape[0]))
 
 
 @_inline
-def _sum_of_squares(vector, size):  # type: ignore[no-untyped-def]
-    """In four interleaved sums, a fixed order that the processor can run side by side."""
+def _sum_of_squares(vectors, row, size):  # type: ignore[no-untyped-def]
+    """‖vectors[row]‖² in four interleaved sums, a fixed order that the processor can run side by side."""
     a, b, c, d = 0.0, 0.0, 0.0, 0.0
     whole = size // 4 * 4
     for j in range(0, whole, 4):
-        a += vector[j] * vector[j]
-        b += vector[j + 1] * vector[j + 1]
-        c += vector[j + 2] * vector[j + 2]
-        d += vector[j + 3] * vector[j + 3]
+        a += vectors[row, j] * vectors[row, j]
+        b += vectors[row, j + 1] * vectors[row, j + 1]
+        c += vectors[row, j + 2] * vectors[row, j + 2]
+        d += vectors[row, j + 3] * vectors[row, j + 3]
     for j in range(whole, size):
-        a += vector[j] * vector[j]
+        a += vectors[row, j] * vectors[row, j]
     return (a + b) + (c + d)
 
 
@@ -510,18 +510,18 @@ def _control(chance, action, baseline, count):  # type: ignore[no-untyped-def]
     return 1.0 / count
 
 
-@_jit
+@_inline
 def _is_warm(t, warm_rounds, stage_length, folded):  # type: ignore[no-untyped-def]
     """R8: so many rounds at least, and on until half as many rewards were folded."""
     return t <= max(warm_rounds, stage_length + 1) or 2 * folded < warm_rounds
 
 
-@_jit
+@_inline
 def _is_elliptical(form):  # type: ignore[no-untyped-def]
     return form in (PLAIN, ELLIPTICAL, TABLED_ELLIPTICAL)
 
 
-@_jit
+@_inline
 def _bonus(exploration, t, row, norm):  # type: ignore[no-untyped-def]
     """ε_{t,a}, with s_t = ⌈t/ℓ⌉ (R1)."""
     form, scale, length = exploration.form, exploration.scale, exploration.stage_length
