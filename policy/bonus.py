@@ -26,13 +26,13 @@ _FORMS = {
     "theory_general": kernels.TABLED,
     "theory_simplified": kernels.TABLED_ELLIPTICAL,
 }
-_NONE = np.empty(0)
+_NONE = np.empty((0, 2))
 
 
 def exploration(config: CampaignConfig) -> kernels.Exploration:
     """The campaign's bonus rule; the theorems' forms still lack their columns, see `tabled`."""
     assert config.bonus.scale is not None
-    return kernels.Exploration(_FORMS[config.bonus.form], config.bonus.scale, config.stage_length, _NONE, _NONE)
+    return kernels.Exploration(_FORMS[config.bonus.form], config.bonus.scale, config.stage_length, _NONE)
 
 
 def effective_ridge(config: CampaignConfig, features: FeatureMap) -> float:
@@ -62,4 +62,5 @@ def tabled(config: CampaignConfig, features: FeatureMap, first_round: int, count
     else:
         additive, factor = bounds.simplified_bonus(rounds, **constants)
     scale = rule.scale or 0.0
-    return kernels.Exploration(_FORMS[rule.form], scale, config.stage_length, scale * additive, scale * factor)
+    table = scale * np.stack([additive, factor], axis=1)
+    return kernels.Exploration(_FORMS[rule.form], scale, config.stage_length, table)

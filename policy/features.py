@@ -144,6 +144,11 @@ class FeatureMap:
 
     def encode(self, contexts: Sequence[Mapping[str, Any]]) -> Contexts:
         """Check and encode a list of contexts; a ContextError names every variable that is wrong."""
+        codes, numbers = self.encode_rows(contexts)
+        return Contexts(np.ascontiguousarray(codes[:, :-1]), numbers, np.ascontiguousarray(codes[:, -1]))
+
+    def encode_rows(self, contexts: Sequence[Mapping[str, Any]]) -> tuple[SmallInts, FloatArray]:
+        """`encode` as decisions take it: level indices with the symbol at their end, and scaled numbers."""
         rows = [self._encoded(context) for context in contexts]
         if None in rows:
             raise ContextError(
@@ -156,17 +161,14 @@ class FeatureMap:
             )
         count = len(rows)
         codes = np.array([row[0] for row in rows if row], np.int16).reshape(count, len(self.variables) + 1)
-        values = np.array([row[1] for row in rows if row], np.float64).reshape(count, len(self._numbers))
-        return Contexts(np.ascontiguousarray(codes[:, :-1]), values, np.ascontiguousarray(codes[:, -1]))
+        return codes, np.array([row[1] for row in rows if row], np.float64).reshape(count, len(self._numbers))
 
-    def encode_one(self, context: Mapping[str, Any]) -> Contexts:
-        """One context as a table of one row."""
+    def encode_one(self, context: Mapping[str, Any]) -> tuple[SmallInts, FloatArray]:
+        """`encode_rows` of one context."""
         row = self._encoded(context)
         if row is None:
             raise ContextError(self._problems(context, "context"))
-        codes = np.array(row[0], np.int16)[None]  # one row: its slices are contiguous
-        values = np.array((row[1],)) if row[1] else _NO_NUMBERS
-        return Contexts(codes[:, :-1], values, codes[:, -1])
+        return np.array((row[0],), np.int16), np.array((row[1],)) if row[1] else _NO_NUMBERS
 
     def _encoded(self, context: Mapping[str, Any]) -> tuple[list[int], list[float]] | None:
         """Level indices with the symbol at their end, and scaled numbers; None if anything is wrong."""

@@ -97,10 +97,14 @@ class History:
         for name in self.__slots__:
             setattr(self, name, getattr(larger, name))
 
+    def reserve(self, count: int) -> None:
+        """Make room for so many more rows."""
+        if self.rounds + count > self._capacity:
+            self._grow(self.rounds + count)
+
     def append(self, contexts: Contexts, actions: npt.NDArray[Any], beliefs: FloatArray) -> None:
+        self.reserve(actions.size)
         start, stop = self.rounds, self.rounds + actions.size
-        if stop > self._capacity:
-            self._grow(stop)
         self.contexts.write(start, contexts)
         self.actions[start:stop] = actions
         self.beliefs[start:stop] = beliefs

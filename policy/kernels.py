@@ -31,7 +31,6 @@ __all__ = [
     "TABLED_ELLIPTICAL",
     "WARM_START",
     "WARM_START_DRAW",
-    "Chain",
     "Chance",
     "Exploration",
     "Plan",
@@ -73,6 +72,8 @@ _FOLDED, _SINCE_FACTORED = 0, 1
 # which bounds the drift of the downdated inverse.
 _LARGEST_QUADRATIC = 1e4
 _FACTOR_EVERY = 256
+# So many rank-one steps go into the inverse in one pass: it is the memory, not the arithmetic, that takes time.
+_STEPS = 4
 
 
 class Plan(NamedTuple):
@@ -99,17 +100,7 @@ class Exploration(NamedTuple):
     form: int
     scale: float
     stage_length: int
-    additive: FloatArray  # one entry a row of the call
-    factor: FloatArray
-
-
-class Chain(NamedTuple):
-    """What moves the belief: HMM parameters, the belief before the next symbol, and how it steps."""
-
-    transition: FloatArray
-    emission: FloatArray
-    belief: FloatArray
-    step: int  # STILL, FIRST or MOVING
+    table: FloatArray  # (additive, factor) a row of the call
 
 
 class Statistics(NamedTuple):
@@ -222,7 +213,7 @@ def _add_square(gram, columns, weights, n):  # type: ignore[no-untyped-def]
 @_jit
 def span_gram(plan, levels, values, actions, beliefs, gram):  # type: ignore[no-untyped-def]
     """gram += Σ z zᵀ over the given rows: features.py finds the directions that no z ever has with it."""
-    columns, weights, _, _ = _scratch(plan)
+    columns, weights, _ = _scratch(plan)
     for row in range(levels.shape[0]):
         n = _row_columns(plan, levels, values, beliefs, row, actions[row], columns, weights)
         _add_square(gram, columns, weights, n)
@@ -230,12 +221,38 @@ def span_gram(plan, levels, values, actions, beliefs, gram):  # type: ignore[no-
 
 @_jit
 def _scratch(plan):  # type: ignore[no-untyped-def]
-    """Room for the active columns and weights of a z, and for two vectors of its length."""
-    limit, size = plan.terms.shape[0] * plan.sizes[0], plan.null.shape[0]
-    return np.empty(limit, np.int64), np.empty(limit), np.empty(size), np.empty(size)
+    """Room for the active columns and weights of a z, and for a few vectors of its length."""
+    limit = plan.terms.shape[0] * plan.sizes[0]
+    return np.empty(limit, np.int64), np.empty(limit), np.empty((_STEPS, _padded(plan.null.shape[0])))
+
+
+@_jit
+def _padded(size):  # type: ignore[no-untyped-def]
+    """Columns of a work table: whole cache lines, so that vector instructions meet neither their edges nor a rest."""
+    return (size + 7) // 8 * 8
 
 
 # --- LinUCB --------------------------------------------------------------------------------------------------
+
+
+@_inline
+def _add_rows(out, row, scales, column, matrix, first, last, start, stop, sign):  # type: ignore[no-untyped-def]
+    """out[row] += sign · Σ scales[k, column] · matrix[k] over k in first … last-1, between columns start and stop.
+
+    Every inner loop of the linear algebra is this one, along rows and four at a time: most of its cost is in memory.
+    """
+    k = first
+    while k + 4 <= last:
+        a, b = sign * scales[k, column], sign * scales[k + 1, column]
+        c, d = sign * scales[k + 2, column], sign * scales[k + 3, column]
+        for j in range(start, stop):
+            out[row, j] += (a * matrix[k, j] + b * matrix[k + 1, j]) + (c * matrix[k + 2, j] + d * matrix[k + 3, j])
+        k += 4
+    while k < last:
+        a = sign * scales[k, column]
+        for j in range(start, stop):
+            out[row, j] += a * matrix[k, j]
+        k += 1
 
 
 @_jit
@@ -248,38 +265,26 @@ def _factor(statistics, null, ridge):  # type: ignore[no-untyped-def]
     """
     gram, moment, inverse, theta = statistics.gram, statistics.moment, statistics.inverse, statistics.theta
     size = gram.shape[0]
-    # G = RᵀR with R in the upper triangle; every inner loop runs along a row, hence over contiguous memory.
+    # G = RᵀR with R in the upper triangle.
     upper = gram + null
-    for k in range(size):
-        pivot = np.sqrt(max(upper[k, k], ridge))
-        for j in range(k + 1, size):
-            upper[k, j] /= pivot
-        upper[k, k] = pivot
-        for i in range(k + 1, size):
-            scale = upper[k, i]
-            if scale != 0.0:
-                for j in range(i, size):
-                    upper[i, j] -= scale * upper[k, j]
+    for i in range(size):
+        _add_rows(upper, i, upper, i, upper, 0, i, i, size, -1.0)
+        pivot = np.sqrt(max(upper[i, i], ridge))
+        upper[i, i] = pivot
+        for j in range(i + 1, size):
+            upper[i, j] /= pivot
     # W = R⁻ᵀ, lower triangular, by forward substitution.
     lower = np.zeros((size, size))
-    for k in range(size):
-        lower[k, k] = 1.0
-        for i in range(k):
-            scale = upper[i, k]
-            if scale != 0.0:
-                for j in range(i + 1):
-                    lower[k, j] -= scale * lower[i, j]
-        for j in range(k + 1):
-            lower[k, j] /= upper[k, k]
-    # G⁻¹ = WᵀW.
-    inverse[:, :] = 0.0
-    for k in range(size):
-        for i in range(k + 1):
-            scale = lower[k, i]
-            if scale != 0.0:
-                for j in range(i + 1):
-                    inverse[i, j] += scale * lower[k, j]
     for i in range(size):
+        lower[i, i] = 1.0
+        _add_rows(lower, i, upper, i, lower, 0, i, 0, i, -1.0)
+        for j in range(i + 1):
+            lower[i, j] /= upper[i, i]
+    # G⁻¹ = WᵀW.
+    for i in range(size):
+        for j in range(i + 1):
+            inverse[i, j] = 0.0
+        _add_rows(inverse, i, lower, i, lower, i, size, 0, i + 1, 1.0)
         for j in range(i):
             inverse[j, i] = inverse[i, j]
     # θ̂ by two triangular solves, more accurate than the product with the inverse.
@@ -297,47 +302,54 @@ def _factor(statistics, null, ridge):  # type: ignore[no-untyped-def]
 
 
 @_inline
-def _combine(matrix, columns, weights, start, stop, out):  # type: ignore[no-untyped-def]
-    """out += Σ weights[i] · matrix[columns[i]] over i in start … stop-1, four rows at a time."""
-    size, i = out.shape[0], start
+def _combine(matrix, columns, weights, start, stop, vectors, out):  # type: ignore[no-untyped-def]
+    """vectors[out] += Σ weights[i] · matrix[columns[i]] over i in start … stop-1, four rows at a time."""
+    size, i = matrix.shape[1], start
     while i + 4 <= stop:
         a, b, c, d = columns[i], columns[i + 1], columns[i + 2], columns[i + 3]
         wa, wb, wc, wd = weights[i], weights[i + 1], weights[i + 2], weights[i + 3]
         for j in range(size):
-            out[j] += (wa * matrix[a, j] + wb * matrix[b, j]) + (wc * matrix[c, j] + wd * matrix[d, j])
+            vectors[out, j] += (wa * matrix[a, j] + wb * matrix[b, j]) + (wc * matrix[c, j] + wd * matrix[d, j])
         i += 4
     if i + 2 <= stop:
         a, b, wa, wb = columns[i], columns[i + 1], weights[i], weights[i + 1]
         for j in range(size):
-            out[j] += wa * matrix[a, j] + wb * matrix[b, j]
+            vectors[out, j] += wa * matrix[a, j] + wb * matrix[b, j]
         i += 2
     if i < stop:
         a, wa = columns[i], weights[i]
         for j in range(size):
-            out[j] += wa * matrix[a, j]
+            vectors[out, j] += wa * matrix[a, j]
 
 
 @_inline
-def _rank_one(inverse, theta, columns, weights, n, reward, product):  # type: ignore[no-untyped-def]
-    """Sherman–Morrison: inverse and θ̂ after one more round. False if it would lose too many digits."""
-    size = inverse.shape[0]
-    for j in range(size):
-        product[j] = 0.0
-    _combine(inverse, columns, weights, 0, n, product)
+def _rank_one(inverse, theta, columns, weights, n, reward, steps, held):  # type: ignore[no-untyped-def]
+    """Sherman–Morrison: θ̂ after one more round, and into steps[held] the s that takes its inverse down by s sᵀ.
+
+    `inverse` still lacks the `held` steps before it. False if the step would lose too many digits.
+    """
+    width = inverse.shape[1]
+    for j in range(width):
+        steps[held, j] = 0.0
+    _combine(inverse, columns, weights, 0, n, steps, held)
+    for k in range(held):
+        inner = 0.0
+        for i in range(n):
+            inner += weights[i] * steps[k, columns[i]]
+        for j in range(width):
+            steps[held, j] -= inner * steps[k, j]
     quadratic, estimate = 0.0, 0.0
     for i in range(n):
-        quadratic += weights[i] * product[columns[i]]
+        quadratic += weights[i] * steps[held, columns[i]]
         estimate += weights[i] * theta[columns[i]]
     if not quadratic < _LARGEST_QUADRATIC:
         return False
-    shrink = 1.0 / (1.0 + quadratic)
-    step = (reward - estimate) * shrink
-    for j in range(size):
-        theta[j] += step * product[j]
-    for i in range(size):
-        scale = product[i] * shrink
-        for j in range(size):
-            inverse[i, j] -= scale * product[j]
+    gain = (reward - estimate) / (1.0 + quadratic)
+    for j in range(theta.shape[0]):
+        theta[j] += gain * steps[held, j]
+    shrink = 1.0 / np.sqrt(1.0 + quadratic)
+    for j in range(width):
+        steps[held, j] *= shrink
     return True
 
 
@@ -350,15 +362,15 @@ def update_statistics(plan, statistics, ridge, levels, values, actions, beliefs,
     _update(plan, statistics, ridge, levels, values, actions, beliefs, rewards, rows, 0, rows.shape[0], _scratch(plan))
 
 
-@_jit
+@_inline
 def _update(  # type: ignore[no-untyped-def]
     plan, statistics, ridge, levels, values, actions, beliefs, rewards, rows, start, stop, scratch
 ):  # fmt: skip
     """update_statistics for rows[start:stop], or for rows start … stop-1 themselves where `rows` is empty."""
     gram, moment, inverse, theta = statistics.gram, statistics.moment, statistics.inverse, statistics.theta
-    columns, weights, product, _ = scratch
+    columns, weights, vectors = scratch
     since = statistics.counters[_SINCE_FACTORED]
-    one_by_one = since >= 0 and stop - start <= gram.shape[0]
+    one_by_one, held = since >= 0 and stop - start <= gram.shape[0], 0
     for place in range(start, stop):
         row = rows[place] if rows.shape[0] else place
         reward = rewards[row]
@@ -368,7 +380,12 @@ def _update(  # type: ignore[no-untyped-def]
             moment[columns[i]] += weights[i] * reward
         if one_by_one:
             since += 1
-            one_by_one = since < _FACTOR_EVERY and _rank_one(inverse, theta, columns, weights, n, reward, product)
+            one_by_one = since < _FACTOR_EVERY and _rank_one(inverse, theta, columns, weights, n, reward, vectors, held)
+            held += 1
+        if one_by_one and (held == _STEPS or place == stop - 1):
+            for i in range(inverse.shape[0]):
+                _add_rows(inverse, i, vectors, i, vectors, 0, held, 0, inverse.shape[1], -1.0)
+            held = 0
     statistics.counters[_FOLDED] += stop - start
     if not one_by_one:
         _factor(statistics, plan.null, ridge)
@@ -381,8 +398,8 @@ def _score(  # type: ignore[no-untyped-def]
     plan, inverse, theta, elliptical, levels, values, beliefs, row, eligible, allowed, estimates, norms, scratch
 ):  # fmt: skip
     """Estimate θ̂ᵀz and norm (‖z‖_{G⁻¹} if elliptical, else ‖G⁻¹z‖₂) of every action that eligible[allowed] has."""
-    columns, weights, common, product = scratch
-    size = inverse.shape[0]
+    columns, weights, vectors = scratch
+    common, product, width = 0, 1, inverse.shape[1]
     n = _active_columns(plan, levels, values, beliefs, row, -1, columns, weights, 0)
     common_estimate, common_quadratic = 0.0, 0.0
     for i in range(n):
@@ -394,9 +411,9 @@ def _score(  # type: ignore[no-untyped-def]
                 inner += weights[j] * inverse[line, columns[j]]
             common_quadratic += weights[i] * inner
     else:
-        for j in range(size):
-            common[j] = 0.0
-        _combine(inverse, columns, weights, 0, n, common)
+        for j in range(width):
+            vectors[common, j] = 0.0
+        _combine(inverse, columns, weights, 0, n, vectors, common)
     for action in range(eligible.shape[1]):
         if not eligible[allowed, action]:
             estimates[action] = np.nan
@@ -418,24 +435,24 @@ def _score(  # type: ignore[no-untyped-def]
                 quadratic += weights[i] * (2.0 * cross + own)
             norms[action] = np.sqrt(max(quadratic, 0.0))
         else:
-            for j in range(size):
-                product[j] = common[j]
-            _combine(inverse, columns, weights, n, m, product)
-            norms[action] = np.sqrt(_sum_of_squares(product))
+            for j in range(width):
+                vectors[product, j] = vectors[common, j]
+            _combine(inverse, columns, weights, n, m, vectors, product)
+            norms[action] = np.sqrt(_sum_of_squares(vectors, product, theta.shape[0]))
 
 
 @_inline
-def _sum_of_squares(vector):  # type: ignore[no-untyped-def]
-    """In four interleaved sums, a fixed order that the processor can run side by side."""
+def _sum_of_squares(vectors, row, size):  # type: ignore[no-untyped-def]
+    """‖vectors[row]‖² in four interleaved sums, a fixed order that the processor can run side by side."""
     a, b, c, d = 0.0, 0.0, 0.0, 0.0
-    whole = vector.shape[0] // 4 * 4
+    whole = size // 4 * 4
     for j in range(0, whole, 4):
-        a += vector[j] * vector[j]
-        b += vector[j + 1] * vector[j + 1]
-        c += vector[j + 2] * vector[j + 2]
-        d += vector[j + 3] * vector[j + 3]
-    for j in range(whole, vector.shape[0]):
-        a += vector[j] * vector[j]
+        a += vectors[row, j] * vectors[row, j]
+        b += vectors[row, j + 1] * vectors[row, j + 1]
+        c += vectors[row, j + 2] * vectors[row, j + 2]
+        d += vectors[row, j + 3] * vectors[row, j + 3]
+    for j in range(whole, size):
+        a += vectors[row, j] * vectors[row, j]
     return (a + b) + (c + d)
 
 
@@ -493,18 +510,18 @@ def _control(chance, action, baseline, count):  # type: ignore[no-untyped-def]
     return 1.0 / count
 
 
-@_jit
+@_inline
 def _is_warm(t, warm_rounds, stage_length, folded):  # type: ignore[no-untyped-def]
     """R8: so many rounds at least, and on until half as many rewards were folded."""
     return t <= max(warm_rounds, stage_length + 1) or 2 * folded < warm_rounds
 
 
-@_jit
+@_inline
 def _is_elliptical(form):  # type: ignore[no-untyped-def]
     return form in (PLAIN, ELLIPTICAL, TABLED_ELLIPTICAL)
 
 
-@_jit
+@_inline
 def _bonus(exploration, t, row, norm):  # type: ignore[no-untyped-def]
     """ε_{t,a}, with s_t = ⌈t/ℓ⌉ (R1)."""
     form, scale, length = exploration.form, exploration.scale, exploration.stage_length
@@ -517,42 +534,52 @@ def _bonus(exploration, t, row, norm):  # type: ignore[no-untyped-def]
         return scale * np.log(np.float64(t)) * norm
     if form == ELLIPTICAL:
         return scale * norm
-    return exploration.additive[row] + exploration.factor[row] * norm
+    return exploration.table[row, 0] + exploration.table[row, 1] * norm
 
 
 @_jit
 def decide_rounds(  # type: ignore[no-untyped-def]
-    terms, positions, sizes, null, seed, control_share, control_baseline, floor,
-    form, scale, stage_length, additive, factor, inverse, theta, counters,
-    transition, emission, belief, step, first_round, warm_rounds,
-    levels, values, symbols, eligible, subjects, beliefs, answers,
+    terms, positions, sizes, seed, control_share, control_baseline, floor, warm_rounds,
+    form, scale, stage_length, table, inverse, theta, folded, transition, emission, belief, step,
+    codes, numbers, eligible, subjects, first_round,
+    start, levels, values, symbols, actions, beliefs, answers,
 ):  # fmt: skip
-    """Decide consecutive rounds that share one reward model and one HMM.
+    """Decide consecutive rounds that share one reward model and one HMM, and record them from row `start` on.
 
-    Called as decide_rounds(*plan, *chance, *exploration, *statistics[2:], *chain, …): numba takes arrays four times
-    faster than named tuples of arrays, and this is the hot path. Written a row: the belief; and into
-    answers (action, mode, propensity, K estimates, K bonuses). `subjects` holds (hash, present?) a row.
+    Arrays one by one, which numba takes four times faster than named tuples of them: this is the hot path. Recorded in
+    the history's columns: context (codes hold levels and symbol), action, belief. Into answers go (action, mode,
+    propensity, K estimates, K bonuses, H beliefs) a row. `subjects` holds (hash, present?) a row.
     """
-    plan = Plan(terms, positions, sizes, null)
+    plan = Plan(terms, positions, sizes, inverse)  # of `null` only the size is needed here
     chance = Chance(seed, control_share, control_baseline, floor)
-    exploration = Exploration(form, scale, stage_length, additive, factor)
-    belief_path(transition, emission, belief, step, symbols, beliefs)
+    exploration = Exploration(form, scale, stage_length, table)
+    stop, arms, variables = start + codes.shape[0], eligible.shape[1], levels.shape[1]
+    for i in range(codes.shape[0]):
+        for v in range(variables):
+            levels[start + i, v] = codes[i, v]
+        for v in range(numbers.shape[1]):
+            values[start + i, v] = numbers[i, v]
+        symbols[start + i] = codes[i, variables]
+    belief_path(transition, emission, belief, step, symbols[start:stop], beliefs[start:stop])
     scratch = _scratch(plan)
-    arms = eligible.shape[1]
     estimates, bonuses, scores, law = np.empty(arms), np.empty(arms), np.empty(arms), np.empty(arms)
     elliptical = _is_elliptical(form)
-    for i in range(symbols.shape[0]):
+    for row in range(start, stop):
+        i = row - start
         t = first_round + i
-        _score(plan, inverse, theta, elliptical, levels, values, beliefs, i, eligible, i, estimates, bonuses, scratch)
+        _score(plan, inverse, theta, elliptical, levels, values, beliefs, row, eligible, i, estimates, bonuses, scratch)
         for a in range(arms):
             bonuses[a] = _bonus(exploration, t, i, bonuses[a])
             scores[a] = estimates[a] + bonuses[a]
             answers[i, 3 + a] = estimates[a]
             answers[i, 3 + arms + a] = bonuses[a]
-        answers[i, 0], answers[i, 2], answers[i, 1] = _choose(
-            chance, t, _is_warm(t, warm_rounds, stage_length, counters[_FOLDED]), scores, eligible, i,
+        for h in range(beliefs.shape[1]):
+            answers[i, 3 + 2 * arms + h] = beliefs[row, h]
+        actions[row], answers[i, 2], answers[i, 1] = _choose(
+            chance, t, _is_warm(t, warm_rounds, stage_length, folded), scores, eligible, i,
             subjects[i, 0], subjects[i, 1] == 1, law,
         )  # fmt: skip
+        answers[i, 0] = actions[row]
 
 
 @_jit
@@ -566,6 +593,10 @@ def play_rounds(  # type: ignore[no-untyped-def]
     are in the statistics already; folded = -1 asks to rebuild them from all rows at the next stage update (R4).
     """
     scratch, every_row = _scratch(plan), np.empty(0, np.int64)
+    published, size = statistics.inverse, statistics.theta.shape[0]
+    inverse = np.zeros((size, _padded(size)))
+    inverse[:, :size] = published
+    statistics = Statistics(statistics.gram, statistics.moment, inverse, statistics.theta, statistics.counters)
     arms, stage_length = reward_table.shape[1], exploration.stage_length
     elliptical = _is_elliptical(exploration.form)
     estimates, scores, law = np.empty(arms), np.empty(arms), np.empty(arms)
@@ -586,6 +617,7 @@ def play_rounds(  # type: ignore[no-untyped-def]
         action, _, _ = _choose(chance, t, warm, scores, eligible, 0, np.uint64(0), False, law)
         actions[row] = action
         rewards[row] = reward_table[row - start, action]
+    published[:, :] = inverse[:, :size]
     return folded
 
 

@@ -64,19 +64,20 @@ class Request(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """Requests as tables: encoded contexts, eligible actions, (subject hash, present?)."""
+    """Requests as tables, as the kernel takes them: encoded contexts, eligible actions, (subject hash, present?)."""
 
-    contexts: Contexts
+    codes: npt.NDArray[np.int16]
+    numbers: FloatArray
     eligible: npt.NDArray[np.bool_]
     subjects: npt.NDArray[np.uint64]
 
     def part(self, start: int, stop: int) -> "_Rows":
-        return _Rows(self.contexts.rows(start, stop), self.eligible[start:stop], self.subjects[start:stop])
+        codes, numbers, eligible, subjects = self
+        return _Rows(codes[start:stop], numbers[start:stop], eligible[start:stop], subjects[start:stop])
 
 
 _NO_SUBJECT = np.zeros((1, 2), np.uint64)
 _NO_MATRIX = np.empty((0, 0))
-_NO_CONTEXT = Contexts(np.empty((0, 0), np.int16), np.empty((0, 0)), np.empty(0, np.int16))
 
 
 class State(NamedTuple):
@@ -107,9 +108,10 @@ class StagedPolicy:
             config.seed, config.control.share, config.control.kind == "baseline", config.propensity_floor
         )
         # What every decision hands to the kernel, gathered once: a decision takes microseconds.
-        self._fixed = (*self.features.plan, *self.chance)
-        self._warm_rounds = config.warm_start_rounds
+        plan = self.features.plan
+        self._fixed = (plan.terms, plan.positions, plan.sizes, *self.chance, config.warm_start_rounds)
         self._row_shape = (len(config.variables), self.features.numbers, self.features.regimes)
+        self._shape = (self.features.dimension, self.features.regimes, self._row_shape)
         self._action_index = {name: i for i, name in enumerate(config.actions)}
         self._all_eligible = np.ones((1, len(config.actions)), np.bool_)
 
@@ -148,11 +150,8 @@ class StagedPolicy:
         subject: str | None = None,
     ) -> tuple[State, Decision]:
         """Decide one round."""
-        contexts = self.features.encode_one(context)
-        if excluded_actions or subject is not None:
-            rows = self._rows(contexts, excluded_actions, subject)
-        else:
-            rows = _Rows(contexts, self._all_eligible, _NO_SUBJECT)
+        codes, numbers = self.features.encode_one(context)
+        rows = _Rows(codes, numbers, *self._rules(excluded_actions, subject))
         state, decisions = self._advance(state, rows)
         return state, decisions[0]
 
@@ -160,18 +159,12 @@ class StagedPolicy:
         """Decide several rounds: exactly what one-by-one calls in that order give; all or nothing."""
         if not all(isinstance(request, Request) for request in requests):
             raise ArgumentError("requests", "holds something else", "a list of policy.Request")
-        rows = [self._rows(_NO_CONTEXT, r.excluded_actions, r.subject, f"items[{i}].") for i, r in enumerate(requests)]
-        contexts = self.features.encode([r.context for r in requests])
-        if not rows:
+        rules = [self._rules(r.excluded_actions, r.subject, f"items[{i}].") for i, r in enumerate(requests)]
+        codes, numbers = self.features.encode_rows([r.context for r in requests])
+        if not rules:
             return state, []
-        return self._advance(
-            state,
-            _Rows(
-                contexts,
-                np.concatenate([row.eligible for row in rows]),
-                np.concatenate([row.subjects for row in rows]),
-            ),
-        )
+        eligible, subjects = (np.concatenate(column) for column in zip(*rules, strict=True))
+        return self._advance(state, _Rows(codes, numbers, eligible, subjects))
 
     def play(
         self,
@@ -251,11 +244,14 @@ class StagedPolicy:
         subject: str | None = None,
     ) -> Decision:
         """What `decide` would answer; nothing is recorded, so what is due at a boundary is worked out again later."""
-        rows = self._rows(self.features.encode_one(context), excluded_actions, subject)
-        return self._decide_rows(self._at_boundary(state), rows)[0][0]
+        codes, numbers = self.features.encode_one(context)
+        rows = _Rows(codes, numbers, *self._rules(excluded_actions, subject))
+        return self._decide_rows(self._at_boundary(state), rows, History(*self._row_shape, 1))[0][0]
 
-    def _rows(self, contexts: Contexts, excluded: Collection[str], subject: str | None, where: str = "") -> "_Rows":
-        """One request as a table of one row, its exclusions and subject checked."""
+    def _rules(
+        self, excluded: Collection[str], subject: str | None, where: str = ""
+    ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.uint64]]:
+        """A request's exclusions and subject, checked, as tables of one row: eligible actions, (hash, present?)."""
         eligible, key = self._all_eligible, _NO_SUBJECT
         if excluded:
             field = f"{where}excluded_actions"
@@ -273,12 +269,12 @@ class StagedPolicy:
             # The control assignment of a subject is sticky (R13).
             digest = hashlib.sha256(subject.encode("utf-8", "surrogatepass")).digest()
             key = np.array([[int.from_bytes(digest[:8], "big"), 1]], np.uint64)
-        return _Rows(contexts, eligible, key)
+        return eligible, key
 
     def _advance(self, state: State, rows: "_Rows") -> tuple[State, list[Decision]]:
         """Run rows through the rounds, stopping at each boundary for what is due there."""
         decisions: list[Decision] = []
-        done, count, length = 0, rows.contexts.symbols.size, self.config.stage_length
+        done, count, length = 0, len(rows.codes), self.config.stage_length
         while done < count:
             state = self._at_boundary(state)
             size = count - done
@@ -287,11 +283,10 @@ class StagedPolicy:
                 if state.next_estimation:
                     size = min(size, state.next_estimation - 1 - state.round)
             part = rows if size == count else rows.part(done, done + size)
-            made, actions, beliefs = self._decide_rows(state, part)
             history = state.history.at(state.round, state.arrived)
-            history.append(part.contexts, actions, beliefs)
+            made, belief = self._decide_rows(state, part, history)
             state = State(
-                state.round + size, beliefs[-1], state.hmm, state.next_estimation, state.statistics,
+                state.round + size, belief, state.hmm, state.next_estimation, state.statistics,
                 state.model_version, history, state.arrived, state.folded, state.rebuild,
             )  # fmt: skip
             decisions += made
@@ -300,8 +295,7 @@ class StagedPolicy:
 
     def _check(self, state: State) -> None:
         """A state of another campaign would make the kernels read foreign memory."""
-        known = state.statistics.theta.size == self.features.dimension and state.belief.size == self.features.regimes
-        if not known or state.history.shape != self._row_shape:
+        if (state.statistics.theta.size, state.belief.size, state.history.shape) != self._shape:
             raise ArgumentError("state", "is another campaign's", "a state of this campaign")
 
     def _at_boundary(self, state: State) -> State:
@@ -313,40 +307,39 @@ class StagedPolicy:
             state = self.update(state)
         return state
 
-    def _decide_rows(self, state: State, rows: "_Rows") -> tuple[list[Decision], FloatArray, FloatArray]:
-        """Decisions of rows that share one reward model and one HMM; their action indices; their beliefs."""
-        contexts, eligible, subjects = rows
+    def _decide_rows(self, state: State, rows: "_Rows", history: History) -> tuple[list[Decision], FloatArray]:
+        """Decide rows that share one reward model and one HMM, and append them; also give the belief after them."""
         names, length = self.config.actions, self.config.stage_length
-        count, arms, t = contexts.symbols.size, len(names), state.round + 1
-        beliefs, answers = np.empty((count, self.features.regimes)), np.empty((count, 3 + 2 * arms))
+        count, arms, t = len(rows.codes), len(names), state.round + 1
+        answers = np.empty((count, 3 + 2 * arms + self.features.regimes))
+        history.reserve(count)
         kernels.decide_rounds(
             *self._fixed, *(self.exploration(t, count) if self._tabled else self._exploration),
-            *state.statistics[2:], *self._chain(state), t, self._warm_rounds,
-            contexts.levels, contexts.values, contexts.symbols, eligible, subjects, beliefs, answers,
+            *state.statistics[2:4], state.folded, *self._chain(state), *rows, t,
+            history.rounds, *history.contexts, history.actions, history.beliefs, answers,
         )  # fmt: skip
+        history.rounds += count
         decisions = []
-        everyone = eligible is self._all_eligible
-        each_belief = beliefs.tolist()
+        everyone = rows.eligible is self._all_eligible
         for i, answer in enumerate(answers.tolist()):
-            who, estimates, bonuses = names, tuple(answer[3 : arms + 3]), tuple(answer[arms + 3 :])
+            who, estimates, bonuses = names, tuple(answer[3 : arms + 3]), tuple(answer[arms + 3 : 2 * arms + 3])
             if not everyone:
-                left = np.flatnonzero(eligible[i]).tolist()
+                left = np.flatnonzero(rows.eligible[i]).tolist()
                 who = tuple([names[a] for a in left])
                 estimates, bonuses = tuple([estimates[a] for a in left]), tuple([bonuses[a] for a in left])
             decisions.append(
                 Decision(
                     t + i, (t + i - 1) // length + 1, state.model_version, MODES[int(answer[1])], names[int(answer[0])],
-                    answer[2], tuple(each_belief[i]), who, estimates, bonuses,
+                    answer[2], tuple(answer[2 * arms + 3 :]), who, estimates, bonuses,
                 )
             )  # fmt: skip
-        return decisions, answers[:, 0], beliefs
+        return decisions, history.beliefs[history.rounds - 1]
 
-    def _chain(self, state: State) -> kernels.Chain:
-        """How the belief takes the next symbols (R5)."""
+    def _chain(self, state: State) -> tuple[FloatArray, FloatArray, FloatArray, int]:
+        """How the belief takes the next symbols (R5): transition, emission, belief before them, kind of step."""
         if state.hmm is None:
-            return kernels.Chain(_NO_MATRIX, _NO_MATRIX, state.belief, kernels.STILL)
-        step = kernels.MOVING if state.round else kernels.FIRST
-        return kernels.Chain(state.hmm.transition, state.hmm.emission, state.belief, step)
+            return _NO_MATRIX, _NO_MATRIX, state.belief, kernels.STILL
+        return state.hmm.transition, state.hmm.emission, state.belief, kernels.MOVING if state.round else kernels.FIRST
 
     # --- rewards and stage updates ---------------------------------------------------------------------------
 

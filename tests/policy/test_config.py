@@ -496,4 +496,4 @@ def test_too_many_columns():
 @pytest.mark.parametrize("levels", [["--1", "2"], ["-", "+"], ["01", "1"], ["²", "1"], ["1" * 5000, "2"], ["-0", "0"]])
 def test_levels_that_almost_look_like_numbers_are_just_names(levels):
     features = FeatureMap(build(**only_variable(levels=levels)))
-    assert [features.encode_one({"v": level}).levels[0, 0] for level in levels] == [0, 1]
+    assert [features.encode_one({"v": level})[0][0, 0] for level in levels] == [0, 1]
