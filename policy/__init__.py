@@ -28,7 +28,8 @@ from policy.errors import (
 )
 from policy.features import FeatureMap
 from policy.hmm import HmmParameters
-from policy.staged import Decision, Request, Score, StagedPolicy, State
+from policy.staged import StagedPolicy
+from policy.state import Decision, Request, Score, State
 
 __all__ = [
     "ArgumentError",

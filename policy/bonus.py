@@ -4,6 +4,7 @@ complex            C s_t √ℓ ‖G⁻¹z‖₂    (eq. simplified-boxa)
 simplified         C √(s_t ℓ) ‖G⁻¹z‖₂
 plain              C ln(t) ‖z‖_{G⁻¹}   (Box D)
 elliptical         C ‖z‖_{G⁻¹}
+noise              C σ̂ ‖z‖_{G⁻¹}, with the estimated noise: the same in any unit of reward
 theory_general     the bonus of theorem total-regret-bound, all constants
 theory_simplified  the bonus of theorem total-regret-bound-simplified, all constants (ℓ = 1)
 """
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from policy import bounds, kernels
-from policy.config import CampaignConfig
+from policy.config import THEORY_CONSTANTS, CampaignConfig
 from policy.features import FeatureMap
 
 __all__ = ["effective_ridge", "exploration", "tabled"]
@@ -23,6 +24,7 @@ _FORMS = {
     "simplified": kernels.SIMPLIFIED,
     "plain": kernels.PLAIN,
     "elliptical": kernels.ELLIPTICAL,
+    "noise": kernels.ELLIPTICAL,  # its scale is multiplied by σ̂ round by round
     "theory_general": kernels.TABLED,
     "theory_simplified": kernels.TABLED_ELLIPTICAL,
 }
@@ -32,7 +34,7 @@ _NONE = np.empty((0, 2))
 def exploration(config: CampaignConfig) -> kernels.Exploration:
     """The campaign's bonus rule; the theorems' forms still lack their columns, see `tabled`."""
     assert config.bonus.scale is not None
-    return kernels.Exploration(_FORMS[config.bonus.form], config.bonus.scale, config.stage_length, _NONE)
+    return kernels.Exploration(_FORMS[config.bonus.form or ""], config.bonus.scale, config.stage_length, _NONE)
 
 
 def effective_ridge(config: CampaignConfig, features: FeatureMap) -> float:
@@ -41,7 +43,7 @@ def effective_ridge(config: CampaignConfig, features: FeatureMap) -> float:
     The theorems want ‖φ‖₂ ≤ 1. Dividing every φ by its bound c and keeping λ is the same as keeping φ with λc²:
     estimates and ‖z‖_{G⁻¹} are equal, ‖G⁻¹z‖₂ is c times larger (see `tabled`).
     """
-    theory = config.bonus.form.startswith("theory")
+    theory = config.bonus.form in THEORY_CONSTANTS
     return config.ridge * features.norm_bound**2 if theory else config.ridge
 
 
@@ -63,4 +65,4 @@ def tabled(config: CampaignConfig, features: FeatureMap, first_round: int, count
         additive, factor = bounds.simplified_bonus(rounds, **constants)
     scale = rule.scale or 0.0
     table = scale * np.stack([additive, factor], axis=1)
-    return kernels.Exploration(_FORMS[rule.form], scale, config.stage_length, table)
+    return kernels.Exploration(_FORMS[rule.form or ""], scale, config.stage_length, table)

@@ -20,13 +20,15 @@ from policy.errors import CodecError
 from policy.history import History
 from policy.hmm import HmmParameters
 from policy.kernels import Statistics
-from policy.staged import State
+from policy.selection import Candidate, Selection
+from policy.state import State
 
 __all__ = ["SCHEMA", "decode", "encode"]
 
-SCHEMA = 1
+SCHEMA = 2
 _MAGIC = b"UCSTATE\n"
-_PLAIN = ("round", "next_estimation", "model_version", "arrived", "folded", "rebuild")
+_PLAIN = ("round", "next_estimation", "model_version", "arrived", "folded", "rebuild", "period")
+_CHOICE = ("round", "arrived", "chosen", "trial", "trial_from")
 
 
 def encode(state: State) -> bytes:
@@ -39,22 +41,50 @@ def encode(state: State) -> bytes:
     arrays |= {f"history.{name}": a[:rounds] for name, a in history.contexts._asdict().items()}
     arrived = history.arrivals_in_order(state.arrived)
     arrays |= {
+        "history.steps": history.steps[:rounds],
         "history.actions": history.actions[:rounds],
         "history.beliefs": history.beliefs[:rounds],
         "history.arrivals": arrived,
         "history.rewards": history.rewards[arrived],
     }
+    for i, candidate in enumerate(state.selection.candidates if state.selection else ()):
+        arrays |= {f"candidates.{i}.hmm.{name}": a for name, a in candidate.hmm._asdict().items()}
+        arrays |= {f"candidates.{i}.{name}": getattr(candidate, name) for name in ("theta", "units", "gains")}
     parts = {name: np.ascontiguousarray(a, a.dtype.newbyteorder("<")) for name, a in arrays.items()}
     header = json.dumps(
         {
             "schema": SCHEMA,
             **{name: getattr(state, name) for name in _PLAIN},
+            "selection": _selection_header(state.selection),
             "arrays": [[name, a.dtype.str, list(a.shape)] for name, a in parts.items()],
         },
         separators=(",", ":"),
     ).encode()
     body = b"".join([_MAGIC, struct.pack("<I", len(header)), header, *(a.tobytes() for a in parts.values())])
     return body + hashlib.sha256(body).digest()
+
+
+def _selection_header(selection: Selection | None) -> dict[str, Any] | None:
+    if selection is None:
+        return None
+    plain = {name: getattr(selection, name) for name in _CHOICE}
+    return {**plain, "joint": [candidate.joint for candidate in selection.candidates]}
+
+
+def _selection(header: dict[str, Any] | None, arrays: dict[str, npt.NDArray[Any]]) -> Selection | None:
+    if header is None:
+        return None
+    candidates = tuple(
+        Candidate(
+            HmmParameters(*(arrays[f"candidates.{i}.hmm.{name}"] for name in HmmParameters._fields)),
+            arrays[f"candidates.{i}.theta"],
+            arrays[f"candidates.{i}.units"],
+            arrays[f"candidates.{i}.gains"],
+            joint,
+        )
+        for i, joint in enumerate(header["joint"])
+    )
+    return Selection(candidates=candidates, **{name: header[name] for name in _CHOICE})
 
 
 def decode(data: bytes) -> State:
@@ -65,11 +95,12 @@ def decode(data: bytes) -> State:
         known = "hmm.transition" in arrays
         parameters = HmmParameters(*(arrays[f"hmm.{n}"] for n in HmmParameters._fields)) if known else None
         history = History.restored(
-            *(arrays[f"history.{n}"] for n in ("levels", "values", "symbols", "actions", "beliefs")),
+            *(arrays[f"history.{n}"] for n in ("levels", "values", "symbols", "steps", "actions", "beliefs")),
             arrivals=arrays["history.arrivals"],
             rewards=arrays["history.rewards"],
         )
         fields = {name: header[name] for name in _PLAIN}
+        fields["selection"] = _selection(header["selection"], arrays)
         return State(belief=arrays["belief"], hmm=parameters, statistics=statistics, history=history, **fields)
     except (KeyError, TypeError, ValueError, IndexError) as error:  # the checksum is right, the content is not ours
         raise CodecError("state", f"not understood: {error!r:.100}", f"a state of schema {SCHEMA}") from None

@@ -32,6 +32,7 @@ __all__ = [
     "Beliefs",
     "Bonus",
     "CampaignConfig",
+    "Clock",
     "Control",
     "Features",
     "GivenParameters",
@@ -164,7 +165,9 @@ class Bonus(_Part):
     The theorems assume mean rewards within [-1, 1]; under their forms `scale` is the true bound on them.
     """
 
-    form: Literal["complex", "simplified", "plain", "elliptical", "theory_general", "theory_simplified"] = "elliptical"
+    form: (
+        Literal["complex", "simplified", "plain", "elliptical", "noise", "theory_general", "theory_simplified"] | None
+    ) = None  # noise where statistics are joint, else elliptical
     scale: Annotated[Real, Field(ge=0.0, le=1e12)] | None = None
     risk: Annotated[Real, Field(gt=0.0, lt=1.0)] | None = None  # δ
     horizon: Annotated[Whole, Field(ge=2)] | None = None  # T
@@ -175,13 +178,13 @@ class Bonus(_Part):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        needed = THEORY_CONSTANTS.get(self.form, ())
+        needed = THEORY_CONSTANTS.get(self.form or "", ())
         for field in ("risk", "horizon", "c_theta", "gamma", "c_eta", "v_eta"):
             given = getattr(self, field) is not None
             if given != (field in needed):
                 word = "used only by a theorem's form that needs it" if given else f"needed by form {self.form!r}"
                 raise _problem(field, word, f"{self.form}: {', '.join(needed) or 'no constants'}")
-        if self.scale is None:
+        if self.scale is None and self.form is not None:
             object.__setattr__(self, "scale", _DEFAULT_SCALES[self.form])
         return self
 
@@ -192,6 +195,7 @@ _DEFAULT_SCALES = {
     "simplified": 5e-3,
     "plain": 0.05,
     "elliptical": 0.6,
+    "noise": 3.0,  # κ; see docs/policy.md for how it was chosen
     "theory_general": 1.0,
     "theory_simplified": 1.0,
 }
@@ -228,7 +232,7 @@ class Beliefs(_Part):
     parameters: GivenParameters | None = None
     start_round: Annotated[Whole, Field(ge=4)] | None = None
     every: Every | None = None
-    statistics: Literal["as_decided", "refiltered", "smoothed"] | None = None
+    statistics: Literal["as_decided", "refiltered", "smoothed", "joint"] | None = None
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -244,10 +248,13 @@ class Beliefs(_Part):
         for field in ("start_round", "every"):
             if not estimated and getattr(self, field) is not None:
                 raise _problem(field, f"not used by estimator {self.estimator!r}", "only with spectral or em")
+        if self.statistics == "joint" and self.estimator != "em":
+            raise _problem("statistics", "'joint' needs estimator 'em'", "as_decided, refiltered or smoothed")
         # object.__setattr__: a frozen part may still complete itself while it is being made.
-        defaults: dict[str, Any] = {"statistics": "smoothed" if self.estimator == "em" else "as_decided"}
+        defaults: dict[str, Any] = {"statistics": "joint" if self.estimator == "em" else "as_decided"}
         if estimated:
-            defaults["start_round"] = 250 if self.estimator == "em" else 1000
+            joint = self.statistics in (None, "joint")
+            defaults["start_round"] = 1000 if self.estimator == "spectral" else 51 if joint else 250
             defaults["every"] = GrowthFactor(factor=1.1) if self.estimator == "em" else 37
         for field, value in defaults.items():
             if getattr(self, field) is None:
@@ -274,11 +281,24 @@ class Rewards(_Part):
         return self
 
 
+class Clock(_Part):
+    """The hidden chain moves once a period of time, not once a decision: contexts of one period share a regime."""
+
+    period_seconds: Annotated[Real, Field(gt=0.0, le=1e9)]
+
+
 class Control(_Part):
     """A share of decisions that ignores the model, to measure lift (R13)."""
 
     share: Annotated[Real, Field(ge=0.0, lt=1.0)] = 0.0
     kind: Literal["uniform", "baseline"] = "uniform"
+
+
+Regimes = Annotated[
+    Annotated[Literal["auto"], Tag("<auto>")] | Annotated[Whole, Field(ge=1, le=8), Tag("<number>")],
+    Discriminator(lambda value: "<auto>" if isinstance(value, str) else "<number>"),
+]
+MOST_AUTO_REGIMES = 4
 
 
 class CampaignConfig(_Part):
@@ -288,14 +308,15 @@ class CampaignConfig(_Part):
     actions: Annotated[tuple[Name, ...], Field(min_length=2, max_length=64)]
     variables: Annotated[tuple[Variable, ...], Field(max_length=64)]
     signals: tuple[str, ...] | None = None
-    regimes: Annotated[Whole, Field(ge=1, le=8)] | None = None
+    regimes: Regimes | None = None
     features: Features | None = None
-    stage_length: Annotated[Whole, Field(ge=1, le=1_000_000)] = 37
+    stage_length: Annotated[Whole, Field(ge=1, le=1_000_000)] = 10
     # Beyond these the arithmetic of G⁻¹ leaves the floats.
-    ridge: Annotated[Real, Field(ge=1e-12, le=1e12)] = 1.0
+    ridge: Annotated[Real, Field(ge=1e-12, le=1e12)] = 0.3
     bonus: Bonus = Field(default_factory=Bonus)
-    warm_start_rounds: Annotated[Whole, Field(ge=0, le=1_000_000)] = 250
+    warm_start_rounds: Annotated[Whole, Field(ge=0, le=1_000_000)] = 50
     beliefs: Beliefs = Beliefs()
+    clock: Clock | None = None
     rewards: Rewards = Rewards()
     control: Control = Control()
     propensity_floor: Probability = 0.0
@@ -331,8 +352,13 @@ class CampaignConfig(_Part):
         signals = self._checked_signals()
         # The defaults come one after the other: regimes need signals, features need signals.
         object.__setattr__(self, "signals", signals)
-        if self.regimes is None:
-            object.__setattr__(self, "regimes", 2 if signals else 1)
+        joint = self.beliefs.statistics == "joint"
+        if self.regimes is None or (self.regimes == "auto" and joint and not signals):
+            object.__setattr__(self, "regimes", ("auto" if joint else 2) if signals else 1)
+        if self.bonus.form is None:
+            # The theorems' constants need their forms, so only a scale can have been given.
+            bonus = Bonus(form="noise" if joint else "elliptical", scale=self.bonus.scale)
+            object.__setattr__(self, "bonus", bonus)
         if self.features is None:
             object.__setattr__(self, "features", self._default_features())
         self._check_regimes()
@@ -385,7 +411,17 @@ class CampaignConfig(_Part):
         return Features.model_validate({"shared": shared, "per_regime": per_regime})
 
     def _check_regimes(self) -> None:
-        regimes, symbols, given = self.regimes or 1, self.symbols, self.beliefs.parameters
+        joint = self.beliefs.statistics == "joint"
+        if self.regimes == "auto" and not joint:
+            message = f"'auto' needs statistics 'joint', not {self.beliefs.statistics!r}"
+            raise ConfigError([FieldProblem("regimes", message, "1 to 8")])
+        if self.bonus.form == "noise" and not joint:
+            message = f"'noise' needs statistics 'joint', not {self.beliefs.statistics!r}"
+            raise ConfigError([FieldProblem("bonus.form", message, "another form")])
+        if self.clock is not None and self.beliefs.estimator == "spectral":
+            message = "spectral estimation needs the per-decision clock: its moments are of three consecutive rounds"
+            raise ConfigError([FieldProblem("clock", message, "no clock, or estimator em")])
+        regimes, symbols, given = self.regime_counts[-1], self.symbols, self.beliefs.parameters
         if regimes > 1 and self.beliefs.estimator != "none" and regimes > symbols:
             message = f"{regimes} regimes need at least as many symbols; the signals have {symbols}"
             raise ConfigError([FieldProblem("regimes", message, f"1 to {symbols}, or more signals")])
@@ -438,6 +474,14 @@ class CampaignConfig(_Part):
             raise ConfigError(problems)
 
     @property
+    def regime_counts(self) -> tuple[int, ...]:
+        """The numbers of regimes the campaign may use: the one it names, and 1 where the model may fall back to it."""
+        if self.regimes == "auto":
+            return tuple(range(1, min(MOST_AUTO_REGIMES, self.symbols) + 1))
+        named = self.regimes or 1
+        return (1, named) if self.beliefs.statistics == "joint" and named > 1 else (named,)
+
+    @property
     def symbols(self) -> int:
         """X, the number of symbols the HMM can emit."""
         return self._symbols_of(self.signals or ())
@@ -454,6 +498,7 @@ _SECTIONS: dict[str, type[BaseModel]] = {
     "beliefs.every": GrowthFactor,
     "beliefs.parameters": GivenParameters,
     "rewards": Rewards,
+    "clock": Clock,
     "control": Control,
 }
 
@@ -480,14 +525,15 @@ _PLAIN_WORDS = {
 }
 
 
+_TAGS = ("<rounds>", "<growth>", "<auto>", "<number>")
+
+
 def _translated(detail: ErrorDetails) -> FieldProblem:
     """Pydantic's error as ours: a dotted field name, one sentence, what is allowed."""
     context = detail.get("ctx", {})
     location = [*detail["loc"], *([context["field"]] if context.get("field") else [])]
     # Union tags and validators ("function-wrap[…]") are pydantic's names, not the user's.
-    parts = [
-        p for p in location if not (isinstance(p, str) and (p.startswith("function-") or p in ("<rounds>", "<growth>")))
-    ]
+    parts = [p for p in location if not (isinstance(p, str) and (p.startswith("function-") or p in _TAGS))]
     field = ""
     for part in parts:
         field += f"[{part}]" if isinstance(part, int) else f".{part}" if field else str(part)

@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from policy import kernels, spectral
 from policy.errors import ArgumentError
-from policy.hmm import HmmParameters, checked_symbols
+from policy.hmm import NO_EVIDENCE, HmmParameters, checked_steps, checked_symbols, written_out
 
-__all__ = ["EmFit", "estimate", "fit"]
+__all__ = ["SMOOTHING", "EmFit", "estimate", "fit", "log_prior", "maximised", "opened"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -41,6 +41,7 @@ def fit(
     *,
     smoothing: float = 0.0,
     tolerance: float = 0.0,
+    steps: npt.ArrayLike | None = None,
 ) -> EmFit:
     """At most `iterations` of Baum–Welch from `start`.
 
@@ -56,15 +57,15 @@ def fit(
         raise ArgumentError("tolerance", f"{tolerance}", "a number ≥ 0")
     start = HmmParameters.checked(*start)
     observed = checked_symbols(symbols, start.emission.shape[1])
+    observed, moves, _ = written_out(observed, checked_steps(steps, observed.size))
     beliefs = np.empty((observed.size, start.initial.size))
     transitions, emissions = np.empty_like(start.transition), np.empty_like(start.emission)
     current, best = start, start
     trace: list[float] = []
     for iteration in range(iterations + 1):
-        value = float(kernels.forward_backward(*current, observed, beliefs, transitions, emissions))
+        value = float(kernels.forward_backward(*current, moves, observed, NO_EVIDENCE, beliefs, transitions, emissions))
         if smoothing > 0.0:
-            with np.errstate(divide="ignore"):
-                value += smoothing * float(np.log(current.transition).sum() + np.log(current.emission).sum())
+            value += smoothing * log_prior(current)
         if trace and not value >= trace[-1]:
             break
         best = current
@@ -72,12 +73,25 @@ def fit(
         trace.append(value)
         if iteration == iterations or (np.isfinite(value) and gain <= tolerance * abs(value)):
             break
-        current = HmmParameters(
-            _normalised(transitions + smoothing, current.transition),
-            _normalised(emissions + smoothing, current.emission),
-            start.initial,
-        )
+        current = maximised(transitions, emissions, smoothing, current)
     return EmFit(best, tuple(trace))
+
+
+def maximised(
+    transitions: FloatArray, emissions: FloatArray, smoothing: float, current: HmmParameters
+) -> HmmParameters:
+    """The M-step: parameters from expected counts; the initial law stays."""
+    return HmmParameters(
+        _normalised(transitions + smoothing, current.transition),
+        _normalised(emissions + smoothing, current.emission),
+        current.initial,
+    )
+
+
+def log_prior(parameters: HmmParameters) -> float:
+    """The Dirichlet prior's logarithm for one pseudo-count a cell, up to a constant."""
+    with np.errstate(divide="ignore"):
+        return float(np.log(parameters.transition).sum() + np.log(parameters.emission).sum())
 
 
 def _normalised(counts: FloatArray, fallback: FloatArray) -> FloatArray:
@@ -87,7 +101,12 @@ def _normalised(counts: FloatArray, fallback: FloatArray) -> FloatArray:
 
 
 def estimate(
-    symbols: npt.ArrayLike, regimes: int, count: int, seed: int, previous: HmmParameters | None = None
+    symbols: npt.ArrayLike,
+    regimes: int,
+    count: int,
+    seed: int,
+    previous: HmmParameters | None = None,
+    steps: npt.ArrayLike | None = None,
 ) -> HmmParameters | spectral.NotEstimable:
     """The likeliest EM fit over several starts; needs at least as many symbols as there are regimes to tell apart."""
     if not 1 <= regimes <= count:
@@ -98,7 +117,8 @@ def estimate(
     seen = observed[observed >= 0]
     if np.unique(seen).size < regimes:
         return spectral.NotEstimable(f"fewer than {regimes} different symbols so far")
-    box_c = spectral.estimate(observed, regimes, count, seed)
+    # Box C needs one step of the chain a round.
+    box_c = spectral.estimate(observed, regimes, count, seed) if steps is None else None
     starts = [box_c] if isinstance(box_c, HmmParameters) else []
     if previous is not None:
         starts.append(previous)
@@ -106,13 +126,14 @@ def estimate(
         _random_start(seen, regimes, count, seed, observed.size * RANDOM_STARTS + i) for i in range(RANDOM_STARTS)
     ]
     trials = [
-        fit(observed, _opened(start), TRIAL_ITERATIONS, smoothing=SMOOTHING, tolerance=TOLERANCE) for start in starts
+        fit(observed, opened(start), TRIAL_ITERATIONS, smoothing=SMOOTHING, tolerance=TOLERANCE, steps=steps)
+        for start in starts
     ]
-    likeliest = max(trials, key=lambda trial: trial.objective[-1])
-    return fit(observed, likeliest.parameters, ITERATIONS, smoothing=SMOOTHING, tolerance=TOLERANCE).parameters
+    likeliest = max(trials, key=lambda trial: trial.objective[-1]).parameters
+    return fit(observed, likeliest, ITERATIONS, smoothing=SMOOTHING, tolerance=TOLERANCE, steps=steps).parameters
 
 
-def _opened(start: HmmParameters) -> HmmParameters:
+def opened(start: HmmParameters) -> HmmParameters:
     """A probability of 0 is absorbing under EM; mix every row with a little of the uniform law."""
     return HmmParameters(
         0.999 * start.transition + 0.001 / start.transition.shape[1],

@@ -38,6 +38,9 @@ class Contexts(NamedTuple):
     def rows(self, start: int, stop: int) -> "Contexts":
         return Contexts(self.levels[start:stop], self.values[start:stop], self.symbols[start:stop])
 
+    def picked(self, rows: npt.NDArray[np.intp]) -> "Contexts":
+        return Contexts(self.levels[rows], self.values[rows], self.symbols[rows])
+
     def write(self, start: int, other: "Contexts") -> None:
         """Put the other's rows here, from `start` on."""
         stop = start + other.symbols.size
@@ -50,12 +53,12 @@ class Contexts(NamedTuple):
 class FeatureMap:
     """z(b, a, x) of one campaign, as tables for the kernels and in words for people."""
 
-    def __init__(self, config: CampaignConfig) -> None:
+    def __init__(self, config: CampaignConfig, regimes: int | None = None) -> None:
         features = config.features
         assert features is not None
-        assert config.regimes is not None
         assert config.signals is not None
-        self.actions, self.regimes, self.symbols = config.actions, config.regimes, config.symbols
+        self.actions, self.symbols = config.actions, config.symbols
+        self.regimes = regimes or config.regime_counts[-1]  # the most the campaign may use
         self.variables = config.variables
         self._numbers = [v.name for v in config.variables if v.range is not None]
         self.numbers = len(self._numbers)
@@ -243,12 +246,16 @@ class FeatureMap:
         return z
 
 
-def feature_map(config: CampaignConfig) -> FeatureMap:
-    """The campaign's feature map; campaigns that differ only in other settings share one."""
-    key = config.model_dump_json(include={"actions", "variables", "signals", "regimes", "features"})
+def feature_map(config: CampaignConfig, regimes: int | None = None) -> FeatureMap:
+    """The campaign's feature map for so many regimes; campaigns that differ only in other settings share one.
+
+    Without a number it is the map for the most regimes the campaign may use.
+    """
+    regimes = regimes or config.regime_counts[-1]
+    key = f"{regimes} " + config.model_dump_json(include={"actions", "variables", "signals", "features"})
     found = _FEATURE_MAPS.get(key)
     if found is None:
-        found = FeatureMap(config)
+        found = FeatureMap(config, regimes)
         if len(_FEATURE_MAPS) >= 256:  # start over; a map is a pure function of its key
             _FEATURE_MAPS.clear()
         _FEATURE_MAPS[key] = found

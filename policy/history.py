@@ -20,15 +20,27 @@ SmallInts = npt.NDArray[np.int16]
 class History:
     """Columns with spare room at the end; `rounds` and `arrived` say how far they are filled."""
 
-    __slots__ = ("_capacity", "_order", "actions", "arrived", "beliefs", "contexts", "rewards", "rounds", "shape")
+    __slots__ = (
+        "_capacity",
+        "_order",
+        "actions",
+        "arrived",
+        "beliefs",
+        "contexts",
+        "rewards",
+        "rounds",
+        "shape",
+        "steps",
+    )
 
     contexts: Contexts
+    steps: SmallInts  # moves of the chain before each row: 1, or what the clock says; 0 before the first
     actions: SmallInts
     beliefs: FloatArray  # of record: as decided, or as last recomputed (R4)
     rewards: FloatArray  # NaN where none has arrived
     rounds: int
     arrived: int
-    shape: tuple[int, int, int]  # variables, numbers and regimes a row
+    shape: tuple[int, int, int]  # variables, numbers and (most) regimes a row
 
     def __init__(self, variables: int, numbers: int, regimes: int, capacity: int = 64) -> None:
         self._capacity = capacity
@@ -38,8 +50,9 @@ class History:
             np.empty((capacity, numbers)),
             np.empty(capacity, np.int16),
         )
+        self.steps = np.empty(capacity, np.int16)
         self.actions = np.empty(capacity, np.int16)
-        self.beliefs = np.empty((capacity, regimes))
+        self.beliefs = np.zeros((capacity, regimes))  # columns beyond the regimes in use stay 0
         self.rewards = np.full(capacity, np.nan)
         self._order = np.empty(capacity, np.int64)  # rows in the order their rewards arrived
         self.rounds = 0
@@ -59,6 +72,7 @@ class History:
         levels: SmallInts,
         values: FloatArray,
         symbols: SmallInts,
+        steps: SmallInts,
         actions: SmallInts,
         beliefs: FloatArray,
         *,
@@ -67,7 +81,7 @@ class History:
     ) -> Self:
         """A history from its columns; `rewards` belong to the rows in `arrivals`."""
         history = cls(levels.shape[1], values.shape[1], beliefs.shape[1], max(64, 2 * actions.size))
-        history.append(Contexts(levels, values, symbols), actions, beliefs)
+        history.append(Contexts(levels, values, symbols), steps, actions, beliefs)
         for row, reward in zip(arrivals.tolist(), rewards.tolist(), strict=True):
             history.add_reward(row, reward)
         return history
@@ -84,6 +98,7 @@ class History:
     def _copy(self, rounds: int, arrived: int, capacity: int) -> Self:
         other = type(self)(*self.shape, capacity)
         other.contexts.write(0, self.contexts.rows(0, rounds))
+        other.steps[:rounds] = self.steps[:rounds]
         other.actions[:rounds] = self.actions[:rounds]
         other.beliefs[:rounds] = self.beliefs[:rounds]
         other._order[:arrived] = self._order[:arrived]
@@ -102,12 +117,13 @@ class History:
         if self.rounds + count > self._capacity:
             self._grow(self.rounds + count)
 
-    def append(self, contexts: Contexts, actions: npt.NDArray[Any], beliefs: FloatArray) -> None:
+    def append(self, contexts: Contexts, steps: SmallInts, actions: npt.NDArray[Any], beliefs: FloatArray) -> None:
         self.reserve(actions.size)
         start, stop = self.rounds, self.rounds + actions.size
         self.contexts.write(start, contexts)
+        self.steps[start:stop] = steps
         self.actions[start:stop] = actions
-        self.beliefs[start:stop] = beliefs
+        self.beliefs[start:stop, : beliefs.shape[1]] = beliefs
         self.rounds = stop
 
     def add_reward(self, row: int, reward: float) -> None:

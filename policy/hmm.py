@@ -30,6 +30,9 @@ FloatArray = npt.NDArray[np.float64]
 SmallInts = npt.NDArray[np.int16]
 
 
+NO_EVIDENCE = np.empty((0, 0))  # beyond the symbols; see kernels.filter_path
+
+
 class HmmParameters(NamedTuple):
     """transition H×H (rows sum to 1), emission H×X (rows sum to 1), initial H."""
 
@@ -118,31 +121,68 @@ def filter_step(parameters: HmmParameters, belief: FloatArray, symbol: int, *, f
         raise ArgumentError("belief", f"{start}", "probabilities that sum to 1")
     observed = checked_symbols([symbol], parameters.emission.shape[1])
     out: FloatArray = np.empty((1, parameters.initial.size))
-    kernels.filter_path(parameters.transition, parameters.emission, start, first, observed, out)
+    steps = np.array([0 if first else 1], np.int16)
+    kernels.filter_path(parameters.transition, parameters.emission, start, steps, observed, NO_EVIDENCE, out)
     stepped: FloatArray = out[0]
     return stepped
 
 
-def filter_history(parameters: HmmParameters, symbols: npt.ArrayLike) -> Beliefs:
+def checked_steps(steps: npt.ArrayLike | None, count: int) -> SmallInts:
+    """How often the chain moves before each row; one step a row, none before the first, is the per-decision clock."""
+    if steps is None:
+        usual = np.ones(count, np.int16)
+        usual[:1] = 0
+        return usual
+    array = np.asarray(steps)
+    if array.shape != (count,) or (count and (array.dtype.kind not in "iu" or array.min() < 0)):
+        raise ArgumentError("steps", f"{array.dtype} of shape {array.shape}", f"{count} whole numbers ≥ 0")
+    return np.ascontiguousarray(array, np.int16)
+
+
+def filter_history(parameters: HmmParameters, symbols: npt.ArrayLike, steps: npt.ArrayLike | None = None) -> Beliefs:
     """P(h_t | x_1 … x_t) for every t, from the initial law."""
     observed = checked_symbols(symbols, _checked(parameters).emission.shape[1])
     beliefs = np.empty((observed.size, parameters.initial.size))
-    total = kernels.filter_path(parameters.transition, parameters.emission, parameters.initial, True, observed, beliefs)
+    moves = checked_steps(steps, observed.size)
+    total = kernels.filter_path(*parameters, moves, observed, NO_EVIDENCE, beliefs)
     return Beliefs(beliefs, float(total))
 
 
-def expectations(parameters: HmmParameters, symbols: npt.ArrayLike) -> Expectations:
+class WrittenOut(NamedTuple):
+    """A history in which the chain moves at most once a row: longer gaps are rows with missing symbols."""
+
+    symbols: SmallInts
+    steps: SmallInts
+    rows: npt.NDArray[np.intp]  # where the original rows are
+
+
+def written_out(symbols: SmallInts, steps: SmallInts) -> WrittenOut:
+    """What forward–backward and EM take: k steps between two rows are k-1 missing observations and one step."""
+    if steps.size == 0 or steps.max() <= 1:
+        return WrittenOut(symbols, steps, np.arange(symbols.size))
+    rows = np.maximum(steps, 1).astype(np.intp).cumsum() - 1
+    out = np.full(rows[-1] + 1, -1, np.int16)
+    out[rows] = symbols
+    moves = np.ones(rows[-1] + 1, np.int16)
+    moves[rows] = np.minimum(steps, 1)
+    return WrittenOut(out, moves, rows)
+
+
+def expectations(parameters: HmmParameters, symbols: npt.ArrayLike, steps: npt.ArrayLike | None = None) -> Expectations:
     """Forward–backward over the whole history."""
     observed = checked_symbols(symbols, _checked(parameters).emission.shape[1])
-    beliefs = np.empty((observed.size, parameters.initial.size))
+    full = written_out(observed, checked_steps(steps, observed.size))
+    beliefs = np.empty((full.symbols.size, parameters.initial.size))
     transitions, emissions = np.empty_like(parameters.transition), np.empty_like(parameters.emission)
-    total = kernels.forward_backward(*parameters, observed, beliefs, transitions, emissions)
-    return Expectations(beliefs, transitions, emissions, float(total))
+    total = kernels.forward_backward(
+        *parameters, full.steps, full.symbols, NO_EVIDENCE, beliefs, transitions, emissions
+    )
+    return Expectations(beliefs[full.rows], transitions, emissions, float(total))
 
 
-def smooth_history(parameters: HmmParameters, symbols: npt.ArrayLike) -> Beliefs:
+def smooth_history(parameters: HmmParameters, symbols: npt.ArrayLike, steps: npt.ArrayLike | None = None) -> Beliefs:
     """P(h_t | x_1 … x_T) for every t."""
-    result = expectations(parameters, symbols)
+    result = expectations(parameters, symbols, steps)
     return Beliefs(result.beliefs, result.log_likelihood)
 
 

@@ -20,13 +20,10 @@ __all__ = [
     "CONTROL_SUBJECT",
     "ELLIPTICAL",
     "EM_DRAW",
-    "FIRST",
-    "MOVING",
     "OPTIMISTIC",
     "PLAIN",
     "ROTATION_DRAW",
     "SIMPLIFIED",
-    "STILL",
     "TABLED",
     "TABLED_ELLIPTICAL",
     "WARM_START",
@@ -38,10 +35,15 @@ __all__ = [
     "belief_path",
     "decide_rounds",
     "filter_path",
+    "fold_profiles",
     "forward_backward",
     "hash_counter",
     "pair_counts",
     "play_rounds",
+    "profile_moments",
+    "profile_predictions",
+    "refactor",
+    "reward_evidence",
     "row_columns",
     "sample_path",
     "span_gram",
@@ -60,8 +62,6 @@ WARM_START_DRAW, CONTROL_ROUND, CONTROL_SUBJECT, CONTROL_DRAW, ACTION_DRAW, ROTA
 
 # Forms of the bonus: the first two scale ‖G⁻¹z‖₂, the next two ‖z‖_{G⁻¹}; the tabled ones take given columns.
 COMPLEX, SIMPLIFIED, PLAIN, ELLIPTICAL, TABLED, TABLED_ELLIPTICAL = range(6)
-# How a belief takes a symbol (R5): not at all before the first estimate; without a transition at round 1; Bayes.
-STILL, FIRST, MOVING = 0, 1, 2
 
 # Columns of Plan.terms.
 _VARIABLE, _VALUE, _START, _WIDTH, _WITH_ACTIONS, _PER_REGIME, _POSITIONS = range(7)
@@ -111,6 +111,7 @@ class Statistics(NamedTuple):
     inverse: FloatArray
     theta: FloatArray
     counters: IntArray  # rewards folded; rank-one updates since the last factorisation, -1 before the first
+    units: FloatArray  # what is subtracted from every reward, and the noise σ̂; (0, 1) where neither is estimated
 
 
 def _jit(function: Any) -> Any:
@@ -369,11 +370,11 @@ def _update(  # type: ignore[no-untyped-def]
     """update_statistics for rows[start:stop], or for rows start … stop-1 themselves where `rows` is empty."""
     gram, moment, inverse, theta = statistics.gram, statistics.moment, statistics.inverse, statistics.theta
     columns, weights, vectors = scratch
-    since = statistics.counters[_SINCE_FACTORED]
+    since, centre = statistics.counters[_SINCE_FACTORED], statistics.units[0]
     one_by_one, held = since >= 0 and stop - start <= gram.shape[0], 0
     for place in range(start, stop):
         row = rows[place] if rows.shape[0] else place
-        reward = rewards[row]
+        reward = rewards[row] - centre
         n = _row_columns(plan, levels, values, beliefs, row, actions[row], columns, weights)
         _add_square(gram, columns, weights, n)
         for i in range(n):
@@ -540,15 +541,16 @@ def _bonus(exploration, t, row, norm):  # type: ignore[no-untyped-def]
 @_jit
 def decide_rounds(  # type: ignore[no-untyped-def]
     terms, positions, sizes, seed, control_share, control_baseline, floor, warm_rounds,
-    form, scale, stage_length, table, inverse, theta, folded, transition, emission, belief, step,
+    form, scale, stage_length, table, inverse, theta, centre, folded, transition, emission, belief, gaps,
     codes, numbers, eligible, subjects, first_round,
-    start, levels, values, symbols, actions, beliefs, answers,
+    start, levels, values, symbols, steps, actions, beliefs, answers,
 ):  # fmt: skip
     """Decide consecutive rounds that share one reward model and one HMM, and record them from row `start` on.
 
     Arrays one by one, which numba takes four times faster than named tuples of them: this is the hot path. Recorded in
-    the history's columns: context (codes hold levels and symbol), action, belief. Into answers go (action, mode,
-    propensity, K estimates, K bonuses, H beliefs) a row. `subjects` holds (hash, present?) a row.
+    the history's columns: context (codes hold levels and symbol), steps of the chain (`gaps`, or 1 each where that is
+    empty), action, belief. Into answers go (action, mode, propensity, K estimates, K bonuses, H beliefs) a row.
+    `subjects` holds (hash, present?) a row.
     """
     plan = Plan(terms, positions, sizes, inverse)  # of `null` only the size is needed here
     chance = Chance(seed, control_share, control_baseline, floor)
@@ -560,7 +562,8 @@ def decide_rounds(  # type: ignore[no-untyped-def]
         for v in range(numbers.shape[1]):
             values[start + i, v] = numbers[i, v]
         symbols[start + i] = codes[i, variables]
-    belief_path(transition, emission, belief, step, symbols[start:stop], beliefs[start:stop])
+        steps[start + i] = gaps[i] if gaps.shape[0] else (1 if start + i else 0)
+    belief_path(transition, emission, belief, steps[start:stop], symbols[start:stop], beliefs[start:stop])
     scratch = _scratch(plan)
     estimates, bonuses, scores, law = np.empty(arms), np.empty(arms), np.empty(arms), np.empty(arms)
     elliptical = _is_elliptical(form)
@@ -571,9 +574,9 @@ def decide_rounds(  # type: ignore[no-untyped-def]
         for a in range(arms):
             bonuses[a] = _bonus(exploration, t, i, bonuses[a])
             scores[a] = estimates[a] + bonuses[a]
-            answers[i, 3 + a] = estimates[a]
+            answers[i, 3 + a] = centre + estimates[a]
             answers[i, 3 + arms + a] = bonuses[a]
-        for h in range(beliefs.shape[1]):
+        for h in range(belief.shape[0]):
             answers[i, 3 + 2 * arms + h] = beliefs[row, h]
         actions[row], answers[i, 2], answers[i, 1] = _choose(
             chance, t, _is_warm(t, warm_rounds, stage_length, folded), scores, eligible, i,
@@ -596,7 +599,9 @@ def play_rounds(  # type: ignore[no-untyped-def]
     published, size = statistics.inverse, statistics.theta.shape[0]
     inverse = np.zeros((size, _padded(size)))
     inverse[:, :size] = published
-    statistics = Statistics(statistics.gram, statistics.moment, inverse, statistics.theta, statistics.counters)
+    statistics = Statistics(
+        statistics.gram, statistics.moment, inverse, statistics.theta, statistics.counters, statistics.units
+    )
     arms, stage_length = reward_table.shape[1], exploration.stage_length
     elliptical = _is_elliptical(exploration.form)
     estimates, scores, law = np.empty(arms), np.empty(arms), np.empty(arms)
@@ -636,36 +641,42 @@ def _reset(statistics, ridge):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def filter_path(transition, emission, start, first, symbols, beliefs):  # type: ignore[no-untyped-def]
+def filter_path(transition, emission, start, steps, symbols, evidence, beliefs):  # type: ignore[no-untyped-def]
     """Filter symbols one after the other into beliefs (T×H) by Bayes' rule; returns the log-likelihood.
 
-    eq. Bayes-est-1 if `first`: the start is the law of the first regime, so its step has no transition; else and after
-    that eq. Bayes-est-2. A missing symbol (-1), or one the estimate thinks impossible, only predicts.
+    Before row t the chain moves steps[t] times: eq. Bayes-est-1 is 0 steps, eq. Bayes-est-2 is 1; a clock may
+    give any number. A missing symbol (-1), or one the estimate thinks impossible, only predicts. `evidence` (T×H, or
+    empty) multiplies the emission probabilities: what else each row tells about its regime.
     """
-    regimes = start.shape[0]
-    belief, predicted = start.copy(), np.empty(regimes)
+    regimes, more = start.shape[0], evidence.shape[0] > 0
+    belief, predicted, weight = start.copy(), np.empty(regimes), np.empty(regimes)
     total, product = 0.0, 1.0
     for t in range(symbols.shape[0]):
         symbol = symbols[t]
         for h in range(regimes):
             predicted[h] = belief[h]
-        if t > 0 or not first:
+        for _ in range(steps[t]):
             for h in range(regimes):
                 mass = 0.0
                 for g in range(regimes):
                     mass += belief[g] * transition[g, h]
                 predicted[h] = mass
-        likelihood = 0.0
-        if symbol >= 0:
             for h in range(regimes):
-                likelihood += predicted[h] * emission[h, symbol]
+                belief[h] = predicted[h]
+        likelihood = 0.0
+        if symbol >= 0 or more:
+            for h in range(regimes):
+                weight[h] = emission[h, symbol] if symbol >= 0 else 1.0
+                if more:
+                    weight[h] *= evidence[t, h]
+                likelihood += predicted[h] * weight[h]
         if likelihood > 1e-290:
             scale = 1.0 / likelihood
             for h in range(regimes):
-                belief[h] = predicted[h] * emission[h, symbol] * scale
+                belief[h] = predicted[h] * weight[h] * scale
         elif likelihood > 0.0:  # its inverse could overflow
             for h in range(regimes):
-                belief[h] = predicted[h] * emission[h, symbol] / likelihood
+                belief[h] = predicted[h] * weight[h] / likelihood
         else:
             mass = 0.0
             for h in range(regimes):
@@ -674,7 +685,7 @@ def filter_path(transition, emission, start, first, symbols, beliefs):  # type: 
                 belief[h] = predicted[h] / mass
         for h in range(regimes):
             beliefs[t, h] = belief[h]
-        if symbol < 0:
+        if symbol < 0 and not more:
             continue
         if likelihood < 1e-100:
             total += np.log(likelihood) if likelihood > 0.0 else -np.inf
@@ -687,22 +698,26 @@ def filter_path(transition, emission, start, first, symbols, beliefs):  # type: 
 
 
 @_jit
-def belief_path(transition, emission, belief, step, symbols, beliefs):  # type: ignore[no-untyped-def]
-    """The beliefs after each of the next symbols (R5), by how a Chain steps."""
-    if step == STILL:
+def belief_path(transition, emission, belief, steps, symbols, beliefs):  # type: ignore[no-untyped-def]
+    """The beliefs after each of the next symbols; without parameters, before the first estimate, they stay (R5)."""
+    if transition.shape[0] == 0:
         for t in range(symbols.shape[0]):
-            beliefs[t] = belief
+            for h in range(belief.shape[0]):
+                beliefs[t, h] = belief[h]
     else:
-        filter_path(transition, emission, belief, step == FIRST, symbols, beliefs)
+        filter_path(transition, emission, belief, steps, symbols, np.empty((0, 0)), beliefs)
 
 
 @_jit
-def forward_backward(transition, emission, initial, symbols, beliefs, pairs, emitted):  # type: ignore[no-untyped-def]
+def forward_backward(  # type: ignore[no-untyped-def]
+    transition, emission, initial, steps, symbols, evidence, beliefs, pairs, emitted
+):  # fmt: skip
     """Smoothed beliefs P(h_t | x_1 … x_T) into beliefs (T×H); returns the log-likelihood.
 
     On the way back it sums the expected transition (pairs, H×H) and emission (emitted, H×X) counts that EM needs.
+    `steps` are 0 or 1 here: longer gaps are written out as missing symbols (hmm.written_out).
     """
-    total = filter_path(transition, emission, initial, True, symbols, beliefs)
+    total = filter_path(transition, emission, initial, steps, symbols, evidence, beliefs)
     regimes, last = initial.shape[0], symbols.shape[0] - 1
     ratio, smoothed, filtered = np.empty(regimes), np.empty(regimes), np.empty(regimes)
     pairs[:, :] = 0.0
@@ -716,6 +731,12 @@ def forward_backward(transition, emission, initial, symbols, beliefs, pairs, emi
     # Rauch–Tung–Striebel form: the smoothed law of t from the filtered law of t and the smoothed law of t+1.
     for t in range(last - 1, -1, -1):
         symbol, scale = symbols[t], 1.0
+        if steps[t + 1] == 0:  # the same regime as the next row
+            for h in range(regimes):
+                beliefs[t, h] = smoothed[h]
+                if symbol >= 0:
+                    emitted[h, symbol] += smoothed[h]
+            continue
         for h in range(regimes):
             filtered[h] = beliefs[t, h]
         for h in range(regimes):
@@ -739,6 +760,114 @@ def forward_backward(transition, emission, initial, symbols, beliefs, pairs, emi
             if symbol >= 0:
                 emitted[g, symbol] += mass
     return total
+
+
+# --- rewards by profile --------------------------------------------------------------------------------------
+# Rounds with the same context and action share a profile, so sums over rounds become sums over far fewer profiles.
+# z(b, a, x) = Σ_h b(h) z_h with z_h = z(e_h, a, x), hence z zᵀ = Σ_{h,g} b(h) b(g) z_h z_gᵀ.
+
+
+@_jit
+def reward_evidence(profiles, rewards, predictions, noise, evidence):  # type: ignore[no-untyped-def]
+    """exp(-(r - θᵀz_h)² / 2σ²) of every row and regime, scaled to 1 at the best one; returns the scales' logarithm.
+
+    A row without a reward (NaN) tells nothing.
+    """
+    total, precision, regimes = 0.0, 0.5 / (noise * noise), evidence.shape[1]
+    for t in range(profiles.shape[0]):
+        least = np.inf
+        for h in range(regimes):
+            error = rewards[t] - predictions[profiles[t], h]
+            evidence[t, h] = error * error * precision
+            least = min(least, evidence[t, h])
+        if np.isnan(rewards[t]):
+            for h in range(regimes):
+                evidence[t, h] = 1.0
+            continue
+        for h in range(regimes):
+            evidence[t, h] = np.exp(least - evidence[t, h])
+        total -= least
+    return total
+
+
+@_jit
+def profile_moments(profiles, rewards, beliefs, vertices, seconds, totals):  # type: ignore[no-untyped-def]
+    """Σ b bᵀ (or Σ diag b, if `vertices`) and Σ b r of every profile, over the rows that have a reward."""
+    regimes = totals.shape[1]
+    seconds[:, :, :] = 0.0
+    totals[:, :] = 0.0
+    for t in range(profiles.shape[0]):
+        if np.isnan(rewards[t]):
+            continue
+        p = profiles[t]
+        for h in range(regimes):
+            totals[p, h] += beliefs[t, h] * rewards[t]
+            if vertices:
+                seconds[p, h, h] += beliefs[t, h]
+            else:
+                for g in range(regimes):
+                    seconds[p, h, g] += beliefs[t, h] * beliefs[t, g]
+
+
+@_jit
+def fold_profiles(plan, levels, values, actions, seconds, totals, gram, moment):  # type: ignore[no-untyped-def]
+    """gram += Σ z zᵀ and moment += Σ z r from the profiles' moments."""
+    columns, weights, _ = _scratch(plan)
+    regimes, shared, per_regime = plan.sizes[0], plan.sizes[2], plan.sizes[3]
+    every, owners = np.ones((levels.shape[0], regimes)), np.empty(columns.shape[0], np.int64)
+    # Row and column H of the margins belong to the shared columns: sums over the regimes.
+    margins, sums = np.empty((regimes + 1, regimes + 1)), np.empty(regimes + 1)
+    for p in range(levels.shape[0]):
+        sums[regimes] = 0.0
+        margins[regimes, :] = 0.0
+        for h in range(regimes):
+            sums[h] = totals[p, h]
+            sums[regimes] += sums[h]
+            margins[h, regimes] = 0.0
+            for g in range(regimes):
+                margins[h, g] = seconds[p, h, g]
+                margins[h, regimes] += margins[h, g]
+                margins[regimes, g] += margins[h, g]
+            margins[regimes, regimes] += margins[h, regimes]
+        if margins[regimes, regimes] == 0.0:
+            continue
+        n = _row_columns(plan, levels, values, every, p, actions[p], columns, weights)
+        for i in range(n):
+            owners[i] = (columns[i] - shared) // per_regime if columns[i] >= shared else regimes
+        for i in range(n):
+            moment[columns[i]] += weights[i] * sums[owners[i]]
+            for j in range(n):
+                gram[columns[i], columns[j]] += weights[i] * weights[j] * margins[owners[i], owners[j]]
+
+
+@_jit
+def profile_predictions(plan, levels, values, actions, theta, predictions):  # type: ignore[no-untyped-def]
+    """θᵀz_h of every profile and regime."""
+    columns, weights, _ = _scratch(plan)
+    regimes, shared, per_regime = plan.sizes[0], plan.sizes[2], plan.sizes[3]
+    every = np.ones((levels.shape[0], regimes))
+    for p in range(levels.shape[0]):
+        n = _row_columns(plan, levels, values, every, p, actions[p], columns, weights)
+        common = 0.0
+        for h in range(regimes):
+            predictions[p, h] = 0.0
+        for i in range(n):
+            if columns[i] < shared:
+                common += weights[i] * theta[columns[i]]
+            else:
+                predictions[p, (columns[i] - shared) // per_regime] += weights[i] * theta[columns[i]]
+        for h in range(regimes):
+            predictions[p, h] += common
+
+
+@_jit
+def refactor(statistics, null, ridge):  # type: ignore[no-untyped-def]
+    """G⁻¹ and θ̂ anew from G and Σ z r, for callers outside compiled code."""
+    _factor(statistics, null, ridge)
+    statistics.counters[_SINCE_FACTORED] = 0
+
+
+# --- symbol moments ------------------------------------------------------------------------------------------
 
 
 @_jit

@@ -27,12 +27,13 @@ def initial_statistics(dimension: int, ridge: float) -> Statistics:
         inverse=np.eye(dimension) / ridge,
         theta=np.full(dimension, 1.0 / ridge),
         counters=np.array([0, -1], np.int64),
+        units=np.array([0.0, 1.0]),
     )
 
 
 def copied(statistics: Statistics) -> Statistics:
-    gram, moment, inverse, theta, counters = statistics
-    return Statistics(gram.copy(), moment.copy(), inverse.copy(), theta.copy(), counters.copy())
+    gram, moment, inverse, theta, counters, units = statistics
+    return Statistics(gram.copy(), moment.copy(), inverse.copy(), theta.copy(), counters.copy(), units.copy())
 
 
 def updated(

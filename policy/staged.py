@@ -12,87 +12,43 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from policy import bonus, em, hmm, kernels, linucb, spectral
+from policy import bonus, em, hmm, joint, kernels, linucb, selection, spectral
 from policy.config import LARGEST_REWARD, CampaignConfig, GrowthFactor
-from policy.errors import ArgumentError, ContextError, FieldProblem, RewardError
-from policy.features import Contexts, feature_map
+from policy.errors import ArgumentError, ConfigError, ContextError, FieldProblem, RewardError
+from policy.features import Contexts, FeatureMap, feature_map
 from policy.history import History
 from policy.hmm import HmmParameters
-from policy.kernels import Statistics
+from policy.state import MODES, Decision, Request, State
 
-__all__ = ["MODES", "Decision", "Request", "Score", "StagedPolicy", "State"]
+__all__ = ["StagedPolicy"]
 
 FloatArray = npt.NDArray[np.float64]
-MODES = ("warm_start", "optimistic", "control")
 RECENT = 300  # the filter forgets exponentially fast: this many contexts give the belief (R5)
-
-
-class Score(NamedTuple):
-    action: str
-    estimate: float
-    bonus: float
-    score: float
-
-
-class Decision(NamedTuple):
-    """One answer: what was chosen in a round, how likely that was, and why."""
-
-    round: int
-    stage: int
-    model_version: int
-    mode: str
-    action: str
-    propensity: float
-    belief: tuple[float, ...]
-    eligible: tuple[str, ...]  # the actions that could be chosen, in the campaign's order
-    estimates: tuple[float, ...]  # θ̂ᵀz of each of them
-    bonuses: tuple[float, ...]  # ε_{t,a} of each of them
-
-    @property
-    def scores(self) -> tuple[Score, ...]:
-        """Why: what each eligible action was worth."""
-        each = zip(self.eligible, self.estimates, self.bonuses, strict=True)
-        return tuple(Score(action, estimate, bonus, estimate + bonus) for action, estimate, bonus in each)
-
-
-class Request(NamedTuple):
-    """One item of a batch."""
-
-    context: Mapping[str, Any]
-    excluded_actions: Collection[str] = ()
-    subject: str | None = None
+LONGEST_GAP = 32  # periods between two decisions that count, each as a missing observation
+_FOREVER = 2**62
 
 
 class _Rows(NamedTuple):
-    """Requests as tables, as the kernel takes them: encoded contexts, eligible actions, (subject hash, present?)."""
+    """Requests as tables, as the kernel takes them.
 
+    Steps of the chain (empty without a clock), encoded contexts, eligible actions, (subject hash, present?).
+    """
+
+    gaps: npt.NDArray[np.int16]
     codes: npt.NDArray[np.int16]
     numbers: FloatArray
     eligible: npt.NDArray[np.bool_]
     subjects: npt.NDArray[np.uint64]
 
     def part(self, start: int, stop: int) -> "_Rows":
-        codes, numbers, eligible, subjects = self
-        return _Rows(codes[start:stop], numbers[start:stop], eligible[start:stop], subjects[start:stop])
+        gaps, codes, numbers, eligible, subjects = self
+        cut = slice(start, stop)
+        return _Rows(gaps[cut], codes[cut], numbers[cut], eligible[cut], subjects[cut])
 
 
 _NO_SUBJECT = np.zeros((1, 2), np.uint64)
 _NO_MATRIX = np.empty((0, 0))
-
-
-class State(NamedTuple):
-    """Everything a campaign knows. Never changed: every step returns the next one."""
-
-    round: int  # rounds decided
-    belief: FloatArray  # after the last round's context
-    hmm: HmmParameters | None  # the aligned estimate in force
-    next_estimation: int  # the round that is due for re-estimation, 0 for never
-    statistics: Statistics
-    model_version: int  # publications so far: stage updates and re-estimations
-    history: History
-    arrived: int  # rewards taken
-    folded: int  # of them, folded into the statistics
-    rebuild: bool  # the next stage update recomputes the statistics from round 1 (R4)
+_NO_GAPS, _NO_PERIODS = np.empty(0, np.int16), np.empty(0, np.int64)
 
 
 class StagedPolicy:
@@ -100,45 +56,57 @@ class StagedPolicy:
 
     def __init__(self, config: CampaignConfig) -> None:
         self.config = config
-        self.features = feature_map(config)
+        self.maps = _feature_maps(config)  # by number of regimes
+        self.features = self.maps[max(self.maps)]
+        self._joint = config.beliefs.statistics == "joint"
         self._exploration = bonus.exploration(config)
         self._tabled = self._exploration.form in (kernels.TABLED, kernels.TABLED_ELLIPTICAL)
+        self._scaled = config.bonus.form == "noise"
         self.ridge = bonus.effective_ridge(config, self.features)
         self.chance = kernels.Chance(
             config.seed, config.control.share, config.control.kind == "baseline", config.propensity_floor
         )
         # What every decision hands to the kernel, gathered once: a decision takes microseconds.
-        plan = self.features.plan
-        self._fixed = (plan.terms, plan.positions, plan.sizes, *self.chance, config.warm_start_rounds)
+        self._fixed = {
+            regimes: (m.plan.terms, m.plan.positions, m.plan.sizes, *self.chance) for regimes, m in self.maps.items()
+        }
         self._row_shape = (len(config.variables), self.features.numbers, self.features.regimes)
-        self._shape = (self.features.dimension, self.features.regimes, self._row_shape)
+        self._shapes = {(m.dimension, regimes, self._row_shape) for regimes, m in self.maps.items()}
         self._action_index = {name: i for i, name in enumerate(config.actions)}
         self._all_eligible = np.ones((1, len(config.actions)), np.bool_)
 
-    def exploration(self, first_round: int, count: int) -> kernels.Exploration:
-        """The bonus rule for the given rounds."""
+    def exploration(self, first_round: int, count: int, noise: float = 1.0) -> kernels.Exploration:
+        """The bonus rule for the given rounds; `noise` is σ̂ where it is estimated."""
         if self._tabled:
             return bonus.tabled(self.config, self.features, first_round, count)
-        return self._exploration
+        form, scale, length, table = self._exploration
+        return kernels.Exploration(form, scale * noise if self._scaled else scale, length, table)
+
+    def _warm_rounds(self, state: State) -> int:
+        """R8; without a noise estimate there is no bonus, so the warm start lasts at least until the first one."""
+        return _FOREVER if self._joint and state.selection is None else self.config.warm_start_rounds
 
     # --- decisions -------------------------------------------------------------------------------------------
 
     def initial_state(self) -> State:
-        config, features = self.config, self.features
-        regimes, given = features.regimes, config.beliefs.parameters
+        config, given = self.config, self.config.beliefs.parameters
+        features = self.maps[1] if self._joint else self.features  # joint statistics begin with one regime
         known = HmmParameters.checked(given.transition, given.emission, given.initial) if given else None
-        estimated = config.beliefs.estimator in ("spectral", "em") and regimes > 1
+        estimated = config.beliefs.estimator in ("spectral", "em") and (self._joint or features.regimes > 1)
+        start = config.beliefs.start_round or 0
         return State(
             round=0,
-            belief=known.initial if known else np.full(regimes, 1.0 / regimes),
+            belief=known.initial if known else np.full(features.regimes, 1.0 / features.regimes),
             hmm=known,
-            next_estimation=config.beliefs.start_round or 0 if estimated else 0,
+            next_estimation=(self._stage_start(start) if self._joint else start) if estimated else 0,
             statistics=linucb.initial_statistics(features.dimension, self.ridge),
             model_version=0,
             history=History(*self._row_shape),
             arrived=0,
             folded=0,
             rebuild=False,
+            selection=None,
+            period=0,
         )
 
     def decide(
@@ -148,11 +116,13 @@ class StagedPolicy:
         *,
         excluded_actions: Collection[str] = (),
         subject: str | None = None,
+        at: float | None = None,
     ) -> tuple[State, Decision]:
-        """Decide one round."""
+        """Decide one round; `at` (seconds) is needed where the campaign has a clock."""
         codes, numbers = self.features.encode_one(context)
-        rows = _Rows(codes, numbers, *self._rules(excluded_actions, subject))
-        state, decisions = self._advance(state, rows)
+        gaps, periods = self._ticks(state, (at,)) if self.config.clock else (_NO_GAPS, _NO_PERIODS)
+        rows = _Rows(gaps, codes, numbers, *self._rules(excluded_actions, subject))
+        state, decisions = self._advance(state, rows, periods)
         return state, decisions[0]
 
     def decide_batch(self, state: State, requests: Sequence[Request]) -> tuple[State, list[Decision]]:
@@ -164,7 +134,34 @@ class StagedPolicy:
         if not rules:
             return state, []
         eligible, subjects = (np.concatenate(column) for column in zip(*rules, strict=True))
-        return self._advance(state, _Rows(codes, numbers, eligible, subjects))
+        gaps, periods = self._ticks(state, [request.at for request in requests], "items[{}].at")
+        return self._advance(state, _Rows(gaps, codes, numbers, eligible, subjects), periods)
+
+    def _ticks(
+        self, state: State, times: Sequence[float | None], field: str = "at"
+    ) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int64]]:
+        """Steps of the chain before each decision and the period it falls in; empty without a clock.
+
+        Decisions of one period share a regime; the chain moves once for each period that has passed, up to
+        LONGEST_GAP. A time earlier than the last one counts as the last one (R27).
+        """
+        clock = self.config.clock
+        if clock is None:
+            return _NO_GAPS, _NO_PERIODS
+        gaps, periods = np.zeros(len(times), np.int16), np.empty(len(times), np.int64)
+        last, first = state.period, state.round == 0
+        for i, at in enumerate(times):
+            if isinstance(at, bool) or not isinstance(at, int | float | np.number) or not abs(at) <= 1e15:
+                problem = FieldProblem(
+                    field.format(i), f"{at!r:.60} is not a time", "seconds: the campaign has a clock"
+                )
+                raise ContextError([problem])
+            now = math.floor(at / clock.period_seconds)
+            if not first and now > last:
+                gaps[i] = min(now - last, LONGEST_GAP)
+            last = periods[i] = now if first else max(now, last)
+            first = False
+        return gaps, periods
 
     def play(
         self,
@@ -173,12 +170,14 @@ class StagedPolicy:
         reward_table: FloatArray,
         beliefs: FloatArray | None = None,
         decided: FloatArray | None = None,
+        at: Sequence[float] | None = None,
     ) -> State:
         """Decide a row after the other and take each reward at once, all in compiled code: offline evaluation.
 
         `reward_table` (rows × actions) holds what each action would earn. Exactly what `decide` and `reward` row by
         row give. `beliefs` (rows × H) are used instead of estimating them, so that many runs share one belief path.
         `decided` (rows × H) is filled with the beliefs each row was decided with; the history's may be recomputed (R4).
+        `at` are the rows' times, where the campaign has a clock.
         """
         self._check(state)
         rows, arms = contexts.symbols.size, len(self.config.actions)
@@ -190,35 +189,43 @@ class StagedPolicy:
         for field, given in (("beliefs", beliefs), ("decided", decided)):
             if given is not None and given.shape != (rows, self.features.regimes):
                 raise ArgumentError(field, f"shape {given.shape}", f"({rows}, {self.features.regimes})")
-        if beliefs is not None and not np.isfinite(beliefs).all():
-            raise ArgumentError("beliefs", "hold a number that is not finite", "laws of the regimes")
+        if beliefs is not None and (self._joint or not np.isfinite(beliefs).all()):
+            message = "are estimated with the rewards" if self._joint else "hold a number that is not finite"
+            raise ArgumentError("beliefs", message, "none with joint statistics, else laws of the regimes")
         folded_rows = state.history.arrivals(0, state.folded)
         if state.arrived != state.round or not np.array_equal(folded_rows, np.arange(state.folded)):
             message = "has rewards that are missing or were folded out of round order"
             raise ArgumentError("state", message, "a state whose every round has its reward, taken in order")
+        if at is not None and len(at) != rows:
+            raise ArgumentError("at", f"{len(at)} times", f"{rows}, one a row")
+        gaps, periods = self._ticks(state, [None] * rows if at is None else at, "at[{}]")
+        if not gaps.size:
+            gaps = hmm.checked_steps(None, rows) if state.round == 0 else np.ones(rows, np.int16)
         begun, done, length = state.round, 0, self.config.stage_length
-        statistics = linucb.copied(state.statistics)
         while done < rows:
             if beliefs is None and state.next_estimation and state.round + 1 >= state.next_estimation:
                 state = self.reestimate(state)
             stop = rows
             if beliefs is None and state.next_estimation:
                 stop = min(rows, state.next_estimation - 1 - begun)
-            part = contexts.rows(done, stop)
+            part, regimes = contexts.rows(done, stop), state.belief.size
             if beliefs is None:
-                path = np.empty((stop - done, self.features.regimes))
-                kernels.belief_path(*self._chain(state), part.symbols, path)
+                path = np.empty((stop - done, regimes))
+                kernels.belief_path(*self._chain(state), gaps[done:stop], part.symbols, path)
             else:
                 path = beliefs[done:stop]
             if decided is not None:
-                decided[done:stop] = path
+                decided[done:stop] = 0.0
+                decided[done:stop, :regimes] = path
             history = state.history.at(state.round, state.arrived)
             start, end = begun + done, begun + stop
-            history.append(part, np.zeros(stop - done, np.int16), path)
+            history.append(part, gaps[done:stop], np.zeros(stop - done, np.int16), path)
+            statistics = linucb.copied(state.statistics)
             folded = kernels.play_rounds(
-                self.features.plan, self.chance, self.exploration(start + 1, stop - done), statistics,
+                self.maps[regimes].plan, self.chance,
+                self.exploration(start + 1, stop - done, statistics.units[1]), statistics,
                 start, end, -1 if state.rebuild else state.folded, self.ridge,
-                self.config.warm_start_rounds, history.contexts.levels, history.contexts.values,
+                self._warm_rounds(state), history.contexts.levels, history.contexts.values,
                 history.beliefs, reward_table[done:stop], history.actions, history.rewards,
             )  # fmt: skip
             history.all_rewarded(start, end)
@@ -231,6 +238,7 @@ class StagedPolicy:
                 arrived=end,
                 folded=state.folded if folded < 0 else folded,
                 rebuild=folded < 0,
+                period=int(periods[stop - 1]) if periods.size else 0,
             )
             done = stop
         return state
@@ -242,10 +250,14 @@ class StagedPolicy:
         *,
         excluded_actions: Collection[str] = (),
         subject: str | None = None,
+        at: float | None = None,
     ) -> Decision:
         """What `decide` would answer; nothing is recorded, so what is due at a boundary is worked out again later."""
         codes, numbers = self.features.encode_one(context)
-        rows = _Rows(codes, numbers, *self._rules(excluded_actions, subject))
+        gaps, _ = self._ticks(state, (at,))
+        if not gaps.size:
+            gaps = np.array([1 if state.round else 0], np.int16)  # the scratch history below is empty
+        rows = _Rows(gaps, codes, numbers, *self._rules(excluded_actions, subject))
         return self._decide_rows(self._at_boundary(state), rows, History(*self._row_shape, 1))[0][0]
 
     def _rules(
@@ -271,7 +283,7 @@ class StagedPolicy:
             key = np.array([[int.from_bytes(digest[:8], "big"), 1]], np.uint64)
         return eligible, key
 
-    def _advance(self, state: State, rows: "_Rows") -> tuple[State, list[Decision]]:
+    def _advance(self, state: State, rows: "_Rows", periods: npt.NDArray[np.int64]) -> tuple[State, list[Decision]]:
         """Run rows through the rounds, stopping at each boundary for what is due there."""
         decisions: list[Decision] = []
         done, count, length = 0, len(rows.codes), self.config.stage_length
@@ -287,7 +299,8 @@ class StagedPolicy:
             made, belief = self._decide_rows(state, part, history)
             state = State(
                 state.round + size, belief, state.hmm, state.next_estimation, state.statistics,
-                state.model_version, history, state.arrived, state.folded, state.rebuild,
+                state.model_version, history, state.arrived, state.folded, state.rebuild, state.selection,
+                int(periods[done + size - 1]) if periods.size else 0,
             )  # fmt: skip
             decisions += made
             done += size
@@ -295,7 +308,7 @@ class StagedPolicy:
 
     def _check(self, state: State) -> None:
         """A state of another campaign would make the kernels read foreign memory."""
-        if (state.statistics.theta.size, state.belief.size, state.history.shape) != self._shape:
+        if (state.statistics.theta.size, state.belief.size, state.history.shape) not in self._shapes:
             raise ArgumentError("state", "is another campaign's", "a state of this campaign")
 
     def _at_boundary(self, state: State) -> State:
@@ -310,13 +323,14 @@ class StagedPolicy:
     def _decide_rows(self, state: State, rows: "_Rows", history: History) -> tuple[list[Decision], FloatArray]:
         """Decide rows that share one reward model and one HMM, and append them; also give the belief after them."""
         names, length = self.config.actions, self.config.stage_length
-        count, arms, t = len(rows.codes), len(names), state.round + 1
-        answers = np.empty((count, 3 + 2 * arms + self.features.regimes))
+        count, arms, t, regimes = len(rows.codes), len(names), state.round + 1, state.belief.size
+        answers = np.empty((count, 3 + 2 * arms + regimes))
         history.reserve(count)
+        _, _, inverse, theta, _, units = state.statistics
         kernels.decide_rounds(
-            *self._fixed, *(self.exploration(t, count) if self._tabled else self._exploration),
-            *state.statistics[2:4], state.folded, *self._chain(state), *rows, t,
-            history.rounds, *history.contexts, history.actions, history.beliefs, answers,
+            *self._fixed[regimes], self._warm_rounds(state), *self.exploration(t, count, units[1]),
+            inverse, theta, units[0], state.folded, *self._chain(state), *rows, t,
+            history.rounds, *history.contexts, history.steps, history.actions, history.beliefs, answers,
         )  # fmt: skip
         history.rounds += count
         decisions = []
@@ -333,13 +347,13 @@ class StagedPolicy:
                     answer[2], tuple(answer[2 * arms + 3 :]), who, estimates, bonuses,
                 )
             )  # fmt: skip
-        return decisions, history.beliefs[history.rounds - 1]
+        return decisions, history.beliefs[history.rounds - 1, :regimes]
 
-    def _chain(self, state: State) -> tuple[FloatArray, FloatArray, FloatArray, int]:
-        """How the belief takes the next symbols (R5): transition, emission, belief before them, kind of step."""
+    def _chain(self, state: State) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """How the belief takes the next symbols (R5): transition and emission, none yet or none needed; the belief."""
         if state.hmm is None:
-            return _NO_MATRIX, _NO_MATRIX, state.belief, kernels.STILL
-        return state.hmm.transition, state.hmm.emission, state.belief, kernels.MOVING if state.round else kernels.FIRST
+            return _NO_MATRIX, _NO_MATRIX, state.belief
+        return state.hmm.transition, state.hmm.emission, state.belief
 
     # --- rewards and stage updates ---------------------------------------------------------------------------
 
@@ -362,16 +376,16 @@ class StagedPolicy:
         history.add_reward(int(round) - 1, value)
         return State(
             state.round, state.belief, state.hmm, state.next_estimation, state.statistics, state.model_version,
-            history, state.arrived + 1, state.folded, state.rebuild,
+            history, state.arrived + 1, state.folded, state.rebuild, state.selection, state.period,
         )  # fmt: skip
 
     def update(self, state: State) -> State:
         """The update that ends a stage: fold what has arrived, in round order (R1, R2)."""
-        history, start = state.history, state.statistics
+        history, start, features = state.history, state.statistics, self.maps[state.belief.size]
         if state.rebuild:
-            start = linucb.initial_statistics(self.features.dimension, self.ridge)
+            start = linucb.initial_statistics(features.dimension, self.ridge)
         statistics = linucb.updated(
-            start, self.features, self.ridge, history.contexts, history.actions, history.beliefs,
+            start, features, self.ridge, history.contexts, history.actions, history.beliefs,
             history.rewards, history.arrivals(0 if state.rebuild else state.folded, state.arrived),
         )  # fmt: skip
         return state._replace(
@@ -384,49 +398,72 @@ class StagedPolicy:
     # --- re-estimation ---------------------------------------------------------------------------------------
 
     def reestimate(self, state: State) -> State:
-        """Re-estimate the HMM from all contexts so far and publish it (R3); stays as it is if not estimable."""
-        symbols = state.history.contexts.symbols[: state.round]
-        found = self.estimate(symbols, state.hmm)
-        scheduled = state._replace(next_estimation=self._next_estimation(state.round + 1))
-        return self._put_in_force(scheduled, found) if isinstance(found, HmmParameters) else scheduled
+        """Re-estimate from all rounds so far and publish what is found (R3); stays as it is if not estimable."""
+        found = self.estimate(state)
+        scheduled = state._replace(next_estimation=self._next_estimation(state))
+        return (
+            scheduled if found is None or isinstance(found, spectral.NotEstimable) else self.publish(scheduled, found)
+        )
 
-    def estimate(
-        self, symbols: npt.NDArray[np.int16], previous: HmmParameters | None
-    ) -> HmmParameters | spectral.NotEstimable:
-        """The campaign's estimator on a symbol history; regimes not yet aligned."""
-        regimes, count, seed = self.features.regimes, self.features.symbols, self.config.seed
+    def estimate(self, state: State) -> HmmParameters | selection.Estimate | spectral.NotEstimable | None:
+        """What the campaign's estimator finds in a state, not yet in force; with joint statistics a whole Estimate."""
+        history, seed = state.history, self.config.seed
+        if self._joint:
+            if state.selection is None and state.arrived < self._first_rewards:
+                return spectral.NotEstimable(f"fewer than {self._first_rewards} rewards so far")
+            return selection.estimate(
+                self.maps, self.ridge, seed, history, state.round, state.arrived, state.selection,
+                named=self.config.regimes != "auto",
+            )  # fmt: skip
+        regimes, count, symbols = self.features.regimes, self.features.symbols, history.contexts.symbols[: state.round]
         if self.config.beliefs.estimator == "spectral":
             return spectral.estimate(symbols, regimes, count, seed)
-        return em.estimate(symbols, regimes, count, seed, previous)
+        steps = history.steps[: state.round] if self.config.clock else None
+        return em.estimate(symbols, regimes, count, seed, state.hmm, steps)
 
-    def _next_estimation(self, t: int) -> int:
-        every = self.config.beliefs.every
-        if isinstance(every, GrowthFactor):
-            return max(t + 1, math.ceil(t * every.factor))
-        return t + (every or 1)
+    @property
+    def _first_rewards(self) -> int:
+        """R8: the warm start ends when half as many rewards as it has rounds are known; a noise needs a few."""
+        return max(4, (self.config.warm_start_rounds + 1) // 2)
 
-    def publish(self, state: State, found: HmmParameters) -> State:
-        """Put new HMM parameters in force: align (R6), recompute the belief (R5), mark statistics to rebuild (R4)."""
+    def _next_estimation(self, state: State) -> int:
+        t, every = state.round + 1, self.config.beliefs.every
+        if self._joint and state.selection is None and state.arrived < self._first_rewards:
+            return self._stage_start(t + 1)
+        due = max(t + 1, math.ceil(t * every.factor)) if isinstance(every, GrowthFactor) else t + (every or 1)
+        return self._stage_start(due) if self._joint else due
+
+    def _stage_start(self, t: int) -> int:
+        """The first round of a stage from t on: with joint statistics H, θ̂ and G change together, at a stage's end."""
+        length = self.config.stage_length
+        return (t + length - 2) // length * length + 1
+
+    def publish(self, state: State, found: HmmParameters | selection.Estimate) -> State:
+        """Put an estimate in force: align (R6), recompute the belief (R5) and the statistics (R4).
+
+        It may have been made from an earlier state of the same campaign (R16). Statistics are recomputed at the next
+        stage update, but with joint statistics at once, because the number of regimes may have changed.
+        """
+        self._check(state)
+        if isinstance(found, selection.Estimate):
+            return self._publish_joint(state, found)
         found = HmmParameters.checked(*found)
         if found.emission.shape != (self.features.regimes, self.features.symbols):
             allowed = f"({self.features.regimes}, {self.features.symbols})"
             raise ArgumentError("emission", f"shape {found.emission.shape}", allowed)
-        self._check(state)
-        return self._put_in_force(state, found)
-
-    def _put_in_force(self, state: State, found: HmmParameters) -> State:
         if state.hmm is not None:
             found, _ = spectral.align(found, state.hmm)
-        symbols = state.history.contexts.symbols[: state.round]
-        statistics = self.config.beliefs.statistics
-        history = state.history
+        history, statistics = state.history, self.config.beliefs.statistics
+        symbols, steps = history.contexts.symbols[: state.round], history.steps[: state.round]
         if statistics == "as_decided":
-            filtered = hmm.filter_history(found, symbols[-RECENT:]).beliefs
+            recent = steps[-RECENT:].copy()
+            recent[:1] = 0
+            filtered = hmm.filter_history(found, symbols[-RECENT:], recent).beliefs
         else:
-            filtered = hmm.filter_history(found, symbols).beliefs
+            filtered = hmm.filter_history(found, symbols, steps).beliefs
             history = history.copy(state.round, state.arrived)
             history.beliefs[: state.round] = (
-                filtered if statistics == "refiltered" else hmm.smooth_history(found, symbols).beliefs
+                filtered if statistics == "refiltered" else hmm.smooth_history(found, symbols, steps).beliefs
             )
         return state._replace(
             belief=filtered[-1] if symbols.size else found.initial,
@@ -435,3 +472,48 @@ class StagedPolicy:
             history=history,
             rebuild=state.rebuild or statistics != "as_decided",
         )
+
+    def _publish_joint(self, state: State, found: selection.Estimate) -> State:
+        """The chosen candidate in force, its statistics over all rounds and all rewards that are known by now.
+
+        Rounds after those of the estimate enter with the context-only beliefs of the new parameters.
+        """
+        model, made = found.selection.in_use, found.posterior.shape[0]
+        if model.regimes not in self.maps or made > state.round:
+            raise ArgumentError(
+                "found", "was made for another campaign or a later round", "an estimate of this campaign"
+            )
+        features, history = self.maps[model.regimes], state.history.copy(state.round, state.arrived)
+        symbols, steps = history.contexts.symbols[: state.round], history.steps[: state.round]
+        filtered = hmm.filter_history(model.hmm, symbols, steps).beliefs
+        history.beliefs[: state.round] = 0.0
+        history.beliefs[:made, : model.regimes] = found.posterior
+        history.beliefs[made : state.round, : model.regimes] = filtered[made:]
+        data = joint.gather(features, history, state.round, state.arrived)
+        posterior = np.zeros((data.symbols.size, model.regimes))
+        posterior[data.rows] = history.beliefs[: state.round, : model.regimes]
+        whole = int(data.rows[made - 1]) + 1 if model.joint else 0
+        statistics, _, _ = joint.solved(data, features, self.ridge, posterior, whole)
+        statistics.units[:] = data.centre, model.units[1]
+        return state._replace(
+            belief=filtered[-1],
+            hmm=model.hmm if model.regimes > 1 else None,
+            statistics=statistics,
+            model_version=state.model_version + 1,
+            history=history,
+            folded=state.arrived,
+            selection=found.selection,
+        )
+
+
+def _feature_maps(config: CampaignConfig) -> dict[int, FeatureMap]:
+    """The feature map for each number of regimes the campaign may use; `auto` stops where a map would be too wide."""
+    maps: dict[int, FeatureMap] = {}
+    for regimes in config.regime_counts:
+        try:
+            maps[regimes] = feature_map(config, regimes)
+        except ConfigError:
+            if config.regimes != "auto" or not maps:
+                raise
+            break
+    return maps

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from policy import CampaignConfig, StagedPolicy, codec
-from policy.staged import Request
+from policy.state import Request
 from tests.policy import make_golden, reference
 
 

@@ -188,7 +188,7 @@ def test_what_cannot_be_estimated_keeps_going(small, small_contexts):
     assert due == [10, 20, 30]
     assert published == []
     state, decisions = rounds_of(policy, policy.initial_state(), constant)
-    assert isinstance(policy.estimate(state.history.contexts.symbols[:35], None), NotEstimable)
+    assert isinstance(policy.estimate(state), NotEstimable)
     assert all(d.belief == (0.5, 0.5) for d in decisions)
     assert [d.model_version for d in decisions] == [(t - 1) // 5 for t in range(1, 36)]
 

@@ -1,0 +1,169 @@
+"""Reward models fitted to a whole history: with smoothed beliefs, or jointly with the hidden chain.
+
+`smoothed` regresses rewards on z(b_t, a, x) with b_t = P(h_t | all symbols). `joint` is a Markov-switching regression:
+
+    h_t Markov with transition M,  x_t ~ E[h_t],  r_t = θᵀz(e_{h_t}, a_t, x_t) + σ ε_t,
+
+fitted by EM over (M, E, θ, σ) together, so that rewards tell regimes apart too. Its statistics are
+Σ_t Σ_h γ_t(h) z_h z_hᵀ with γ_t = P(h_t | all symbols and rewards). A reward that is missing is left out of the
+likelihood. One noise σ is shared by all regimes and kept above a floor: with one noise each, a regime could collapse
+on a few rounds. Decisions never use γ: at decision time there is no reward yet, so they use the context-only filter.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from policy import em, kernels, linucb
+from policy.features import Contexts, FeatureMap
+from policy.history import History
+from policy.hmm import HmmParameters, checked_steps, expectations, written_out
+from policy.kernels import Statistics
+
+__all__ = ["Fit", "Rounds", "fit_joint", "fit_smoothed", "gather", "noise_of", "solved"]
+
+FloatArray = npt.NDArray[np.float64]
+LEAST_NOISE = 0.01  # of the rewards' standard deviation: the floor of σ̂
+
+
+class Rounds(NamedTuple):
+    """What a fit reads: one row a round, gaps written out as rows without symbol and reward; and the profiles."""
+
+    symbols: npt.NDArray[np.int16]
+    steps: npt.NDArray[np.int16]
+    rows: npt.NDArray[np.intp]  # where the rounds are among the rows
+    rewards: FloatArray  # less their mean; NaN where unknown
+    profiles: npt.NDArray[np.int64]  # a row's profile: rounds with the same context and action share one
+    contexts: Contexts  # of the profiles
+    actions: npt.NDArray[np.int16]
+    known: int  # rewards
+    centre: float  # their mean
+    least_noise: float
+
+
+class Fit(NamedTuple):
+    """An HMM, θ̂ and σ̂, and the regimes' posterior a round; `objective` is EM's, never falling (empty without EM)."""
+
+    hmm: HmmParameters
+    theta: FloatArray
+    noise: float
+    posterior: FloatArray
+    objective: tuple[float, ...] = ()
+
+
+def gather(features: FeatureMap, history: History, rounds: int, arrived: int) -> Rounds:
+    """The first rounds of a history with the rewards that have arrived."""
+    rewards = np.full(rounds, np.nan)
+    known = history.arrivals_in_order(arrived)
+    known = known[known < rounds]
+    rewards[known] = history.rewards[known]
+    centre = float(rewards[known].mean()) if known.size else 0.0
+    rewards -= centre
+    deviation = float(rewards[known].std()) if known.size else 0.0
+    contexts, actions = history.contexts.rows(0, rounds), history.actions[:rounds]
+    first, profiles = _grouped(features, contexts, actions)
+    full = written_out(contexts.symbols, checked_steps(history.steps[:rounds], rounds))
+    if full.rows.size < full.symbols.size:
+        spread, index = np.full(full.symbols.size, np.nan), np.zeros(full.symbols.size, np.int64)
+        spread[full.rows], index[full.rows] = rewards, profiles
+        rewards, profiles = spread, index
+    return Rounds(
+        *full, rewards, profiles, contexts.picked(first), actions[first], known.size, centre,
+        max(LEAST_NOISE * deviation, 1e-150),
+    )  # fmt: skip
+
+
+def _grouped(
+    features: FeatureMap, contexts: Contexts, actions: npt.NDArray[np.int16]
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int64]]:
+    """The first round of every profile, and every round's profile."""
+    keys = actions.astype(np.int64)
+    sizes = [max(len(variable.level_names), 1) for variable in features.variables]
+    if features.numbers or np.prod([float(size) for size in sizes]) * len(features.actions) > 2.0**62:
+        every = np.arange(actions.size)  # numbers hardly ever repeat
+        return every, every
+    for place, size in enumerate(sizes):
+        keys = keys * size + contexts.levels[:, place]
+    _, first, profiles = np.unique(keys, return_index=True, return_inverse=True)
+    return first, profiles.astype(np.int64)
+
+
+def solved(
+    rounds: Rounds, features: FeatureMap, ridge: float, posterior: FloatArray, vertices: int
+) -> tuple[Statistics, FloatArray, FloatArray]:
+    """G, Σ z r, G⁻¹ and θ̂ from a posterior a row; the profiles' moments.
+
+    The first `vertices` rows enter as γ(h) z_h z_hᵀ, as if each regime had been seen, the others as z zᵀ with z = z(γ).
+    """
+    regimes, count = features.regimes, rounds.actions.size
+    seconds, totals = np.zeros((count, regimes, regimes)), np.zeros((count, regimes))
+    some_seconds, some_totals = np.empty_like(seconds), np.empty_like(totals)
+    for start, stop, whole in ((0, vertices, True), (vertices, rounds.symbols.size, False)):
+        if start < stop:
+            part = slice(start, stop)
+            kernels.profile_moments(
+                rounds.profiles[part], rounds.rewards[part], posterior[part], whole, some_seconds, some_totals
+            )
+            seconds += some_seconds
+            totals += some_totals
+    statistics = linucb.initial_statistics(features.dimension, ridge)
+    kernels.fold_profiles(
+        features.plan, rounds.contexts.levels, rounds.contexts.values, rounds.actions, seconds, totals,
+        statistics.gram, statistics.moment,
+    )  # fmt: skip
+    kernels.refactor(statistics, features.plan.null, ridge)
+    statistics.counters[0] = rounds.known
+    return statistics, seconds, totals
+
+
+def noise_of(rounds: Rounds, statistics: Statistics, ridge: float) -> float:
+    """σ̂ from the penalised residual Σr² - θ̂ᵀΣzr, which counts half of the effective parameters already."""
+    penalised = float(np.nansum(rounds.rewards**2) - statistics.theta @ statistics.moment)
+    effective = statistics.theta.size - ridge * float(np.trace(statistics.inverse))
+    freedom = max(rounds.known - effective / 2.0, rounds.known / 4.0, 1.0)
+    return max(float(np.sqrt(max(penalised, 0.0) / freedom)), rounds.least_noise)
+
+
+def fit_smoothed(rounds: Rounds, features: FeatureMap, ridge: float, hmm: HmmParameters) -> Fit:
+    """The regression on smoothed beliefs under given HMM parameters."""
+    posterior = expectations(hmm, rounds.symbols, rounds.steps).beliefs
+    statistics, _, _ = solved(rounds, features, ridge, posterior, 0)
+    return Fit(hmm, statistics.theta, noise_of(rounds, statistics, ridge), posterior)
+
+
+def fit_joint(
+    rounds: Rounds,
+    features: FeatureMap,
+    ridge: float,
+    hmm: HmmParameters,
+    theta: FloatArray,
+    noise: float,
+    iterations: int,
+) -> Fit:
+    """So many iterations of joint EM from the given start. θ̂ belongs to the posterior that is returned."""
+    size, regimes = rounds.symbols.size, features.regimes
+    posterior, evidence = np.empty((size, regimes)), np.empty((size, regimes))
+    predictions = np.empty((rounds.actions.size, regimes))
+    transitions, emissions = np.empty_like(hmm.transition), np.empty_like(hmm.emission)
+    squares = float(np.nansum(rounds.rewards**2))
+    contexts, objective = rounds.contexts, []
+    noise = max(noise, rounds.least_noise)
+    for iteration in range(iterations + 1):
+        kernels.profile_predictions(
+            features.plan, contexts.levels, contexts.values, rounds.actions, theta, predictions
+        )  # fmt: skip
+        value = kernels.reward_evidence(rounds.profiles, rounds.rewards, predictions, noise, evidence)
+        value += kernels.forward_backward(
+            *hmm, rounds.steps, rounds.symbols, evidence, posterior, transitions, emissions
+        )
+        value += em.SMOOTHING * em.log_prior(hmm) - rounds.known * np.log(noise)
+        objective.append(float(value - ridge * (theta @ theta) / (2.0 * noise**2)))
+        statistics, _, _ = solved(rounds, features, ridge, posterior, size)
+        if iteration == iterations:
+            break
+        theta = statistics.theta
+        penalised = squares - float(theta @ statistics.moment)
+        noise = max(float(np.sqrt(max(penalised, 0.0) / max(rounds.known, 1))), rounds.least_noise)
+        hmm = em.maximised(transitions, emissions, em.SMOOTHING, hmm)
+    return Fit(hmm, statistics.theta, noise, posterior, tuple(objective))

@@ -1,0 +1,245 @@
+"""How many regimes, and which reward model: candidates fitted side by side, judged by what they predicted.
+
+At every re-estimation each candidate is judged on what came since the last one, before it sees it (prequentially):
+
+- symbol gain: the log-likelihood of the new symbols, less that of the one-regime model;
+- reward gain: the one-regime model's squared error on the new rewards less the candidate's, in units of 2σ̂² (nats
+  too), both predicted from contexts alone, as decisions do it.
+
+Then all are fitted anew. More regimes are used only while they pay in both. The first candidate, one regime, is always
+kept warm, so that falling back to it costs nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from policy import em, hmm, joint, kernels, spectral
+from policy.features import FeatureMap
+from policy.history import History
+from policy.hmm import HmmParameters
+
+__all__ = ["Candidate", "Estimate", "Selection", "estimate"]
+
+FloatArray = npt.NDArray[np.float64]
+
+# Chosen on seeds 3001–3016 of the credit-card environment against its quiet-regimes, iid and sparse variants and
+# three-regimes, never on seeds 1951–2050; docs/policy.md tells what was tried. Gains are in nats.
+ENTER = (5.0, 1.0)  # (symbol, reward) gain over fewer regimes that brings more of them into use
+STAY = (0.0, -1.0)  # and that keeps them in use
+KINDS = 1.0  # reward gain of joint over smoothed statistics at which the choice between the two changes
+FORGETTING = 1.7  # evidence of round s weighs (s/t)^1.7 at round t: about the last half of a campaign decides
+# A one-regime policy plays in each context the one action it likes, and so sees little of what regimes would change.
+# Once the symbols alone speak this clearly, more regimes are tried for a few re-estimations; again much later, if ever.
+TRIAL_GAIN, TRIAL_LENGTH, TRIAL_AGAIN = 12.0, 2, 50
+CREDIT = 10.0  # gains that a number of regimes named by the campaign starts with: its guard needs evidence against
+FIRST_ROUNDS = 75  # before that nothing can be said about regimes
+RESTARTS_UNTIL = 2000  # rounds up to which EM also starts afresh: later the last estimate is the best start
+ITERATIONS, FIRST_ITERATIONS = 4, 12  # of EM from the last estimate, and of joint EM from a smoothed one
+LEAST_PERIODS = 10  # chain steps that a hold-out must span: within a period all rounds say the same
+
+
+class Candidate(NamedTuple):
+    """A model that could be in use, as last fitted, and its gains over one regime (symbols, rewards)."""
+
+    hmm: HmmParameters
+    theta: FloatArray
+    units: FloatArray  # centre and noise
+    gains: FloatArray
+    joint: bool
+
+    @property
+    def regimes(self) -> int:
+        return int(self.hmm.initial.size)
+
+
+class Selection(NamedTuple):
+    """The candidates, the first with one regime; which one is in use; on which rounds and rewards they were fitted."""
+
+    round: int
+    arrived: int
+    candidates: tuple[Candidate, ...]
+    chosen: int
+    trial: int = 0  # re-estimations left of a trial
+    trial_from: int = 0  # the round from which another may start
+
+    @property
+    def in_use(self) -> Candidate:
+        return self.candidates[self.chosen]
+
+
+class Estimate(NamedTuple):
+    """What a re-estimation found, not yet in force: the selection, and the posterior of the model to use (T×H)."""
+
+    selection: Selection
+    posterior: FloatArray
+
+
+def estimate(
+    maps: Mapping[int, FeatureMap],
+    ridge: float,
+    seed: int,
+    history: History,
+    rounds: int,
+    arrived: int,
+    previous: Selection | None,
+    *,
+    named: bool,
+) -> Estimate | None:
+    """Judge the previous candidates on what is new, fit all anew, choose; None if too little is new to judge by.
+
+    `maps` has a feature map for each number of regimes allowed; `named` says that the campaign asks for one of them.
+    """
+    steps = history.steps[:rounds]
+    moves = np.flatnonzero(steps)
+    clocked = moves.size < rounds - 1 or (steps > 1).any()
+    # Hold-outs and fits are made of whole periods: the last one may still be going on.
+    whole = int(moves[-1]) if clocked and moves.size else rounds
+    judged = None
+    if previous is not None:
+        if np.count_nonzero(steps[previous.round : whole]) < LEAST_PERIODS:
+            return None
+        judged = _judged(maps, history, whole, arrived, previous)
+    data = joint.gather(maps[1], history, whole, arrived)
+    enough = whole >= FIRST_ROUNDS and np.count_nonzero(steps[:whole]) >= 2 * LEAST_PERIODS
+    counts = _tracked(sorted(maps), judged) if enough else []
+    fits, candidates = _fitted(maps, ridge, seed, data, bool(clocked), judged, counts, CREDIT if named else 0.0)
+    chosen, trial, trial_from = _chosen(candidates, judged, whole)
+    selection = Selection(whole, arrived, candidates, chosen, trial, trial_from)
+    return Estimate(selection, fits[chosen].posterior[data.rows])
+
+
+def _judged(
+    maps: Mapping[int, FeatureMap], history: History, rounds: int, arrived: int, previous: Selection
+) -> Selection:
+    """The candidates with the gains of the rounds and rewards since they were fitted."""
+    rows = history.arrivals(previous.arrived, arrived)
+    rows = rows[rows < rounds]
+    memory = (previous.round / rounds) ** FORGETTING
+    scores = np.array([_score(maps[c.regimes], history, rounds, previous.round, rows, c) for c in previous.candidates])
+    gains = scores - scores[0]
+    gains[:, 1] /= 2.0 * previous.candidates[0].units[1] ** 2
+    judged = (c._replace(gains=memory * c.gains + gain) for c, gain in zip(previous.candidates, gains, strict=True))
+    return previous._replace(candidates=tuple(judged))
+
+
+def _score(
+    features: FeatureMap, history: History, rounds: int, start: int, rows: npt.NDArray[np.int64], model: Candidate
+) -> tuple[float, float]:
+    """Log-likelihood of the symbols from `start` on; minus the squared errors on the rewards of `rows`."""
+    symbols, steps = history.contexts.symbols[:rounds], history.steps[:rounds]
+    beliefs = hmm.filter_history(model.hmm, symbols, steps).beliefs
+    after = np.empty((rounds - start, model.regimes))
+    gain = kernels.filter_path(
+        model.hmm.transition, model.hmm.emission, beliefs[start - 1], steps[start:], symbols[start:],
+        hmm.NO_EVIDENCE, after,
+    )  # fmt: skip
+    contexts, predictions = history.contexts.picked(rows), np.empty((rows.size, model.regimes))
+    kernels.profile_predictions(
+        features.plan, contexts.levels, contexts.values, history.actions[rows], model.theta, predictions
+    )
+    errors = history.rewards[rows] - model.units[0] - (predictions * beliefs[rows]).sum(axis=1)
+    return float(gain), -float(errors @ errors)
+
+
+def _tracked(counts: Sequence[int], judged: Selection | None) -> list[int]:
+    """The numbers of regimes to fit: up to one more than the last that the symbols speak for."""
+    gains = {c.regimes: c.gains[0] for c in judged.candidates} if judged else {}
+    tracked = list(counts[1:2])
+    for fewer, enough, more in zip(counts, counts[1:], counts[2:], strict=False):
+        if more not in gains and not gains.get(enough, 0.0) - gains.get(fewer, 0.0) > ENTER[0]:
+            break
+        tracked.append(more)
+    return tracked
+
+
+def _fitted(
+    maps: Mapping[int, FeatureMap],
+    ridge: float,
+    seed: int,
+    data: joint.Rounds,
+    clocked: bool,
+    judged: Selection | None,
+    counts: Sequence[int],
+    credit: float,
+) -> tuple[list[joint.Fit], tuple[Candidate, ...]]:
+    """Every candidate fitted to all rounds: one regime, then for each H in `counts` smoothed and joint statistics."""
+    before = {(c.regimes, c.joint): c for c in judged.candidates} if judged else {}
+    restart = data.rows.size <= RESTARTS_UNTIL
+    alone = em.fit(data.symbols, _one_regime(maps[1].symbols), 1, smoothing=em.SMOOTHING, steps=data.steps).parameters
+    fits = [joint.fit_smoothed(data, maps[1], ridge, alone)]
+    candidates = [_candidate(fits[0], False, data, np.zeros(2))]
+    for regimes in counts:
+        features, old, old_joint = maps[regimes], before.get((regimes, False)), before.get((regimes, True))
+        if old is None or restart:
+            steps = data.steps if clocked else None
+            found = em.estimate(data.symbols, regimes, features.symbols, seed, old and old.hmm, steps)
+            if isinstance(found, spectral.NotEstimable):
+                break
+        else:
+            found = em.fit(data.symbols, old.hmm, ITERATIONS, smoothing=em.SMOOTHING, steps=data.steps).parameters
+        if old is not None:
+            found, _ = spectral.align(found, old.hmm)
+        smoothed = joint.fit_smoothed(data, features, ridge, found)
+        starts = []
+        if old_joint is not None:
+            starts.append((old_joint.hmm, old_joint.theta, old_joint.units[1], ITERATIONS))
+        if old_joint is None or restart:
+            starts.append((em.opened(found), smoothed.theta, smoothed.noise, FIRST_ITERATIONS))
+        tried = [joint.fit_joint(data, features, ridge, *start) for start in starts]
+        together = max(tried, key=lambda fit: fit.objective[-1])
+        if old_joint is not None:
+            together = _aligned(together, old_joint.hmm, data, features, ridge)
+        for fit, last, is_joint in ((smoothed, old, False), (together, old_joint, True)):
+            fits.append(fit)
+            candidates.append(_candidate(fit, is_joint, data, last.gains if last else np.full(2, credit)))
+    return fits, tuple(candidates)
+
+
+def _chosen(candidates: Sequence[Candidate], judged: Selection | None, rounds: int) -> tuple[int, int, int]:
+    """Which candidate to use, what is left of a trial, and when another may start."""
+    used = judged.in_use if judged else candidates[0]
+    trial, trial_from = (judged.trial, judged.trial_from) if judged else (0, 0)
+    best, options = 0, []
+    for smoothed in range(1, len(candidates), 2):
+        ahead = candidates[smoothed + 1].gains[1] - candidates[smoothed].gains[1]
+        falls_back = used.regimes == candidates[smoothed].regimes and not used.joint
+        option = smoothed + 1 if ahead > (KINDS if falls_back else -KINDS) else smoothed
+        options.append(option)
+        proven = used.regimes > candidates[option].regimes or (used.regimes == candidates[option].regimes and not trial)
+        needed = STAY if proven else ENTER
+        if (candidates[option].gains - candidates[best].gains > needed).all():
+            best = option
+    if best:
+        return best, 0, trial_from
+    if trial > 1:
+        for option in options:
+            if candidates[option].regimes == used.regimes:
+                return option, trial - 1, trial_from
+    if rounds >= trial_from:
+        for option in options:
+            if candidates[option].gains[0] > TRIAL_GAIN:
+                return option, TRIAL_LENGTH, rounds * TRIAL_AGAIN
+    return 0, 0, trial_from
+
+
+def _candidate(fit: joint.Fit, together: bool, data: joint.Rounds, gains: FloatArray) -> Candidate:
+    return Candidate(fit.hmm, fit.theta, np.array([data.centre, fit.noise]), gains, together)
+
+
+def _aligned(
+    fit: joint.Fit, reference: HmmParameters, data: joint.Rounds, features: FeatureMap, ridge: float
+) -> joint.Fit:
+    """The fit with its regimes named as in the reference (R6)."""
+    parameters, order = spectral.align(fit.hmm, reference)
+    if (order == np.arange(order.size)).all():
+        return fit
+    posterior = np.ascontiguousarray(fit.posterior[:, order])
+    statistics, _, _ = joint.solved(data, features, ridge, posterior, data.symbols.size)
+    return joint.Fit(parameters, statistics.theta, fit.noise, posterior, fit.objective)
+
+
+def _one_regime(symbols: int) -> HmmParameters:
+    return HmmParameters(np.ones((1, 1)), np.full((1, symbols), 1.0 / symbols), np.ones(1))

@@ -1,0 +1,71 @@
+"""What goes into a decision and what comes out: requests, decisions, and the state of a campaign."""
+
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from policy.history import History
+from policy.hmm import HmmParameters
+from policy.kernels import Statistics
+from policy.selection import Selection
+
+__all__ = ["MODES", "Decision", "Request", "Score", "State"]
+
+FloatArray = npt.NDArray[np.float64]
+MODES = ("warm_start", "optimistic", "control")
+
+
+class Score(NamedTuple):
+    action: str
+    estimate: float
+    bonus: float
+    score: float
+
+
+class Decision(NamedTuple):
+    """One answer: what was chosen in a round, how likely that was, and why."""
+
+    round: int
+    stage: int
+    model_version: int
+    mode: str
+    action: str
+    propensity: float
+    belief: tuple[float, ...]
+    eligible: tuple[str, ...]  # the actions that could be chosen, in the campaign's order
+    estimates: tuple[float, ...]  # θ̂ᵀz of each of them
+    bonuses: tuple[float, ...]  # ε_{t,a} of each of them
+
+    @property
+    def scores(self) -> tuple[Score, ...]:
+        """Why: what each eligible action was worth."""
+        each = zip(self.eligible, self.estimates, self.bonuses, strict=True)
+        return tuple(Score(action, estimate, bonus, estimate + bonus) for action, estimate, bonus in each)
+
+
+class Request(NamedTuple):
+    """One item of a batch."""
+
+    context: Mapping[str, Any]
+    excluded_actions: Collection[str] = ()
+    subject: str | None = None
+    at: float | None = None  # seconds since any fixed moment; needed where the campaign has a clock
+
+
+class State(NamedTuple):
+    """Everything a campaign knows. Never changed: every step returns the next one."""
+
+    round: int  # rounds decided
+    belief: FloatArray  # after the last round's context
+    hmm: HmmParameters | None  # the aligned estimate in force
+    next_estimation: int  # the round that is due for re-estimation, 0 for never
+    statistics: Statistics
+    model_version: int  # publications so far: stage updates and re-estimations
+    history: History
+    arrived: int  # rewards taken
+    folded: int  # of them, folded into the statistics
+    rebuild: bool  # the next stage update recomputes the statistics from round 1 (R4)
+    selection: Selection | None  # the candidates behind joint statistics, None before the first estimate
+    period: int  # of the clock, counted from time 0; the last one seen
