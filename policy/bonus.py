@@ -24,7 +24,7 @@ _FORMS = {
     "simplified": kernels.SIMPLIFIED,
     "plain": kernels.PLAIN,
     "elliptical": kernels.ELLIPTICAL,
-    "noise": kernels.ELLIPTICAL,  # its scale is multiplied by σ̂ round by round
+    "noise": kernels.ELLIPTICAL,  # the policy multiplies its scale by σ̂
     "theory_general": kernels.TABLED,
     "theory_simplified": kernels.TABLED_ELLIPTICAL,
 }

@@ -312,7 +312,7 @@ class CampaignConfig(_Part):
     features: Features | None = None
     stage_length: Annotated[Whole, Field(ge=1, le=1_000_000)] = 10
     # Beyond these the arithmetic of G⁻¹ leaves the floats.
-    ridge: Annotated[Real, Field(ge=1e-12, le=1e12)] = 0.3
+    ridge: Annotated[Real, Field(ge=1e-12, le=1e12)] = 1.0
     bonus: Bonus = Field(default_factory=Bonus)
     warm_start_rounds: Annotated[Whole, Field(ge=0, le=1_000_000)] = 50
     beliefs: Beliefs = Beliefs()

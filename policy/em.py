@@ -19,7 +19,7 @@ FloatArray = npt.NDArray[np.float64]
 RANDOM_STARTS = 4  # EM from one random start often ends in a poor optimum (PERF-NOTES.md)
 TRIAL_ITERATIONS = 10  # for every start, before the likeliest goes on
 ITERATIONS = 40
-TOLERANCE = 1e-7  # relative gain in log-likelihood below which iterating stops
+TOLERANCE = 1e-6  # relative gain in log-likelihood below which iterating stops
 SMOOTHING = 0.1  # pseudo-counts a cell: keeps a symbol not seen yet possible
 
 

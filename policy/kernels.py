@@ -811,7 +811,7 @@ def profile_moments(profiles, rewards, beliefs, vertices, seconds, totals):  # t
 
 @_jit
 def fold_profiles(plan, levels, values, actions, seconds, totals, gram, moment):  # type: ignore[no-untyped-def]
-    """gram += Σ z zᵀ and moment += Σ z r from the profiles' moments."""
+    """gram += Σ z zᵀ and moment += Σ z r from the profiles' moments; gram must be symmetric."""
     columns, weights, _ = _scratch(plan)
     regimes, shared, per_regime = plan.sizes[0], plan.sizes[2], plan.sizes[3]
     every, owners = np.ones((levels.shape[0], regimes)), np.empty(columns.shape[0], np.int64)
@@ -835,9 +835,14 @@ def fold_profiles(plan, levels, values, actions, seconds, totals, gram, moment):
         for i in range(n):
             owners[i] = (columns[i] - shared) // per_regime if columns[i] >= shared else regimes
         for i in range(n):
-            moment[columns[i]] += weights[i] * sums[owners[i]]
+            line, owner, weight = columns[i], owners[i], weights[i]
+            moment[line] += weight * sums[owner]
             for j in range(n):
-                gram[columns[i], columns[j]] += weights[i] * weights[j] * margins[owners[i], owners[j]]
+                if columns[j] <= line:  # the lower triangle; the upper one below
+                    gram[line, columns[j]] += weight * weights[j] * margins[owner, owners[j]]
+    for i in range(gram.shape[0]):
+        for j in range(i):
+            gram[j, i] = gram[i, j]
 
 
 @_jit

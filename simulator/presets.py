@@ -29,6 +29,7 @@ _SPECTRAL = {
 }
 
 PRESETS: dict[str, dict[str, Any]] = {
+    "default": {"regimes": "auto"},  # what a campaign gets that names only actions, variables, signals (and features)
     "paper-complex": {
         "stage_length": 37,
         "ridge": 1.0,
@@ -140,8 +141,8 @@ def campaign(
         "signals": environment.signals,
         "regimes": len(environment.regimes),
         "features": paper_features(environment),
-        "warm_start_rounds": 250,
         "seed": seed,
+        **({} if preset == "default" else {"warm_start_rounds": 250}),  # the paper's
         **chosen,
     }
     for field, value in (overrides or {}).items():
@@ -153,7 +154,7 @@ def campaign(
             fields[field] = {**kept, **value}
         else:
             fields[field] = value
-    if fields["beliefs"].get("estimator") == "given" and "parameters" not in fields["beliefs"]:
+    if fields.get("beliefs", {}).get("estimator") == "given" and "parameters" not in fields["beliefs"]:
         truth = {name: array.tolist() for name, array in environment.hmm._asdict().items()}
         fields["beliefs"] = {**fields["beliefs"], "parameters": truth}
     return CampaignConfig(**fields)

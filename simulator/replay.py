@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import linear_sum_assignment
 
-from policy import StagedPolicy
+from policy import StagedPolicy, State
 from policy.config import CampaignConfig
 from simulator.environment import Environment, Episode, RewardModel
 from simulator.presets import campaign
@@ -77,8 +77,27 @@ def replay_seed(
     config = campaign(preset, environment, seed, overrides, rounds)
     policy = StagedPolicy(config)
     beliefs = np.empty((rounds, policy.features.regimes))  # as decided: the history's may be recomputed (R4)
-    history = policy.play(policy.initial_state(), episode.contexts, episode.rewards, decided=beliefs).history
-    return measured(environment, episode, seed, history.actions[:rounds], beliefs, first_belief(config))
+    if episode.delays.size:
+        state = _play_late(policy, environment, episode, beliefs)
+    else:
+        state = policy.play(policy.initial_state(), episode.contexts, episode.rewards, decided=beliefs)
+    return measured(environment, episode, seed, state.history.actions[:rounds], beliefs, first_belief(config))
+
+
+def _play_late(policy: StagedPolicy, environment: Environment, episode: Episode, decided: FloatArray) -> State:
+    """Round by round, each reward when it is due, some never."""
+    state = policy.initial_state()
+    due: dict[int, list[tuple[int, float]]] = {}
+    actions = {name: index for index, name in enumerate(environment.actions)}
+    for row, delay in enumerate(episode.delays.tolist()):
+        state, decision = policy.decide(state, environment.context(episode, row))
+        decided[row] = 0.0
+        decided[row, : len(decision.belief)] = decision.belief
+        if delay >= 0:
+            due.setdefault(row + delay, []).append((row + 1, episode.rewards[row, actions[decision.action]]))
+        for number, reward in due.pop(row, ()):
+            state = policy.reward(state, number, float(reward))
+    return state
 
 
 def first_belief(config: CampaignConfig) -> int:
@@ -100,8 +119,14 @@ def measured(
     shares = np.zeros((len(environment.regimes), len(environment.actions)))
     np.add.at(shares, (episode.regimes, actions), 1.0)
     error = float("nan")
-    if beliefs is not None and beliefs.shape == episode.beliefs.shape and rounds >= start_round:
-        error = belief_error(beliefs[start_round - 1 :], episode.beliefs[start_round - 1 :])
+    if beliefs is not None and beliefs.shape[1] >= episode.beliefs.shape[1] and rounds >= start_round:
+        # A campaign that picks its number of regimes is judged on the rounds in which it had as many as there are.
+        regimes = episode.beliefs.shape[1]
+        alike = np.arange(rounds) >= start_round - 1
+        if beliefs.shape[1] > regimes:
+            alike &= (beliefs[:, regimes - 1] > 0.0) & (beliefs[:, regimes:] == 0.0).all(axis=1)
+        if alike.any():
+            error = belief_error(beliefs[alike, :regimes], episode.beliefs[alike])
     return Run(
         seed,
         episode.pseudo_regret(actions)[marks],

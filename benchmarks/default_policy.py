@@ -1,0 +1,242 @@
+"""What the default policy earns, beside the paper's best cells and plain LinUCB: every figure of docs/policy.md.
+
+    python -m benchmarks.default_policy [--quick] [--jobs 2] [--only credit-card …]
+
+Each part appends its rows to docs/policy/results.csv (mean, two standard errors, worst and median seed); --quick uses a
+tenth of the seeds and prints only.
+"""
+
+import argparse
+import csv
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from joblib import Parallel, delayed
+from tqdm import tqdm
+
+from policy import StagedPolicy, selection
+from simulator.environment import HOSTILE, load_environment
+from simulator.presets import campaign
+from simulator.replay import mean_and_two_se, replay_seed
+
+RESULTS = Path(__file__).parent.parent / "docs" / "policy" / "results.csv"
+PUBLISHED, TUNING = range(1951, 2051), range(3001, 3041)
+SMOOTHED = {"estimator": "em", "statistics": "smoothed", "start_round": 51}
+FIXED = {"form": "elliptical", "scale": 0.6}  # κσ with the true σ = 0.2: statistics other than joint estimate none
+# Each ingredient removed in turn: overrides of the default, and constants of policy.selection.
+ABLATIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "the default": ({}, {}),
+    "H = 2 named, not found": ({"regimes": 2}, {}),
+    "no trial of more regimes": ({}, {"TRIAL_GAIN": np.inf}),
+    "statistics smoothed instead of joint": ({}, {"KINDS": np.inf}),
+    "one start of EM a re-estimation, no fresh ones": ({}, {"RESTARTS_UNTIL": 0}),
+    "statistics refiltered, H = 2 named": (
+        {"regimes": 2, "bonus": FIXED, "beliefs": {**SMOOTHED, "statistics": "refiltered"}}, {}),
+    "statistics as decided, H = 2 named": (
+        {"regimes": 2, "bonus": FIXED, "beliefs": {**SMOOTHED, "statistics": "as_decided"}}, {}),
+    "warm start of 250 rounds, as the paper": ({"warm_start_rounds": 250}, {}),
+    "stages of 37 rounds, as the paper": ({"stage_length": 37}, {}),
+    "κ = 2": ({"bonus": {"form": "noise", "scale": 2.0}}, {}),
+    "κ = 4": ({"bonus": {"form": "noise", "scale": 4.0}}, {}),
+    "ridge 0.1": ({"ridge": 0.1}, {}),
+    "one regime": ({"regimes": 1}, {}),
+}  # fmt: skip
+
+
+class Row(NamedTuple):
+    """One line of the results: pseudo-regret over seeds."""
+
+    part: str
+    policy: str
+    seeds: str
+    rounds: int
+    mean: float
+    two_se: float
+    worst: float
+    median: float
+    note: str = ""
+
+
+@contextmanager
+def constants(changes: Mapping[str, Any]) -> Any:
+    """The constants of policy.selection changed for a while: ablations only."""
+    before = {name: getattr(selection, name) for name in changes}
+    for name, value in changes.items():
+        setattr(selection, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(selection, name, value)
+
+
+def regret(environment: str, preset: str, seed: int, rounds: int, overrides: Any, changes: Any) -> float:
+    with constants(changes):
+        run = replay_seed(load_environment(environment), preset, seed, rounds, overrides)
+    return float(run.pseudo_regret[-1])
+
+
+def regimes_in_use(environment: str, seed: int, rounds: int) -> int:
+    """The number of regimes the default has picked by then."""
+    world = load_environment(environment)
+    episode = world.draw(rounds, np.random.default_rng(seed))
+    policy = StagedPolicy(campaign("default", world, seed))
+    return int(policy.play(policy.initial_state(), episode.contexts, episode.rewards).belief.size)
+
+
+def rescaled(seed: int, rounds: int) -> tuple[float, float]:
+    """Regret, and that of the same episode with rewards × 500 + 20, divided by 500."""
+    world = load_environment("credit-card")
+    episode = world.draw(rounds, np.random.default_rng(seed))
+    policy = StagedPolicy(campaign("default", world, seed))
+    plain = policy.play(policy.initial_state(), episode.contexts, episode.rewards)
+    other = policy.play(policy.initial_state(), episode.contexts, 500.0 * episode.rewards + 20.0)
+    first, second = (float(episode.pseudo_regret(s.history.actions[:rounds])[-1]) for s in (plain, other))
+    return first, second
+
+
+class Bench:
+    def __init__(self, jobs: int, quick: bool) -> None:
+        self.jobs, self.quick, self.rows = jobs, quick, list[Row]()
+
+    def over(self, function: Any, label: str, arguments: Iterable[tuple[Any, ...]]) -> list[Any]:
+        work = list(arguments)
+        parallel = Parallel(self.jobs, return_as="generator")
+        results = parallel(delayed(function)(*each) for each in work)
+        return list(tqdm(results, total=len(work), desc=label, disable=None))
+
+    def seeds(self, seeds: range) -> range:
+        return seeds[:: 10 if self.quick else 1]
+
+    def regrets(
+        self, part: str, policy: str, environment: str, preset: str, seeds: range, rounds: int,
+        overrides: Any = None, changes: Any = None, note: str = "",
+    ) -> list[float]:  # fmt: skip
+        seeds = self.seeds(seeds)
+        work = [(environment, preset, seed, rounds, overrides, changes or {}) for seed in seeds]
+        found: list[float] = self.over(regret, f"{part}: {policy}", work)
+        self.add(part, policy, seeds, rounds, found, note)
+        return found
+
+    def add(self, part: str, policy: str, seeds: range, rounds: int, values: list[float], note: str = "") -> None:
+        summary = mean_and_two_se(values)
+        row = Row(
+            part, policy, f"{seeds[0]}-{seeds[-1]} ({len(seeds)})", rounds, round(summary.mean, 1),
+            round(summary.two_se, 1), round(max(values), 1), round(float(np.median(values)), 1), note,
+        )  # fmt: skip
+        self.rows.append(row)
+        print(" | ".join(str(cell) for cell in row), flush=True)
+
+    def credit_card(self) -> None:
+        self.regrets("credit-card", "default, 51 columns", "credit-card", "default", PUBLISHED, 50_000)
+        self.regrets(
+            "credit-card",
+            "default, default feature map",
+            "credit-card",
+            "default",
+            PUBLISHED,
+            50_000,
+            {"features": None},
+        )
+
+    def unit(self) -> None:
+        seeds = self.seeds(PUBLISHED)
+        pairs = self.over(rescaled, "unit", ((seed, 50_000) for seed in seeds))
+        same = sum(first == second for first, second in pairs)
+        self.add("unit", "default", seeds, 50_000, [first for first, _ in pairs])
+        note = f"the same regret in {same} of {len(pairs)} seeds"
+        self.add("unit", "default, rewards × 500 + 20", seeds, 50_000, [second for _, second in pairs], note)
+
+    def regimes(self) -> None:
+        for environment, right in (("credit-card", 2), ("iid", 1), ("quiet-regimes", 1), ("three-regimes", 3)):
+            seeds = self.seeds(PUBLISHED)
+            picked = self.over(regimes_in_use, f"regimes: {environment}", ((environment, s, 10_000) for s in seeds))
+            counts = {int(h): picked.count(h) for h in sorted(set(picked))}
+            note = f"picked {counts}; {right} in {picked.count(right)} of {len(picked)}"
+            self.add("regimes", f"{environment} at t = 10,000", seeds, 10_000, [float(h) for h in picked], note)
+
+    def others(self) -> None:
+        """Beside the paper's grid, tuned in hindsight: choose the best cell on these very seeds."""
+        for environment in ("three-regimes", "nelson"):
+            seeds = PUBLISHED[:20]
+            self.regrets("other environments", f"{environment}: default", environment, "default", seeds, 50_000)
+            best: tuple[float, str, list[float]] = (np.inf, "", [])
+            for length in (1, 15, 37, 224):
+                for ridge in (1e-9, 0.01, 0.1, 1.0, 10.0, 100.0):
+                    work = [
+                        (environment, "paper-complex", seed, 50_000,
+                         {"stage_length": length, "ridge": ridge, "bonus": {"form": "complex", "scale": scale}}, {})
+                        for scale in (5e-6, 5e-5, 5e-4, 5e-3)
+                        for seed in self.seeds(seeds)
+                    ]  # fmt: skip
+                    found = self.over(regret, f"{environment}: ℓ = {length}, λ = {ridge:g}", work)
+                    count = len(self.seeds(seeds))
+                    for i, scale in enumerate((5e-6, 5e-5, 5e-4, 5e-3)):
+                        values = found[i * count : (i + 1) * count]
+                        name = f"{environment}: paper-complex, best cell: ℓ = {length}, λ = {ridge:g}, C = {scale:g}"
+                        best = min(best, (float(np.mean(values)), name, values))
+            self.add("other environments", best[1], self.seeds(seeds), 50_000, best[2])
+
+    def hostile(self) -> None:
+        for environment in HOSTILE:
+            ours = self.regrets("hostile", f"{environment}: default", environment, "default", PUBLISHED, 20_000)
+            plain = self.regrets(
+                "hostile", f"{environment}: one regime", environment, "default", PUBLISHED, 20_000, {"regimes": 1}
+            )
+            paired = mean_and_two_se(a - b for a, b in zip(ours, plain, strict=True))
+            share, error = (100.0 * x / float(np.mean(plain)) for x in (paired.mean, paired.two_se))
+            above = sum(x > 2.0 * float(np.median(ours)) for x in ours)
+            note = f"default {share:+.1f} % ± {error:.1f} of one regime's regret, paired; {above} seeds above twice the median"
+            self.rows[-2] = self.rows[-2]._replace(note=note)
+            print("   ", note, flush=True)
+
+    def ablation(self) -> None:
+        for name, (overrides, changes) in ABLATIONS.items():
+            self.regrets("ablation", name, "credit-card", "default", TUNING, 50_000, overrides, changes)
+
+
+PARTS = {
+    "credit-card": Bench.credit_card,
+    "unit": Bench.unit,
+    "regimes": Bench.regimes,
+    "hostile": Bench.hostile,
+    "ablation": Bench.ablation,
+    "others": Bench.others,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the seeds; print only")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    options = parser.parse_args()
+    bench = Bench(options.jobs, options.quick)
+    for part in options.only:
+        PARTS[part](bench)
+        if not options.quick:
+            _keep(bench.rows)
+    return 0
+
+
+def _keep(rows: list[Row]) -> None:
+    """Replace these parts' rows in the results."""
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    done = {row.part for row in rows}
+    kept = []
+    if RESULTS.exists():
+        with RESULTS.open(encoding="utf-8", newline="") as file:
+            kept = [row for row in csv.reader(file)][1:]
+    with RESULTS.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(Row._fields)
+        writer.writerows([row for row in kept if row[0] not in done])
+        writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
