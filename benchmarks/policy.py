@@ -91,6 +91,13 @@ def ours_compiled(columns: int, stage_length: int) -> Callable[[Rounds], Player]
     return prepare
 
 
+def ours_default(rounds: Rounds) -> Player:
+    """The default policy: as above, and all its re-estimations (EM, joint statistics, the number of regimes)."""
+    policy = StagedPolicy(presets.campaign("default", WORLD, 1951))
+    start, contexts, count = policy.initial_state(), rounds.contexts(), len(rounds.levels)
+    return lambda: policy.play(start, contexts, rounds.rewards).history.actions[:count]
+
+
 def ours_one_by_one(rounds: Rounds) -> Player:
     policy = StagedPolicy(campaign(51, STAGE))
     contexts, table = rounds.named(), rounds.rewards.tolist()
@@ -228,9 +235,11 @@ LIBRARIES = {
     "contextualbandits, one by one": (400, contextualbandits(1)),
     f"contextualbandits, batches of {STAGE}": (10_000, contextualbandits(STAGE)),
 }
+DEFAULT, VOWPAL = "ours, the default policy, 51 columns", "vowpalwabbit"
 NUMPY = "numpy Sherman–Morrison, 36 columns"
 CONTENDERS: dict[str, tuple[int, Callable[[Rounds], Player]]] = {
     **OURS,
+    DEFAULT: (ROUNDS, ours_default),
     f"ours, `decide` + `reward`, ℓ = {STAGE}, 51 columns": (10_000, ours_one_by_one),
     NUMPY: (10_000, sherman_morrison),
     **LIBRARIES,
@@ -244,7 +253,7 @@ def decide_and_learn(rounds: Rounds, quick: bool, repetitions: int) -> list[Verd
     parts, prepared = {}, {}
     for name, (few, prepare) in CONTENDERS.items():
         try:
-            prepare(rounds.first(2 * STAGE))()  # imports and compiles, untimed
+            prepare(rounds.first(2_000 if name == DEFAULT else 2 * STAGE))()  # imports and compiles, untimed
         except ImportError:
             continue
         parts[name] = rounds.first(few if quick else ROUNDS)
@@ -289,7 +298,22 @@ def decide_and_learn(rounds: Rounds, quick: bool, repetitions: int) -> list[Verd
                 continue
             reached = ratio(each[peer], each[name])
             verdicts.append(Verdict(target, f"{reached:.1f} ×", reached >= 10.0))
+    if VOWPAL in each:
+        reached = ratio(each[VOWPAL], each[DEFAULT])
+        verdicts.append(Verdict(f"{DEFAULT}: ≥ 1 × {VOWPAL}", f"{reached:.1f} ×", reached >= 1.0))
     return verdicts
+
+
+def longest_update(rounds: Rounds, repetitions: int) -> list[Verdict]:
+    """The default's re-estimation of all 50,000 rounds: the longest that a decision may have to wait inline."""
+    policy = StagedPolicy(presets.campaign("default", WORLD, 1951))
+    state = policy.play(policy.initial_state(), rounds.contexts(), rounds.rewards)
+    timing = timed_in_turns("re-estimation", repetitions, {"it": lambda: lambda: policy.reestimate(state)})["it"]
+    slowest = 1e3 * max(timing.seconds)
+    print(
+        f"\nOne re-estimation of the default at t = {ROUNDS:,}: {1e3 * timing.median:.0f} ms, slowest {slowest:.0f} ms."
+    )
+    return [Verdict("default: no stage update > 500 ms at t = 50,000", f"{slowest:.0f} ms", slowest <= 500.0)]
 
 
 def estimation(rounds: Rounds, repetitions: int) -> list[Verdict]:
@@ -412,6 +436,7 @@ def main() -> None:
     print(", ".join(installed(package) for package in ("numpy", "numba", *PEERS)) + ".")
     rounds = drawn_rounds()
     verdicts = decide_and_learn(rounds, quick, repetitions=5 if quick else 3)
+    verdicts += longest_update(rounds, repetitions=5 if quick else 15)
     verdicts += estimation(rounds, repetitions=5 if quick else 15)
     verdicts += one_decide(rounds, repetitions=5 if quick else 15)
     print_verdicts(verdicts)

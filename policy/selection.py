@@ -21,12 +21,12 @@ from policy.features import FeatureMap
 from policy.history import History
 from policy.hmm import HmmParameters
 
-__all__ = ["Candidate", "Estimate", "Selection", "estimate"]
+__all__ = ["Candidate", "Estimate", "Selection", "Verdict", "estimate"]
 
 FloatArray = npt.NDArray[np.float64]
 
-# Chosen on seeds 3001–3016 of the credit-card environment against its quiet-regimes, iid and sparse variants and
-# three-regimes, never on seeds 1951–2050; docs/policy.md tells what was tried. Gains are in nats.
+# Chosen on seeds 3001–3040 of the credit-card environment against its quiet-regimes, iid, binary and sparse variants
+# and three-regimes, never on seeds 1951–2050; docs/policy.md tells what was tried. Gains are in nats.
 ENTER = (5.0, 4.0)  # (symbol, reward) gain over fewer regimes that brings more of them into use
 STAY = (0.0, 0.0)  # and that keeps them in use
 KINDS = 4.0  # reward gain of joint over smoothed statistics at which the choice between the two changes
@@ -68,6 +68,31 @@ class Selection(NamedTuple):
     @property
     def in_use(self) -> Candidate:
         return self.candidates[self.chosen]
+
+    @property
+    def guarded(self) -> bool:
+        """More regimes were fitted but do not pay, or no longer: the campaign behaves as with one until they do."""
+        return self.chosen == 0 and len(self.candidates) > 1
+
+    @property
+    def verdicts(self) -> tuple["Verdict", ...]:
+        """The candidates in plain numbers, for people."""
+        return tuple(
+            Verdict(
+                c.regimes, "joint" if c.joint else "smoothed", float(c.gains[0]), float(c.gains[1]), i == self.chosen
+            )
+            for i, c in enumerate(self.candidates)
+        )
+
+
+class Verdict(NamedTuple):
+    """What a candidate has gained over one regime, in nats, and whether it is in use."""
+
+    regimes: int
+    statistics: str
+    symbol_gain: float
+    reward_gain: float
+    in_use: bool
 
 
 class Estimate(NamedTuple):
