@@ -84,6 +84,10 @@ def _selection(header: dict[str, Any] | None, arrays: dict[str, npt.NDArray[Any]
         )
         for i, joint in enumerate(header["joint"])
     )
+    if not all(type(header[name]) is int and header[name] >= 0 for name in _CHOICE):
+        raise ValueError("a choice is not a whole number")
+    if not header["chosen"] < len(candidates):
+        raise ValueError("the candidate in use does not exist")
     return Selection(candidates=candidates, **{name: header[name] for name in _CHOICE})
 
 
@@ -124,4 +128,6 @@ def _unpack(data: bytes) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
         native = np.dtype(dtype).newbyteorder("=")
         arrays[name] = np.frombuffer(body, dtype, count, offset).reshape(shape).astype(native)
         offset += count * native.itemsize
+    if offset != len(body):
+        raise ValueError("arrays and their header do not fit")
     return header, arrays

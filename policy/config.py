@@ -253,8 +253,9 @@ class Beliefs(_Part):
         # object.__setattr__: a frozen part may still complete itself while it is being made.
         defaults: dict[str, Any] = {"statistics": "joint" if self.estimator == "em" else "as_decided"}
         if estimated:
-            joint = self.statistics in (None, "joint")
-            defaults["start_round"] = 1000 if self.estimator == "spectral" else 51 if joint else 250
+            # Joint statistics begin when the warm start ends: the campaign fills that in.
+            joint = self.estimator == "em" and self.statistics in (None, "joint")
+            defaults["start_round"] = None if joint else 250 if self.estimator == "em" else 1000
             defaults["every"] = GrowthFactor(factor=1.1) if self.estimator == "em" else 37
         for field, value in defaults.items():
             if getattr(self, field) is None:
@@ -284,7 +285,7 @@ class Rewards(_Part):
 class Clock(_Part):
     """The hidden chain moves once a period of time, not once a decision: contexts of one period share a regime."""
 
-    period_seconds: Annotated[Real, Field(gt=0.0, le=1e9)]
+    period_seconds: Annotated[Real, Field(ge=1e-3, le=1e9)]
 
 
 class Control(_Part):
@@ -353,6 +354,9 @@ class CampaignConfig(_Part):
         # The defaults come one after the other: regimes need signals, features need signals.
         object.__setattr__(self, "signals", signals)
         joint = self.beliefs.statistics == "joint"
+        if joint and self.beliefs.start_round is None:
+            start = max(4, self.warm_start_rounds + 1)
+            object.__setattr__(self, "beliefs", self.beliefs.model_copy(update={"start_round": start}))
         if self.regimes is None or (self.regimes == "auto" and joint and not signals):
             object.__setattr__(self, "regimes", ("auto" if joint else 2) if signals else 1)
         if self.bonus.form is None:
@@ -545,6 +549,8 @@ def _translated(detail: ErrorDetails) -> FieldProblem:
         return FieldProblem(field, "is required", "a value")
     if detail["type"] == "string_pattern_mismatch":
         return FieldProblem(field, f"{detail['input']!r} is not a slug", "a-z, 0-9 and single - or _ between")
+    if "<auto>" in detail["loc"]:
+        return FieldProblem(field, f"{detail['input']!r:.60} is not a number of regimes", "'auto', or 1 to 8")
     if detail["type"] in _PLAIN_WORDS:
         return FieldProblem(field or "config", *_PLAIN_WORDS[detail["type"]])
     if allowed is None:

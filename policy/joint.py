@@ -117,10 +117,12 @@ def solved(
     return statistics, seconds, totals
 
 
-def noise_of(rounds: Rounds, statistics: Statistics, ridge: float) -> float:
+def noise_of(rounds: Rounds, statistics: Statistics, null: FloatArray, ridge: float) -> float:
     """σ̂ from the penalised residual Σr² - θ̂ᵀΣzr, which counts half of the effective parameters already."""
     penalised = float(np.nansum(rounds.rewards**2) - statistics.theta @ statistics.moment)
-    effective = statistics.theta.size - ridge * float(np.trace(statistics.inverse))
+    # The inverse is that of G + P (kernels._factor): λ / (1 + λ) instead of 1 for each direction that no z has.
+    unused = float(np.trace(null)) / (1.0 + ridge)
+    effective = statistics.theta.size - ridge * float(np.trace(statistics.inverse)) - unused
     freedom = max(rounds.known - effective / 2.0, rounds.known / 4.0, 1.0)
     return max(float(np.sqrt(max(penalised, 0.0) / freedom)), rounds.least_noise)
 
@@ -129,7 +131,7 @@ def fit_smoothed(rounds: Rounds, features: FeatureMap, ridge: float, hmm: HmmPar
     """The regression on smoothed beliefs under given HMM parameters."""
     posterior = expectations(hmm, rounds.symbols, rounds.steps).beliefs
     statistics, _, _ = solved(rounds, features, ridge, posterior, 0)
-    return Fit(hmm, statistics.theta, noise_of(rounds, statistics, ridge), posterior)
+    return Fit(hmm, statistics.theta, noise_of(rounds, statistics, features.plan.null, ridge), posterior)
 
 
 def fit_joint(

@@ -34,7 +34,7 @@ FORGETTING = 1.7  # evidence of round s weighs (s/t)^1.7 at round t: about the l
 # A one-regime policy plays in each context the one action it likes, and so sees little of what regimes would change.
 # Once the symbols alone speak this clearly, more regimes are tried for a few re-estimations; again much later, if ever.
 TRIAL_GAIN, TRIAL_LENGTH, TRIAL_AGAIN = 6.0, 3, 50
-CREDIT = 10.0  # gains that a number of regimes named by the campaign starts with: its guard needs evidence against
+CREDIT = 6.0  # gains that a number of regimes named by the campaign has in advance: its guard needs evidence against
 FIRST_ROUNDS = 75  # before that nothing can be said about regimes
 RESTARTS_UNTIL = 2000  # rounds up to which EM also starts afresh: later the last estimate is the best start
 ITERATIONS, FIRST_ITERATIONS = 4, 12  # of EM from the last estimate, and of joint EM from a smoothed one
@@ -120,18 +120,20 @@ def estimate(
     steps = history.steps[:rounds]
     moves = np.flatnonzero(steps)
     clocked = moves.size < rounds - 1 or (steps > 1).any()
-    # Hold-outs and fits are made of whole periods: the last one may still be going on.
+    # Hold-outs, and fits with regimes, are made of whole periods: the last one may still be going on.
     whole = int(moves[-1]) if clocked and moves.size else rounds
-    judged = None
-    if previous is not None:
+    enough = whole >= FIRST_ROUNDS and np.count_nonzero(steps[:whole]) >= 2 * LEAST_PERIODS
+    judged = previous
+    if previous is not None and len(previous.candidates) > 1:
         if np.count_nonzero(steps[previous.round : whole]) < LEAST_PERIODS:
             return None
         judged = _judged(maps, history, whole, arrived, previous)
+    if not enough:
+        whole = rounds
     data = joint.gather(maps[1], history, whole, arrived)
-    enough = whole >= FIRST_ROUNDS and np.count_nonzero(steps[:whole]) >= 2 * LEAST_PERIODS
     counts = _tracked(sorted(maps), judged) if enough else []
-    fits, candidates = _fitted(maps, ridge, seed, data, bool(clocked), judged, counts, CREDIT if named else 0.0)
-    chosen, trial, trial_from = _chosen(candidates, judged, whole)
+    fits, candidates = _fitted(maps, ridge, seed, data, bool(clocked), judged, counts)
+    chosen, trial, trial_from = _chosen(candidates, judged, whole, CREDIT if named else 0.0)
     selection = Selection(whole, arrived, candidates, chosen, trial, trial_from)
     return Estimate(selection, fits[chosen].posterior[data.rows])
 
@@ -140,12 +142,15 @@ def _judged(
     maps: Mapping[int, FeatureMap], history: History, rounds: int, arrived: int, previous: Selection
 ) -> Selection:
     """The candidates with the gains of the rounds and rewards since they were fitted."""
-    rows = history.arrivals(previous.arrived, arrived)
-    rows = rows[rows < rounds]
+    order = history.arrivals_in_order(arrived)
+    new = (order >= previous.round) | (np.arange(arrived) >= previous.arrived)
+    rows = np.sort(order[new & (order < rounds)])
     memory = (previous.round / rounds) ** FORGETTING
     scores = np.array([_score(maps[c.regimes], history, rounds, previous.round, rows, c) for c in previous.candidates])
     gains = scores - scores[0]
-    gains[:, 1] /= 2.0 * previous.candidates[0].units[1] ** 2
+    # Rewards that suddenly scatter far more than σ̂ must not outweigh all other evidence for ever.
+    mean_square = -scores[0, 1] / max(rows.size, 1)
+    gains[:, 1] /= 2.0 * max(previous.candidates[0].units[1] ** 2, mean_square / 4.0)
     judged = (c._replace(gains=memory * c.gains + gain) for c, gain in zip(previous.candidates, gains, strict=True))
     return previous._replace(candidates=tuple(judged))
 
@@ -188,7 +193,6 @@ def _fitted(
     clocked: bool,
     judged: Selection | None,
     counts: Sequence[int],
-    credit: float,
 ) -> tuple[list[joint.Fit], tuple[Candidate, ...]]:
     """Every candidate fitted to all rounds: one regime, then for each H in `counts` smoothed and joint statistics."""
     before = {(c.regimes, c.joint): c for c in judged.candidates} if judged else {}
@@ -221,11 +225,13 @@ def _fitted(
             together = _aligned(together, old_joint.hmm, data, features, ridge)
         for fit, last, is_joint in ((smoothed, old, False), (together, old_joint, True)):
             fits.append(fit)
-            candidates.append(_candidate(fit, is_joint, data, last.gains if last else np.full(2, credit)))
+            candidates.append(_candidate(fit, is_joint, data, last.gains if last else np.zeros(2)))
     return fits, tuple(candidates)
 
 
-def _chosen(candidates: Sequence[Candidate], judged: Selection | None, rounds: int) -> tuple[int, int, int]:
+def _chosen(
+    candidates: Sequence[Candidate], judged: Selection | None, rounds: int, credit: float
+) -> tuple[int, int, int]:
     """Which candidate to use, what is left of a trial, and when another may start."""
     used = judged.in_use if judged else candidates[0]
     trial, trial_from = (judged.trial, judged.trial_from) if judged else (0, 0)
@@ -237,7 +243,7 @@ def _chosen(candidates: Sequence[Candidate], judged: Selection | None, rounds: i
         options.append(option)
         proven = used.regimes > candidates[option].regimes or (used.regimes == candidates[option].regimes and not trial)
         needed = STAY if proven else ENTER
-        if (candidates[option].gains - candidates[best].gains > needed).all():
+        if (candidates[option].gains - candidates[best].gains + credit > needed).all():
             best = option
     if best:
         return best, 0, trial_from
@@ -245,7 +251,7 @@ def _chosen(candidates: Sequence[Candidate], judged: Selection | None, rounds: i
         for option in options:
             if candidates[option].regimes == used.regimes:
                 return option, trial - 1, trial_from
-    if rounds >= trial_from:
+    if used.regimes == 1 and not credit and rounds >= trial_from:
         for option in options:
             if candidates[option].gains[0] > TRIAL_GAIN:
                 return option, TRIAL_LENGTH, rounds * TRIAL_AGAIN

@@ -151,7 +151,11 @@ class StagedPolicy:
         gaps, periods = np.zeros(len(times), np.int16), np.empty(len(times), np.int64)
         last, first = state.period, state.round == 0
         for i, at in enumerate(times):
-            if isinstance(at, bool) or not isinstance(at, int | float | np.number) or not abs(at) <= 1e15:
+            if (
+                isinstance(at, bool)
+                or not isinstance(at, int | float | np.integer | np.floating)
+                or not abs(at) <= 1e12
+            ):
                 problem = FieldProblem(
                     field.format(i), f"{at!r:.60} is not a time", "seconds: the campaign has a clock"
                 )
@@ -411,6 +415,7 @@ class StagedPolicy:
         if self._joint:
             if state.selection is None and state.arrived < self._first_rewards:
                 return spectral.NotEstimable(f"fewer than {self._first_rewards} rewards so far")
+            self._check_candidates(state)
             return selection.estimate(
                 self.maps, self.ridge, seed, history, state.round, state.arrived, state.selection,
                 named=self.config.regimes != "auto",
@@ -420,6 +425,16 @@ class StagedPolicy:
             return spectral.estimate(symbols, regimes, count, seed)
         steps = history.steps[: state.round] if self.config.clock else None
         return em.estimate(symbols, regimes, count, seed, state.hmm, steps)
+
+    def _check_candidates(self, state: State) -> None:
+        """The kernels check no bounds, and a state may come from a file."""
+        symbols = self.features.symbols
+        for candidate in state.selection.candidates if state.selection else ():
+            features = self.maps.get(candidate.regimes)
+            if features is None or candidate.theta.shape != (features.dimension,):
+                raise ArgumentError("state", "holds candidates of another campaign", "a state of this campaign")
+            if candidate.hmm.emission.shape != (candidate.regimes, symbols):
+                raise ArgumentError("state", "holds candidates of another campaign", "a state of this campaign")
 
     @property
     def _first_rewards(self) -> int:
@@ -445,6 +460,8 @@ class StagedPolicy:
         stage update, but with joint statistics at once, because the number of regimes may have changed.
         """
         self._check(state)
+        if isinstance(found, selection.Estimate) != self._joint:
+            raise ArgumentError("found", f"{type(found).__name__}", "what `estimate` of this campaign gives")
         if isinstance(found, selection.Estimate):
             return self._publish_joint(state, found)
         found = HmmParameters.checked(*found)
@@ -486,6 +503,8 @@ class StagedPolicy:
         features, history = self.maps[model.regimes], state.history.copy(state.round, state.arrived)
         symbols, steps = history.contexts.symbols[: state.round], history.steps[: state.round]
         filtered = hmm.filter_history(model.hmm, symbols, steps).beliefs
+        if model.regimes == 1:
+            filtered[:] = 1.0  # R5, to the last bit
         history.beliefs[: state.round] = 0.0
         history.beliefs[:made, : model.regimes] = found.posterior
         history.beliefs[made : state.round, : model.regimes] = filtered[made:]
