@@ -26,6 +26,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from policy.defaults import GROWTH, KAPPA, RIDGE, STAGE_LENGTH, WARM_START_ROUNDS
 from policy.errors import ConfigError, FieldProblem
 
 __all__ = [
@@ -195,7 +196,7 @@ _DEFAULT_SCALES = {
     "simplified": 5e-3,
     "plain": 0.05,
     "elliptical": 0.6,
-    "noise": 3.0,  # κ; see docs/policy.md for how it was chosen
+    "noise": KAPPA,
     "theory_general": 1.0,
     "theory_simplified": 1.0,
 }
@@ -256,7 +257,7 @@ class Beliefs(_Part):
             # Joint statistics begin when the warm start ends: the campaign fills that in.
             joint = self.estimator == "em" and self.statistics in (None, "joint")
             defaults["start_round"] = None if joint else 250 if self.estimator == "em" else 1000
-            defaults["every"] = GrowthFactor(factor=1.1) if self.estimator == "em" else 37
+            defaults["every"] = GrowthFactor(factor=GROWTH) if self.estimator == "em" else 37
         for field, value in defaults.items():
             if getattr(self, field) is None:
                 object.__setattr__(self, field, value)
@@ -311,11 +312,11 @@ class CampaignConfig(_Part):
     signals: tuple[str, ...] | None = None
     regimes: Regimes | None = None
     features: Features | None = None
-    stage_length: Annotated[Whole, Field(ge=1, le=1_000_000)] = 10
+    stage_length: Annotated[Whole, Field(ge=1, le=1_000_000)] = STAGE_LENGTH
     # Beyond these the arithmetic of G⁻¹ leaves the floats.
-    ridge: Annotated[Real, Field(ge=1e-12, le=1e12)] = 1.0
+    ridge: Annotated[Real, Field(ge=1e-12, le=1e12)] = RIDGE
     bonus: Bonus = Field(default_factory=Bonus)
-    warm_start_rounds: Annotated[Whole, Field(ge=0, le=1_000_000)] = 50
+    warm_start_rounds: Annotated[Whole, Field(ge=0, le=1_000_000)] = WARM_START_ROUNDS
     beliefs: Beliefs = Beliefs()
     clock: Clock | None = None
     rewards: Rewards = Rewards()

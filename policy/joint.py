@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from policy import em, kernels, linucb
+from policy.defaults import LEAST_NOISE
 from policy.features import Contexts, FeatureMap
 from policy.history import History
 from policy.hmm import HmmParameters, checked_steps, expectations, written_out
@@ -24,7 +25,6 @@ from policy.kernels import Statistics
 __all__ = ["Fit", "Rounds", "fit_joint", "fit_smoothed", "gather", "noise_of", "solved"]
 
 FloatArray = npt.NDArray[np.float64]
-LEAST_NOISE = 0.01  # of the rewards' standard deviation: the floor of σ̂
 
 
 class Rounds(NamedTuple):

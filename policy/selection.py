@@ -17,6 +17,21 @@ import numpy as np
 import numpy.typing as npt
 
 from policy import em, hmm, joint, kernels, spectral
+from policy.defaults import (
+    CREDIT,
+    ENTER,
+    FIRST_ITERATIONS,
+    FIRST_ROUNDS,
+    FORGETTING,
+    ITERATIONS,
+    KINDS,
+    LEAST_PERIODS,
+    RESTARTS_UNTIL,
+    STAY,
+    TRIAL_AGAIN,
+    TRIAL_GAIN,
+    TRIAL_LENGTH,
+)
 from policy.features import FeatureMap
 from policy.history import History
 from policy.hmm import HmmParameters
@@ -24,21 +39,6 @@ from policy.hmm import HmmParameters
 __all__ = ["Candidate", "Estimate", "Selection", "Verdict", "estimate"]
 
 FloatArray = npt.NDArray[np.float64]
-
-# Chosen on seeds 3001–3040 of the credit-card environment against its quiet-regimes, iid, binary and sparse variants
-# and three-regimes, never on seeds 1951–2050; docs/policy.md tells what was tried. Gains are in nats.
-ENTER = (5.0, 4.0)  # (symbol, reward) gain over fewer regimes that brings more of them into use
-STAY = (0.0, 0.0)  # and that keeps them in use
-KINDS = 4.0  # reward gain of joint over smoothed statistics at which the choice between the two changes
-FORGETTING = 1.7  # evidence of round s weighs (s/t)^1.7 at round t: about the last half of a campaign decides
-# A one-regime policy plays in each context the one action it likes, and so sees little of what regimes would change.
-# Once the symbols alone speak this clearly, more regimes are tried for a few re-estimations; again much later, if ever.
-TRIAL_GAIN, TRIAL_LENGTH, TRIAL_AGAIN = 6.0, 3, 50
-CREDIT = 6.0  # gains that a number of regimes named by the campaign has in advance: its guard needs evidence against
-FIRST_ROUNDS = 75  # before that nothing can be said about regimes
-RESTARTS_UNTIL = 2000  # rounds up to which EM also starts afresh: later the last estimate is the best start
-ITERATIONS, FIRST_ITERATIONS = 4, 12  # of EM from the last estimate, and of joint EM from a smoothed one
-LEAST_PERIODS = 10  # chain steps that a hold-out must span: within a period all rounds say the same
 
 
 class Candidate(NamedTuple):
