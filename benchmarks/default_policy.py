@@ -26,7 +26,7 @@ from simulator.replay import mean_and_two_se, replay_seed
 from simulator.sweep import load_results, paper_grid, sweep
 
 RESULTS = Path(__file__).parent.parent / "docs" / "policy" / "results.csv"
-PUBLISHED, TUNING = range(1951, 2051), range(3001, 3041)
+PUBLISHED, TUNING = range(1951, 2051), range(3001, 3025)
 SMOOTHED = {"estimator": "em", "statistics": "smoothed", "start_round": 51}
 FIXED = {"form": "elliptical", "scale": 0.6}  # κσ with the true σ = 0.2: statistics other than joint estimate none
 # Each ingredient removed in turn: overrides of the default, and constants of policy.selection.
@@ -146,7 +146,7 @@ class Bench:
         )
 
     def unit(self) -> None:
-        seeds = self.seeds(PUBLISHED)
+        seeds = self.seeds(PUBLISHED[:20])
         pairs = self.over(rescaled, "unit", ((seed, 50_000) for seed in seeds))
         same = sum(first == second for first, second in pairs)
         self.add("unit", "default", seeds, 50_000, [first for first, _ in pairs])
@@ -208,7 +208,11 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="a tenth of the seeds; print only")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--show", action="store_true", help="only print the results kept so far, as in docs/policy.md")
     options = parser.parse_args()
+    if options.show:
+        print(shown())
+        return 0
     bench = Bench(options.jobs, options.quick)
     for part in options.only:
         PARTS[part](bench)
@@ -217,14 +221,45 @@ def main() -> int:
     return 0
 
 
+def shown() -> str:
+    """The results as Markdown, a table a part."""
+    lines: list[str] = []
+    part = None
+    for row in map(Row._make, _kept()):
+        if row.part != part:
+            part = row.part
+            lines += [
+                "",
+                f"### {part}",
+                "",
+                "| policy | seeds | rounds | mean | worst | median | |",
+                "|---|---|---|---|---|---|---|",
+            ]
+        cells = (
+            row.policy,
+            row.seeds,
+            f"{int(row.rounds):,}",
+            f"{row.mean} ± {row.two_se}",
+            row.worst,
+            row.median,
+            row.note,
+        )
+        lines.append("| " + " | ".join(str(cell).replace("|", ", ") for cell in cells) + " |")
+    return "\n".join(lines).strip()
+
+
+def _kept() -> list[list[str]]:
+    if not RESULTS.exists():
+        return []
+    with RESULTS.open(encoding="utf-8", newline="") as file:
+        return list(csv.reader(file))[1:]
+
+
 def _keep(rows: list[Row]) -> None:
     """Replace these parts' rows in the results."""
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     done = {row.part for row in rows}
-    kept = []
-    if RESULTS.exists():
-        with RESULTS.open(encoding="utf-8", newline="") as file:
-            kept = list(csv.reader(file))[1:]
+    kept = _kept()
     with RESULTS.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(Row._fields)

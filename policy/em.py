@@ -97,6 +97,9 @@ def log_prior(parameters: HmmParameters) -> float:
 def _normalised(counts: FloatArray, fallback: FloatArray) -> FloatArray:
     """Rows divided by their sums; a regime that was never visited keeps what it had."""
     totals = counts.sum(axis=1, keepdims=True)
+    if totals.min() > 0.0:
+        shares: FloatArray = counts / totals
+        return shares
     return np.where(totals > 0.0, counts / np.where(totals > 0.0, totals, 1.0), fallback)
 
 

@@ -19,6 +19,7 @@ __all__ = [
     "FieldProblem",
     "PolicyError",
     "RewardError",
+    "shown",
 ]
 
 
@@ -75,3 +76,11 @@ class ArgumentError(_SingleProblemError):
 
 class CodecError(_SingleProblemError):
     """Bytes are not a state of this version, or are damaged."""
+
+
+def shown(value: object) -> str:
+    """A wrong value as an error shows it: short, and whatever it is."""
+    try:
+        return f"{value!r:.60}"
+    except ValueError:  # Python prints no whole number of more than 4,300 digits
+        return f"a {type(value).__name__} too long to print"

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from policy import kernels
 from policy.config import INTERCEPT, CampaignConfig, Term, Variable
-from policy.errors import ArgumentError, ConfigError, ContextError, FieldProblem
+from policy.errors import ArgumentError, ConfigError, ContextError, FieldProblem, shown
 
 __all__ = ["Contexts", "FeatureMap", "feature_map"]
 
@@ -206,7 +206,7 @@ class FeatureMap:
             try:
                 encoder(context[name])
             except (KeyError, TypeError, ValueError, OverflowError):
-                message = f"{context[name]!r:.60} is not allowed"
+                message = f"{shown(context[name])} is not allowed"
                 problems.append(FieldProblem(f"{field}.{name}", message, _allowed(variable)))
         return problems
 

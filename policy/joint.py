@@ -22,7 +22,18 @@ from policy.history import History
 from policy.hmm import HmmParameters, checked_steps, expectations, written_out
 from policy.kernels import Statistics
 
-__all__ = ["Fit", "Rounds", "fit_joint", "fit_smoothed", "gather", "noise_of", "solved"]
+__all__ = [
+    "Design",
+    "Fit",
+    "Rounds",
+    "design",
+    "fit_joint",
+    "fit_smoothed",
+    "gather",
+    "noise_of",
+    "predicted",
+    "solved",
+]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -40,6 +51,16 @@ class Rounds(NamedTuple):
     known: int  # rewards
     centre: float  # their mean
     least_noise: float
+
+
+class Design(NamedTuple):
+    """The profiles' active columns of z under one feature map (kernels.profile_columns), and the map."""
+
+    columns: npt.NDArray[np.int64]
+    weights: FloatArray
+    owners: npt.NDArray[np.int64]
+    counts: npt.NDArray[np.int64]
+    features: FeatureMap
 
 
 class Fit(NamedTuple):
@@ -89,13 +110,25 @@ def _grouped(
     return first, profiles.astype(np.int64)
 
 
-def solved(
-    rounds: Rounds, features: FeatureMap, ridge: float, posterior: FloatArray, vertices: int
-) -> tuple[Statistics, FloatArray, FloatArray]:
-    """G, Σ z r, G⁻¹ and θ̂ from a posterior a row; the profiles' moments.
+def design(features: FeatureMap, contexts: Contexts, actions: npt.NDArray[np.int16]) -> Design:
+    """The active columns of some contexts and actions."""
+    columns, weights, owners, counts = kernels.profile_columns(features.plan, contexts.levels, contexts.values, actions)
+    return Design(columns, weights, owners, counts, features)
+
+
+def predicted(design: Design, theta: FloatArray) -> FloatArray:
+    """θᵀz_h, a row a profile and a column a regime."""
+    predictions = np.empty((design.counts.size, design.features.regimes))
+    kernels.profile_predictions(*design[:4], theta, predictions)
+    return predictions
+
+
+def solved(rounds: Rounds, design: Design, ridge: float, posterior: FloatArray, vertices: int) -> Statistics:
+    """G, Σ z r, G⁻¹ and θ̂ from a posterior a row.
 
     The first `vertices` rows enter as γ(h) z_h z_hᵀ, as if each regime had been seen, the others as z zᵀ with z = z(γ).
     """
+    features = design.features
     regimes, count = features.regimes, rounds.actions.size
     seconds, totals = np.zeros((count, regimes, regimes)), np.zeros((count, regimes))
     some_seconds, some_totals = np.empty_like(seconds), np.empty_like(totals)
@@ -108,13 +141,10 @@ def solved(
             seconds += some_seconds
             totals += some_totals
     statistics = linucb.initial_statistics(features.dimension, ridge)
-    kernels.fold_profiles(
-        features.plan, rounds.contexts.levels, rounds.contexts.values, rounds.actions, seconds, totals,
-        statistics.gram, statistics.moment,
-    )  # fmt: skip
+    kernels.fold_profiles(*design[:4], seconds, totals, statistics.gram, statistics.moment)
     kernels.refactor(statistics, features.plan.null, ridge)
     statistics.counters[0] = rounds.known
-    return statistics, seconds, totals
+    return statistics
 
 
 def noise_of(rounds: Rounds, statistics: Statistics, null: FloatArray, ridge: float) -> float:
@@ -127,16 +157,16 @@ def noise_of(rounds: Rounds, statistics: Statistics, null: FloatArray, ridge: fl
     return max(float(np.sqrt(max(penalised, 0.0) / freedom)), rounds.least_noise)
 
 
-def fit_smoothed(rounds: Rounds, features: FeatureMap, ridge: float, hmm: HmmParameters) -> Fit:
+def fit_smoothed(rounds: Rounds, design: Design, ridge: float, hmm: HmmParameters) -> Fit:
     """The regression on smoothed beliefs under given HMM parameters."""
     posterior = expectations(hmm, rounds.symbols, rounds.steps).beliefs
-    statistics, _, _ = solved(rounds, features, ridge, posterior, 0)
-    return Fit(hmm, statistics.theta, noise_of(rounds, statistics, features.plan.null, ridge), posterior)
+    statistics = solved(rounds, design, ridge, posterior, 0)
+    return Fit(hmm, statistics.theta, noise_of(rounds, statistics, design.features.plan.null, ridge), posterior)
 
 
 def fit_joint(
     rounds: Rounds,
-    features: FeatureMap,
+    design: Design,
     ridge: float,
     hmm: HmmParameters,
     theta: FloatArray,
@@ -144,24 +174,20 @@ def fit_joint(
     iterations: int,
 ) -> Fit:
     """So many iterations of joint EM from the given start. θ̂ belongs to the posterior that is returned."""
-    size, regimes = rounds.symbols.size, features.regimes
+    size, regimes = rounds.symbols.size, design.features.regimes
     posterior, evidence = np.empty((size, regimes)), np.empty((size, regimes))
-    predictions = np.empty((rounds.actions.size, regimes))
     transitions, emissions = np.empty_like(hmm.transition), np.empty_like(hmm.emission)
     squares = float(np.nansum(rounds.rewards**2))
-    contexts, objective = rounds.contexts, []
+    objective = []
     noise = max(noise, rounds.least_noise)
     for iteration in range(iterations + 1):
-        kernels.profile_predictions(
-            features.plan, contexts.levels, contexts.values, rounds.actions, theta, predictions
-        )  # fmt: skip
-        value = kernels.reward_evidence(rounds.profiles, rounds.rewards, predictions, noise, evidence)
+        value = kernels.reward_evidence(rounds.profiles, rounds.rewards, predicted(design, theta), noise, evidence)
         value += kernels.forward_backward(
             *hmm, rounds.steps, rounds.symbols, evidence, posterior, transitions, emissions
         )
         value += em.SMOOTHING * em.log_prior(hmm) - rounds.known * np.log(noise)
         objective.append(float(value - ridge * (theta @ theta) / (2.0 * noise**2)))
-        statistics, _, _ = solved(rounds, features, ridge, posterior, size)
+        statistics = solved(rounds, design, ridge, posterior, size)
         if iteration == iterations:
             break
         theta = statistics.theta

@@ -40,6 +40,7 @@ __all__ = [
     "hash_counter",
     "pair_counts",
     "play_rounds",
+    "profile_columns",
     "profile_moments",
     "profile_predictions",
     "refactor",
@@ -785,7 +786,7 @@ def reward_evidence(profiles, rewards, predictions, noise, evidence):  # type: i
                 evidence[t, h] = 1.0
             continue
         for h in range(regimes):
-            evidence[t, h] = np.exp(least - evidence[t, h])
+            evidence[t, h] = np.exp(least - evidence[t, h]) if evidence[t, h] > least else 1.0
         total -= least
     return total
 
@@ -810,14 +811,33 @@ def profile_moments(profiles, rewards, beliefs, vertices, seconds, totals):  # t
 
 
 @_jit
-def fold_profiles(plan, levels, values, actions, seconds, totals, gram, moment):  # type: ignore[no-untyped-def]
-    """gram += Σ z zᵀ and moment += Σ z r from the profiles' moments; gram must be symmetric."""
-    columns, weights, _ = _scratch(plan)
+def profile_columns(plan, levels, values, actions):  # type: ignore[no-untyped-def]
+    """The active columns of every profile: (columns, weights, owners) P×n, and their numbers.
+
+    An owner is the regime a column belongs to, H for shared ones; weights are those of z_h, before any belief.
+    """
+    limit, profiles = plan.terms.shape[0] * plan.sizes[0], levels.shape[0]
     regimes, shared, per_regime = plan.sizes[0], plan.sizes[2], plan.sizes[3]
-    every, owners = np.ones((levels.shape[0], regimes)), np.empty(columns.shape[0], np.int64)
+    every = np.ones((profiles, regimes))
+    line, weight = np.empty(limit, np.int64), np.empty(limit)
+    columns, owners = np.empty((profiles, limit), np.int64), np.empty((profiles, limit), np.int64)
+    weights, counts = np.empty((profiles, limit)), np.empty(profiles, np.int64)
+    for p in range(profiles):
+        counts[p] = _row_columns(plan, levels, values, every, p, actions[p], line, weight)
+        for i in range(counts[p]):
+            columns[p, i] = line[i]
+            weights[p, i] = weight[i]
+            owners[p, i] = (line[i] - shared) // per_regime if line[i] >= shared else regimes
+    return columns, weights, owners, counts
+
+
+@_jit
+def fold_profiles(columns, weights, owners, counts, seconds, totals, gram, moment):  # type: ignore[no-untyped-def]
+    """gram += Σ z zᵀ and moment += Σ z r from the profiles' moments; gram must be symmetric."""
+    regimes = totals.shape[1]
     # Row and column H of the margins belong to the shared columns: sums over the regimes.
     margins, sums = np.empty((regimes + 1, regimes + 1)), np.empty(regimes + 1)
-    for p in range(levels.shape[0]):
+    for p in range(counts.shape[0]):
         sums[regimes] = 0.0
         margins[regimes, :] = 0.0
         for h in range(regimes):
@@ -831,36 +851,34 @@ def fold_profiles(plan, levels, values, actions, seconds, totals, gram, moment):
             margins[regimes, regimes] += margins[h, regimes]
         if margins[regimes, regimes] == 0.0:
             continue
-        n = _row_columns(plan, levels, values, every, p, actions[p], columns, weights)
-        for i in range(n):
-            owners[i] = (columns[i] - shared) // per_regime if columns[i] >= shared else regimes
-        for i in range(n):
-            line, owner, weight = columns[i], owners[i], weights[i]
+        for i in range(counts[p]):
+            line, owner, weight = columns[p, i], owners[p, i], weights[p, i]
             moment[line] += weight * sums[owner]
-            for j in range(n):
-                if columns[j] <= line:  # the lower triangle; the upper one below
-                    gram[line, columns[j]] += weight * weights[j] * margins[owner, owners[j]]
+            for j in range(i + 1):  # each pair once, in the lower triangle; the upper one below
+                other = columns[p, j]
+                term = weight * weights[p, j] * margins[owner, owners[p, j]]
+                if other <= line:
+                    gram[line, other] += term
+                else:
+                    gram[other, line] += term
     for i in range(gram.shape[0]):
         for j in range(i):
             gram[j, i] = gram[i, j]
 
 
 @_jit
-def profile_predictions(plan, levels, values, actions, theta, predictions):  # type: ignore[no-untyped-def]
+def profile_predictions(columns, weights, owners, counts, theta, predictions):  # type: ignore[no-untyped-def]
     """θᵀz_h of every profile and regime."""
-    columns, weights, _ = _scratch(plan)
-    regimes, shared, per_regime = plan.sizes[0], plan.sizes[2], plan.sizes[3]
-    every = np.ones((levels.shape[0], regimes))
-    for p in range(levels.shape[0]):
-        n = _row_columns(plan, levels, values, every, p, actions[p], columns, weights)
+    regimes = predictions.shape[1]
+    for p in range(counts.shape[0]):
         common = 0.0
         for h in range(regimes):
             predictions[p, h] = 0.0
-        for i in range(n):
-            if columns[i] < shared:
-                common += weights[i] * theta[columns[i]]
+        for i in range(counts[p]):
+            if owners[p, i] == regimes:
+                common += weights[p, i] * theta[columns[p, i]]
             else:
-                predictions[p, (columns[i] - shared) // per_regime] += weights[i] * theta[columns[i]]
+                predictions[p, owners[p, i]] += weights[p, i] * theta[columns[p, i]]
         for h in range(regimes):
             predictions[p, h] += common
 

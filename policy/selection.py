@@ -166,10 +166,8 @@ def _score(
         model.hmm.transition, model.hmm.emission, beliefs[start - 1], steps[start:], symbols[start:],
         hmm.NO_EVIDENCE, after,
     )  # fmt: skip
-    contexts, predictions = history.contexts.picked(rows), np.empty((rows.size, model.regimes))
-    kernels.profile_predictions(
-        features.plan, contexts.levels, contexts.values, history.actions[rows], model.theta, predictions
-    )
+    columns = joint.design(features, history.contexts.picked(rows), history.actions[rows])
+    predictions = joint.predicted(columns, model.theta)
     errors = history.rewards[rows] - model.units[0] - (predictions * beliefs[rows]).sum(axis=1)
     return float(gain), -float(errors @ errors)
 
@@ -198,13 +196,14 @@ def _fitted(
     before = {(c.regimes, c.joint): c for c in judged.candidates} if judged else {}
     restart = data.rows.size <= RESTARTS_UNTIL
     alone = em.fit(data.symbols, _one_regime(maps[1].symbols), 1, smoothing=em.SMOOTHING, steps=data.steps).parameters
-    fits = [joint.fit_smoothed(data, maps[1], ridge, alone)]
+    designs = {regimes: joint.design(maps[regimes], data.contexts, data.actions) for regimes in (1, *counts)}
+    fits = [joint.fit_smoothed(data, designs[1], ridge, alone)]
     candidates = [_candidate(fits[0], False, data, np.zeros(2))]
     for regimes in counts:
-        features, old, old_joint = maps[regimes], before.get((regimes, False)), before.get((regimes, True))
+        columns, old, old_joint = designs[regimes], before.get((regimes, False)), before.get((regimes, True))
         if old is None or restart:
             steps = data.steps if clocked else None
-            found = em.estimate(data.symbols, regimes, features.symbols, seed, old and old.hmm, steps)
+            found = em.estimate(data.symbols, regimes, maps[regimes].symbols, seed, old and old.hmm, steps)
             if isinstance(found, spectral.NotEstimable):
                 break
         else:
@@ -213,16 +212,16 @@ def _fitted(
         reference = old_joint or old
         if reference is not None:
             found, _ = spectral.align(found, reference.hmm)
-        smoothed = joint.fit_smoothed(data, features, ridge, found)
+        smoothed = joint.fit_smoothed(data, columns, ridge, found)
         starts = []
         if old_joint is not None:
             starts.append((old_joint.hmm, old_joint.theta, old_joint.units[1], ITERATIONS))
         if old_joint is None or restart:
             starts.append((em.opened(found), smoothed.theta, smoothed.noise, FIRST_ITERATIONS))
-        tried = [joint.fit_joint(data, features, ridge, *start) for start in starts]
+        tried = [joint.fit_joint(data, columns, ridge, *start) for start in starts]
         together = max(tried, key=lambda fit: fit.objective[-1])
         if old_joint is not None:
-            together = _aligned(together, old_joint.hmm, data, features, ridge)
+            together = _aligned(together, old_joint.hmm, data, columns, ridge)
         for fit, last, is_joint in ((smoothed, old, False), (together, old_joint, True)):
             fits.append(fit)
             candidates.append(_candidate(fit, is_joint, data, last.gains if last else np.zeros(2)))
@@ -263,14 +262,14 @@ def _candidate(fit: joint.Fit, together: bool, data: joint.Rounds, gains: FloatA
 
 
 def _aligned(
-    fit: joint.Fit, reference: HmmParameters, data: joint.Rounds, features: FeatureMap, ridge: float
+    fit: joint.Fit, reference: HmmParameters, data: joint.Rounds, columns: joint.Design, ridge: float
 ) -> joint.Fit:
     """The fit with its regimes named as in the reference (R6)."""
     parameters, order = spectral.align(fit.hmm, reference)
     if (order == np.arange(order.size)).all():
         return fit
     posterior = np.ascontiguousarray(fit.posterior[:, order])
-    statistics, _, _ = joint.solved(data, features, ridge, posterior, data.symbols.size)
+    statistics = joint.solved(data, columns, ridge, posterior, data.symbols.size)
     return joint.Fit(parameters, statistics.theta, fit.noise, posterior, fit.objective)
 
 

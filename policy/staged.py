@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from policy import bonus, em, hmm, joint, kernels, linucb, selection, spectral
 from policy.config import LARGEST_REWARD, CampaignConfig, GrowthFactor
-from policy.errors import ArgumentError, ConfigError, ContextError, FieldProblem, RewardError
+from policy.errors import ArgumentError, ConfigError, ContextError, FieldProblem, RewardError, shown
 from policy.features import Contexts, FeatureMap, feature_map
 from policy.history import History
 from policy.hmm import HmmParameters
@@ -151,16 +151,11 @@ class StagedPolicy:
         gaps, periods = np.zeros(len(times), np.int16), np.empty(len(times), np.int64)
         last, first = state.period, state.round == 0
         for i, at in enumerate(times):
-            if (
-                isinstance(at, bool)
-                or not isinstance(at, int | float | np.integer | np.floating)
-                or not abs(at) <= 1e12
-            ):
-                problem = FieldProblem(
-                    field.format(i), f"{at!r:.60} is not a time", "seconds: the campaign has a clock"
-                )
-                raise ContextError([problem])
-            now = math.floor(at / clock.period_seconds)
+            real = isinstance(at, int | float | np.integer | np.floating) and not isinstance(at, bool)
+            if at is None or not real or not -1e12 <= at <= 1e12:
+                allowed = "seconds: the campaign has a clock"
+                raise ContextError([FieldProblem(field.format(i), f"{shown(at)} is not a time", allowed)])
+            now = math.floor(float(at) / clock.period_seconds)
             if not first and now > last:
                 gaps[i] = min(now - last, LONGEST_GAP)
             last = periods[i] = now if first else max(now, last)
@@ -272,7 +267,7 @@ class StagedPolicy:
         if excluded:
             field = f"{where}excluded_actions"
             if isinstance(excluded, str) or not isinstance(excluded, Collection):
-                raise ContextError([FieldProblem(field, f"{excluded!r:.60} is not a list", "a list of actions")])
+                raise ContextError([FieldProblem(field, f"{shown(excluded)} is not a list", "a list of actions")])
             if unknown := [x for x in excluded if not isinstance(x, str) or x not in self._action_index]:
                 raise ContextError([FieldProblem(field, f"unknown: {unknown}", list(self.config.actions))])
             eligible = eligible.copy()
@@ -281,7 +276,7 @@ class StagedPolicy:
                 raise ContextError([FieldProblem(field, "excludes every action", "at least one action left")])
         if subject is not None:
             if not isinstance(subject, str):
-                raise ContextError([FieldProblem(f"{where}subject", f"{subject!r:.60} is not text", "text")])
+                raise ContextError([FieldProblem(f"{where}subject", f"{shown(subject)} is not text", "text")])
             # The control assignment of a subject is sticky (R13).
             digest = hashlib.sha256(subject.encode("utf-8", "surrogatepass")).digest()
             key = np.array([[int.from_bytes(digest[:8], "big"), 1]], np.uint64)
@@ -364,16 +359,16 @@ class StagedPolicy:
     def reward(self, state: State, round: int, reward: float) -> State:
         """Take the reward of a round, in any order and at any time; it counts from the next stage update on."""
         if isinstance(round, bool) or not isinstance(round, int | np.integer) or not 1 <= round <= state.round:
-            raise RewardError("round", f"{round!r} was not decided", f"1 to {state.round}")
+            raise RewardError("round", f"{shown(round)} was not decided", f"1 to {state.round}")
         if isinstance(reward, bool | np.bool_ | str | bytes):
-            raise RewardError("reward", f"{reward!r} is not a number", "a finite number")
+            raise RewardError("reward", f"{shown(reward)} is not a number", "a finite number")
         try:
             value = float(reward)
         except (TypeError, ValueError, OverflowError):
-            raise RewardError("reward", f"{reward!r:.60} is not a number", "a finite number") from None
+            raise RewardError("reward", f"{shown(reward)} is not a number", "a finite number") from None
         limits = self.config.rewards.range
         if not abs(value) <= LARGEST_REWARD or (limits and not limits[0] <= value <= limits[1]):
-            raise RewardError("reward", f"{reward!r:.60}", list(limits) if limits else f"within ±{LARGEST_REWARD:g}")
+            raise RewardError("reward", f"{shown(reward)}", list(limits) if limits else f"within ±{LARGEST_REWARD:g}")
         history = state.history.at(state.round, state.arrived)
         if not math.isnan(history.rewards[round - 1]):
             raise RewardError("round", f"{round} already has its reward", "one reward a round")
@@ -512,7 +507,8 @@ class StagedPolicy:
         posterior = np.zeros((data.symbols.size, model.regimes))
         posterior[data.rows] = history.beliefs[: state.round, : model.regimes]
         whole = int(data.rows[made - 1]) + 1 if model.joint else 0
-        statistics, _, _ = joint.solved(data, features, self.ridge, posterior, whole)
+        columns = joint.design(features, data.contexts, data.actions)
+        statistics = joint.solved(data, columns, self.ridge, posterior, whole)
         statistics.units[:] = data.centre, model.units[1]
         return state._replace(
             belief=filtered[-1],

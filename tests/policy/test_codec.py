@@ -11,11 +11,13 @@ import pytest
 from policy import CodecError, StagedPolicy, decode, encode
 from policy.codec import SCHEMA
 
+EM = {"estimator": "em", "start_round": 40, "every": 9, "statistics": "smoothed"}
+
 
 @pytest.fixture(scope="module")
 def played(small, small_contexts):
     """A policy and a state with everything in it: an estimate, late and missing rewards, a waiting rebuild."""
-    policy = StagedPolicy(small(beliefs={"estimator": "em", "start_round": 40, "every": 9}, stage_length=8))
+    policy = StagedPolicy(small(beliefs=EM, stage_length=8))
     state = policy.initial_state()
     for t, context in enumerate(small_contexts(60), start=1):
         state, _ = policy.decide(state, context)
@@ -56,8 +58,8 @@ def rewritten(data, **changes):
 def test_the_format_is_readable_without_the_library(played):
     _, state = played
     header, arrays = read_by_hand(encode(state))
-    assert header["schema"] == SCHEMA == 1
-    for name in ("round", "next_estimation", "model_version", "arrived", "folded", "rebuild"):
+    assert header["schema"] == SCHEMA == 2
+    for name in ("round", "next_estimation", "model_version", "arrived", "folded", "rebuild", "period"):
         assert header[name] == getattr(state, name)
     assert arrays["belief"] == state.belief.tolist()
     for name, array in state.statistics._asdict().items():
@@ -67,6 +69,8 @@ def test_the_format_is_readable_without_the_library(played):
     history, rounds = state.history, state.round
     for name, array in history.contexts._asdict().items():
         assert arrays[f"history.{name}"] == array[:rounds].ravel().tolist()
+    assert header["selection"] is None  # joint statistics only
+    assert arrays["history.steps"] == history.steps[:rounds].tolist()
     assert arrays["history.actions"] == history.actions[:rounds].tolist()
     assert arrays["history.beliefs"] == history.beliefs[:rounds].ravel().tolist()
     known = dict(zip(arrays["history.arrivals"], arrays["history.rewards"], strict=True))
@@ -113,6 +117,53 @@ def test_a_decoded_state_is_independent_of_the_bytes_and_of_its_twin(played, sma
     assert decode(encode(policy.reward(two, waiting, 3.0))).history.rewards[waiting - 1] == 3.0
 
 
+# --- candidates ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def selected(small, small_contexts):
+    """A policy with joint statistics on a clock, and a state of it with several candidates."""
+    beliefs = {"start_round": 21, "every": {"factor": 1.3}}
+    policy = StagedPolicy(small(beliefs=beliefs, clock={"period_seconds": 60}, regimes=2))
+    state, generator = policy.initial_state(), np.random.default_rng(1)
+    for t, context in enumerate(small_contexts(160), start=1):
+        state, _ = policy.decide(state, context, at=40.0 * t)
+        if t % 4:
+            state = policy.reward(state, t, generator.normal())
+    assert len(state.selection.candidates) == 3
+    return policy, state
+
+
+def test_candidates_round_trip(selected, small_contexts):
+    policy, state = selected
+    data = encode(state)
+    header, arrays = read_by_hand(data)
+    chosen = state.selection
+    fields = ("round", "arrived", "chosen", "trial", "trial_from")
+    assert header["selection"] == {name: getattr(chosen, name) for name in fields} | {"joint": [False, False, True]}
+    assert header["period"] == state.period == 160 * 40 // 60
+    for i, candidate in enumerate(chosen.candidates):
+        for name, array in (*candidate.hmm._asdict().items(),):
+            assert arrays[f"candidates.{i}.hmm.{name}"] == array.ravel().tolist()
+        for name in ("theta", "units", "gains"):
+            assert arrays[f"candidates.{i}.{name}"] == getattr(candidate, name).tolist()
+    copy = decode(data)
+    assert encode(copy) == data
+    assert copy.period == state.period
+    for mine, theirs in zip(chosen.candidates, copy.selection.candidates, strict=True):
+        assert (mine.regimes, mine.joint) == (theirs.regimes, theirs.joint)
+        assert all((a == b).all() for a, b in zip((*mine.hmm, *mine[1:4]), (*theirs.hmm, *theirs[1:4]), strict=True))
+    assert copy.selection._replace(candidates=()) == chosen._replace(candidates=())
+    assert type(copy.selection.candidates[0].joint) is bool
+    for t, context in enumerate(small_contexts(80, 3), start=161):  # past the next re-estimation
+        state, mine = policy.decide(state, context, at=40.0 * t)
+        copy, theirs = policy.decide(copy, context, at=40.0 * t)
+        assert mine == theirs
+        state, copy = (policy.reward(s, t, 0.1) for s in (state, copy))
+    assert state.selection.round > chosen.round
+    assert encode(copy) == encode(state)
+
+
 # --- damage --------------------------------------------------------------------------------------------------
 
 
@@ -136,12 +187,12 @@ def test_a_wrong_magic_is_refused_even_with_a_valid_checksum(played):
     assert "not the bytes of a state" in refused(body + hashlib.sha256(body).digest()).message
 
 
-@pytest.mark.parametrize("schema", [0, 2, 999, "1"])
+@pytest.mark.parametrize("schema", [0, 1, 999, "2"])
 def test_another_schema_version_is_named(played, schema):
     problem = refused(rewritten(encode(played[1]), schema=schema))
     assert problem.field == "schema"
     assert str(schema) in problem.message
-    assert "1" in problem.allowed
+    assert str(SCHEMA) in problem.allowed
 
 
 def test_truncated_or_extended_bytes_are_refused(played):
@@ -188,3 +239,46 @@ def test_a_header_that_is_no_json_is_refused(played):
 @pytest.mark.parametrize("data", [None, 5, "UCSTATE\n", ["UCSTATE\n"]])
 def test_what_is_not_bytes_is_refused(data):
     refused(data)
+
+
+def damaged(data, name, change):
+    """The same state with one entry of the header's list of arrays replaced, its checksum right again."""
+    (length,) = struct.unpack("<I", data[8:12])
+    arrays = json.loads(data[12 : 12 + length])["arrays"]
+    place = next(i for i, entry in enumerate(arrays) if entry[0] == name)
+    arrays[place : place + 1] = change(arrays[place])
+    return rewritten(data, arrays=arrays)
+
+
+@pytest.mark.parametrize("name", ["hmm.transition", "hmm.emission", "hmm.initial", "theta", "units", "gains"])
+def test_candidates_that_are_incomplete_are_refused(selected, name):
+    data = encode(selected[1])
+    renamed = lambda entry: [["candidates.9.x", *entry[1:]]]  # noqa: E731
+    assert "not understood" in refused(damaged(data, f"candidates.1.{name}", renamed)).message
+    too_long = lambda entry: [[entry[0], entry[1], [*entry[2][:-1], 10**9]]]  # noqa: E731
+    assert "not understood" in refused(damaged(data, f"candidates.2.{name}", too_long)).message
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"joint": None}, {"joint": [False] * 4}, {"joint": 3}, {"chosen": None}, {"trial": None}, {"round": None}],
+)
+def test_a_selection_that_makes_no_sense_is_refused(selected, changes):
+    data = encode(selected[1])
+    header, _ = read_by_hand(data)
+    wrong = {name: value for name, value in (header["selection"] | changes).items() if value is not None}
+    refused(rewritten(data, selection=wrong))
+    refused(rewritten(data, selection=[]))
+
+
+@pytest.mark.parametrize("name", ["candidates.1.theta", "candidates.2.theta", "candidates.2.gains"])
+def test_arrays_of_other_shapes_are_refused(selected, name):
+    """The kernels check no bounds: a θ̂ that is too short would make them read foreign memory."""
+    refused(damaged(encode(selected[1]), name, lambda entry: [[entry[0], entry[1], [entry[2][0] - 1]]]))
+
+
+@pytest.mark.parametrize("chosen", [3, -4, 1.5, "1"])
+def test_a_choice_that_does_not_exist_is_refused(selected, chosen):
+    data = encode(selected[1])
+    header, _ = read_by_hand(data)
+    refused(rewritten(data, selection=header["selection"] | {"chosen": chosen}))

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from policy import CampaignConfig, ConfigError, FeatureMap
-from policy.config import GrowthFactor, Term
+from policy.config import _DEFAULT_SCALES, Beliefs, GrowthFactor, Term
 
 REQUIRED = {
     "name": "cards",
@@ -26,6 +26,8 @@ GIVEN = {
 
 GENERAL = {"form": "theory_general", "risk": 0.1, "horizon": 500, "c_theta": 1.0, "gamma": 0.5, "c_eta": 0.04}
 SIMPLIFIED = {"form": "theory_simplified", "risk": 0.1, "c_theta": 1.0, "v_eta": 0.2}
+JOINT = Beliefs()
+WARM = CampaignConfig.model_fields["warm_start_rounds"].default
 
 
 def build(**changes):
@@ -54,20 +56,22 @@ def test_every_default_is_filled_in():
     config = build()
     assert config.signals == ("risk", "income")
     assert config.symbols == 6
-    assert config.regimes == 2
+    assert config.regimes == "auto"
     # R10, the default map.
     assert [t.term for t in config.features.shared] == ["risk", "income", "tenure", "actions:tenure"]
     assert [t.term for t in config.features.per_regime] == [
         "intercept", "actions", "actions:risk", "actions:income",
     ]  # fmt: skip
-    assert config.stage_length == 37
-    assert config.ridge == 1.0
-    assert (config.bonus.form, config.bonus.scale) == ("elliptical", 0.6)
-    assert config.warm_start_rounds == 250
+    # Tuned numbers are not repeated here; what must hold between them is.
+    tuned = {name: CampaignConfig.model_fields[name].default for name in ("stage_length", "ridge", "warm_start_rounds")}
+    assert {name: getattr(config, name) for name in tuned} == tuned
+    assert min(tuned.values()) > 0
+    assert (config.bonus.form, config.bonus.scale) == ("noise", _DEFAULT_SCALES["noise"])
     assert config.beliefs.estimator == "em"
-    assert config.beliefs.start_round == 250
-    assert config.beliefs.every == GrowthFactor(factor=1.1)
-    assert config.beliefs.statistics == "smoothed"
+    assert config.beliefs.start_round == config.warm_start_rounds + 1  # the first estimate ends the warm start
+    assert isinstance(config.beliefs.every, GrowthFactor)
+    assert config.beliefs.statistics == "joint"
+    assert config.clock is None
     assert (config.rewards.range, config.rewards.wait_seconds, config.rewards.default) == (None, None, None)
     assert (config.control.share, config.control.kind) == (0.0, "uniform")
     assert config.propensity_floor == 0.0
@@ -77,9 +81,11 @@ def test_every_default_is_filled_in():
     ("beliefs", "expected"),
     [
         ({"estimator": "spectral"}, (1000, 37, "as_decided")),
-        ({"estimator": "em"}, (250, GrowthFactor(factor=1.1), "smoothed")),
-        ({"estimator": "em", "every": 50, "start_round": 30}, (30, 50, "smoothed")),
-        ({"estimator": "em", "statistics": "refiltered"}, (250, GrowthFactor(factor=1.1), "refiltered")),
+        ({"estimator": "em"}, (WARM + 1, JOINT.every, "joint")),
+        ({"statistics": "joint"}, (WARM + 1, JOINT.every, "joint")),
+        ({"estimator": "em", "every": 50, "start_round": 30}, (30, 50, "joint")),
+        ({"estimator": "em", "statistics": "refiltered"}, (250, JOINT.every, "refiltered")),
+        ({"estimator": "em", "statistics": "smoothed"}, (250, JOINT.every, "smoothed")),
         ({"estimator": "none"}, (None, None, "as_decided")),
         ({"estimator": "given", "parameters": GIVEN}, (None, None, "as_decided")),
     ],
@@ -89,6 +95,16 @@ def test_beliefs_default_by_estimator(beliefs, expected):
     assert (made.start_round, made.every, made.statistics) == expected
 
 
+@pytest.mark.parametrize(("warm", "start"), [(0, 4), (2, 4), (3, 4), (4, 5), (300, 301)])
+def test_joint_statistics_start_when_the_warm_start_ends(warm, start):
+    """R8: the first estimate, with σ̂, ends it; four rounds are the least. Beliefs alone know no warm start."""
+    assert JOINT.start_round is None
+    for beliefs in ({}, {"estimator": "em"}, {"statistics": "joint"}):
+        assert build(warm_start_rounds=warm, beliefs=beliefs).beliefs.start_round == start
+    assert build(warm_start_rounds=warm, beliefs={"start_round": 77}).beliefs.start_round == 77
+    assert build(warm_start_rounds=warm, beliefs={"statistics": "smoothed"}).beliefs.start_round == 250
+
+
 @pytest.mark.parametrize(
     ("bonus", "scale"),
     [
@@ -96,7 +112,8 @@ def test_beliefs_default_by_estimator(beliefs, expected):
         ({"form": "simplified"}, 5e-3),
         ({"form": "plain"}, 0.05),
         ({"form": "elliptical"}, 0.6),
-        ({}, 0.6),
+        ({"form": "noise"}, _DEFAULT_SCALES["noise"]),
+        ({}, _DEFAULT_SCALES["noise"]),
         (GENERAL, 1.0),
         (SIMPLIFIED, 1.0),
         ({"form": "complex", "scale": 0}, 0.0),
@@ -163,6 +180,8 @@ def test_level_names():
 ROUND_TRIPS = [
     {},
     {"regimes": 1},
+    {"regimes": "auto", "clock": {"period_seconds": 3600}},
+    {"regimes": 3, "beliefs": {"statistics": "joint"}, "bonus": {"scale": 2}},
     {"signals": ["income"], "control": {"share": 0.1, "kind": "baseline"}, "propensity_floor": 0.05},
     {"features": {"shared": ["risk"], "per_regime": [{"term": "actions:risk", "levels": ["low"]}, "intercept"]}},
     {"beliefs": {"estimator": "given", "parameters": GIVEN}},
@@ -279,7 +298,7 @@ MISTAKES = [
     ({"regimes": 0}, "regimes", "≥ 1"),
     ({"regimes": 9}, "regimes", "≤ 8"),
     ({"regimes": 2.5}, "regimes", "integer"),
-    ({"regimes": "two"}, "regimes", "integer"),
+    ({"regimes": "two"}, "regimes", "'two' is not a number of regimes (allowed: 'auto', or 1 to 8)"),
     ({"regimes": 3, "signals": ["risk"]}, "regimes", "1 to 2, or more signals"),
     ({"regimes": 2, "signals": []}, "regimes", "more signals"),
     # features
@@ -344,7 +363,20 @@ MISTAKES = [
     ({"beliefs": {"every": {"factor": 1.0}}}, "beliefs.every.factor", "> 1"),
     ({"beliefs": {"every": {"factor": 11}}}, "beliefs.every.factor", "≤ 10"),
     ({"beliefs": {"every": {"factor": NAN}}}, "beliefs.every.factor", "finite"),
-    ({"beliefs": {"statistics": "joint-ish"}}, "beliefs.statistics", "'as_decided', 'refiltered' or 'smoothed'"),
+    ({"beliefs": {"statistics": "joint-ish"}}, "beliefs.statistics", "'refiltered', 'smoothed' or 'joint'"),
+    ({"beliefs": {"estimator": "spectral", "statistics": "joint"}}, "beliefs.statistics", "needs estimator 'em'"),
+    ({"beliefs": {"estimator": "none", "statistics": "joint"}}, "beliefs.statistics", "allowed: as_decided"),
+    ({"beliefs": {"statistics": "smoothed"}, "regimes": "auto"}, "regimes", "needs statistics 'joint'"),
+    ({"beliefs": {"estimator": "spectral"}, "bonus": {"form": "noise"}}, "bonus.form", "needs statistics 'joint'"),
+    # clock
+    ({"clock": 60}, "clock", "an object"),
+    ({"clock": {}}, "clock.period_seconds", "required"),
+    ({"clock": {"period_seconds": 0}}, "clock.period_seconds", "≥ 0.001"),
+    ({"clock": {"period_seconds": 0.99e-3}}, "clock.period_seconds", "≥ 0.001"),
+    ({"clock": {"period_seconds": -60}}, "clock.period_seconds", "≥ 0.001"),
+    ({"clock": {"period_seconds": 2e9}}, "clock.period_seconds", "≤ 1000000000"),
+    ({"clock": {"period_seconds": INF}}, "clock.period_seconds", "finite"),
+    ({"clock": {"period_seconds": 60}, "beliefs": {"estimator": "spectral"}}, "clock", "per-decision clock"),
     ({"beliefs": {"estimator": "none", "statistics": "smoothed"}}, "beliefs.statistics", "allowed: as_decided"),
     (
         {"beliefs": {"estimator": "given", "parameters": GIVEN, "statistics": "refiltered"}},

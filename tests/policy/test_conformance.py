@@ -25,9 +25,26 @@ CAMPAIGNS = {
     "em, smoothed": {"beliefs": {**EM, "statistics": "smoothed"}},
     "em, refiltered": {"beliefs": {**EM, "statistics": "refiltered"}, "propensity_floor": 0.05},
     "em, as decided": {"beliefs": {**EM, "statistics": "as_decided"}, "control": {"share": 0.2}},
-    "elliptical": {"beliefs": EM, "bonus": {"form": "elliptical", "scale": 0.6}, "stage_length": 1},
+    "elliptical": {
+        "beliefs": {**EM, "statistics": "smoothed"},
+        "bonus": {"form": "elliptical", "scale": 0.6},
+        "stage_length": 1,
+    },
     "none": {"beliefs": {"estimator": "none"}, "stage_length": 13},
-    "three regimes": {"beliefs": EM, "regimes": 3, "stage_length": 3},
+    "three regimes": {"beliefs": {**EM, "statistics": "smoothed"}, "regimes": 3, "stage_length": 3},
+    "joint": {"beliefs": EM},
+    "joint, three regimes": {
+        "beliefs": {**EM, "every": 12},
+        "regimes": 3,
+        "stage_length": 3,
+        "control": {"share": 0.2},
+    },
+    "joint, elliptical": {
+        "beliefs": EM,
+        "regimes": 2,
+        "bonus": {"form": "elliptical", "scale": 0.6},
+        "stage_length": 1,
+    },
     "theory, general": {"beliefs": {"estimator": "given"}, "bonus": THEORY_GENERAL},
     "theory, simplified": {"beliefs": SPECTRAL, "bonus": THEORY_SIMPLIFIED, "stage_length": 1},
     **{f"preset {name}": fields for name, fields in PRESETS.items()},
@@ -111,7 +128,8 @@ def test_seeds(small, fields, small_contexts, rewards, play):
 
 def test_decisions_are_complete_and_finite(policy, small_contexts, rewards, play):
     state, decisions = play(policy, small_contexts(ROUNDS), rewards)
-    length, regimes = policy.config.stage_length, policy.config.regimes
+    length, joint = policy.config.stage_length, policy.config.beliefs.statistics == "joint"
+    regimes = set(policy.config.regime_counts) if joint else {policy.config.regimes}
     assert [d.round for d in decisions] == list(range(1, ROUNDS + 1))
     assert [d.stage for d in decisions] == [math.ceil(t / length) for t in range(1, ROUNDS + 1)]
     versions = [d.model_version for d in decisions]
@@ -121,7 +139,7 @@ def test_decisions_are_complete_and_finite(policy, small_contexts, rewards, play
     for d in decisions:
         assert d.action in policy.config.actions
         assert 0 < d.propensity <= 1
-        assert len(d.belief) == regimes
+        assert len(d.belief) in regimes
         assert math.isclose(sum(d.belief), 1.0, abs_tol=1e-12)
         assert min(d.belief) >= 0
         assert [s.action for s in d.scores] == list(policy.config.actions)

@@ -304,7 +304,7 @@ def test_a_long_wrong_value_is_not_repeated_in_full(small, small_contexts):
     ],
 )
 def test_columns_of_a_wrong_belief_or_action(small, small_contexts, belief, action, field):
-    made = FeatureMap(small())
+    made = FeatureMap(small(regimes=2))
     with pytest.raises(ArgumentError) as caught:
         made.columns(np.array(belief), action, made.encode(small_contexts(1)))
     assert caught.value.problems[0].field == field
@@ -325,7 +325,11 @@ def test_norm_bound_and_context_dimension(credit_card):
 def test_campaigns_with_the_same_map_share_it(small):
     assert feature_map(small(seed=1)) is feature_map(small(seed=2, ridge=9.0))
     assert feature_map(small(signals=["income", "risk"])) is not feature_map(small())
-    assert feature_map(small(regimes=3)).dimension > feature_map(small()).dimension
+    assert feature_map(small(regimes=3)).dimension > feature_map(small(regimes=2)).dimension
+    auto = small()
+    assert feature_map(auto) is feature_map(auto, auto.regime_counts[-1])  # the most it may use
+    assert feature_map(auto, 2) is feature_map(small(regimes=2))
+    assert [feature_map(auto, h).regimes for h in auto.regime_counts] == list(auto.regime_counts) == [1, 2, 3, 4]
 
 
 # --- directions that no z has --------------------------------------------------------------------------------

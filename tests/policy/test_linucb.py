@@ -243,7 +243,8 @@ def test_only_the_given_rows_enter_and_only_their_columns_are_touched(rounds):
 
 def bare(**changes):
     """No context at all: z = (1, 0) of "a" and (1, 1) of "b", so everything fits on paper."""
-    return CampaignConfig(name="bare", actions=["a", "b"], variables=[], seed=5, warm_start_rounds=0, **changes)
+    fields = {"name": "bare", "actions": ["a", "b"], "variables": [], "beliefs": {"estimator": "none"}}
+    return CampaignConfig(**fields, seed=5, warm_start_rounds=0, **changes)
 
 
 @pytest.mark.parametrize(

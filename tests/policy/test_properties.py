@@ -25,7 +25,8 @@ def campaigns(draw):
     if estimator in ("em", "spectral"):
         beliefs["start_round"] = draw(st.integers(8, 30))
         beliefs["every"] = draw(st.one_of(st.integers(5, 20), st.just({"factor": 1.3})))
-        beliefs["statistics"] = draw(st.sampled_from(["as_decided", "refiltered", "smoothed"]))
+        joint = ["joint"] if estimator == "em" else []
+        beliefs["statistics"] = draw(st.sampled_from(["as_decided", "refiltered", "smoothed", *joint]))
     return {
         "beliefs": beliefs,
         "bonus": {"form": draw(st.sampled_from(FORMS)), "scale": draw(st.sampled_from([0.0, 0.01, 0.6]))},

@@ -45,6 +45,7 @@ def uniform(seed, purpose, counter):
 def bare(**changes):
     """No context at all: z has an intercept and one column for each action but the first."""
     fields = {"name": "bare", "actions": ["a", "b"], "variables": [], "seed": 5, "warm_start_rounds": 0}
+    fields["beliefs"] = {"statistics": "smoothed"}
     return CampaignConfig(**{**fields, **changes})
 
 
@@ -181,7 +182,7 @@ def test_both_schedules(small, small_contexts, every, expected):
 
 def test_what_cannot_be_estimated_keeps_going(small, small_contexts):
     """R3, R7: one symbol only is not estimable; the belief stays uniform, the schedule moves on, decisions too."""
-    beliefs = {"estimator": "em", "start_round": 10, "every": 10}
+    beliefs = {"estimator": "em", "start_round": 10, "every": 10, "statistics": "smoothed"}
     policy = StagedPolicy(small(beliefs=beliefs))
     constant = small_contexts(1) * 35
     due, published = estimation_rounds(policy, constant)
@@ -211,7 +212,7 @@ def test_given_parameters_filter_from_round_1(small, small_contexts, given):
 @pytest.mark.parametrize("estimator", ["em", "spectral", "none"])
 def test_before_the_first_estimate_the_belief_is_uniform(small, small_contexts, estimator):
     """R5: and not filtered; `none` never estimates."""
-    start = {} if estimator == "none" else {"start_round": 400, "every": 1000}
+    start = {} if estimator == "none" else {"start_round": 400, "every": 1000, "statistics": "as_decided"}
     policy = StagedPolicy(small(beliefs={"estimator": estimator, **start}, regimes=3))
     _, decisions = rounds_of(policy, policy.initial_state(), small_contexts(410))
     moved = [d.round for d in decisions if d.belief != (1 / 3, 1 / 3, 1 / 3)]
@@ -221,7 +222,7 @@ def test_before_the_first_estimate_the_belief_is_uniform(small, small_contexts, 
 @pytest.mark.parametrize("estimator", ["em", "spectral", "none"])
 def test_one_regime_estimates_nothing(small, small_contexts, estimator):
     """R5: H = 1 has belief [1]; per_regime means shared."""
-    policy = StagedPolicy(small(regimes=1, beliefs={"estimator": estimator}))
+    policy = StagedPolicy(small(regimes=1, beliefs={"estimator": estimator, "statistics": "as_decided"}))
     state, decisions = rounds_of(policy, policy.initial_state(), small_contexts(20))
     assert state.next_estimation == 0
     assert all(d.belief == (1.0,) for d in decisions)
@@ -245,7 +246,7 @@ def test_beliefs_of_record(small, small_contexts, statistics):
         if t % 3:
             state = policy.reward(state, t, rewards[t - 1])
     symbols = policy.features.encode(contexts).symbols
-    found = policy.estimate(symbols[:400], None)  # R3: contexts of rounds 1 … t-1
+    found = policy.estimate(trail[399])  # R3: contexts of rounds 1 … t-1
     for mine, theirs in zip(trail[400].hmm, found, strict=True):
         assert (mine == theirs).all()
     # R5: the belief of round 400 under the new parameters, then one step with x_401.
@@ -304,7 +305,7 @@ def test_the_belief_is_recomputed_from_exactly_the_last_300_contexts(small, smal
 
 def test_published_parameters_are_aligned_with_the_previous_ones(small, small_contexts, given):
     """R6: regimes named the other way round come back under their old names; G and θ̂ stay."""
-    policy = StagedPolicy(small(beliefs={"estimator": "em", "start_round": 100}))
+    policy = StagedPolicy(small(beliefs={"estimator": "em", "start_round": 100, "statistics": "smoothed"}))
     state, _ = rounds_of(policy, policy.initial_state(), small_contexts(50))
     first = HmmParameters.checked(**given["parameters"])
     state = policy.publish(state, first)

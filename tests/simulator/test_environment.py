@@ -8,7 +8,16 @@ import pytest
 
 from policy import FeatureMap, PolicyError
 from policy.hmm import stationary_law
-from simulator.environment import ENVIRONMENTS, Environment, Episode, build_environment, load_environment
+from simulator.environment import (
+    ENVIRONMENTS,
+    HOSTILE,
+    SPARSE_LOG_STD,
+    SPARSE_SHARE,
+    Environment,
+    Episode,
+    build_environment,
+    load_environment,
+)
 from simulator.prepare import load_profiles
 from simulator.presets import campaign
 
@@ -363,3 +372,130 @@ def test_uniform_play_pays_what_is_expected_given_the_contexts(environment: Envi
         surplus += episode.pseudo_regret(actions)[-1] - expected
         variance += episode.values.var(axis=1).sum()
     assert abs(surplus) <= 5 * variance**0.5
+
+
+# --- hostile variants of the credit-card environment ------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=HOSTILE)
+def hostile(request: pytest.FixtureRequest) -> Environment:
+    return load_environment(request.param)
+
+
+@pytest.fixture(scope="module")
+def hostile_episode(hostile: Environment) -> Episode:
+    return hostile.draw(LONG, np.random.default_rng(31))
+
+
+def expected_rewards(environment: Environment, episode: Episode) -> np.ndarray:
+    return episode.values if environment.reward_model == "belief" else regime_means(environment, episode)
+
+
+def test_hostile_variants_change_what_they_say_and_nothing_else(hostile: Environment, credit_card: Environment) -> None:
+    assert (hostile.actions, hostile.signals, hostile.variables) == (
+        credit_card.actions, credit_card.signals, credit_card.variables,
+    )  # fmt: skip
+    np.testing.assert_array_equal(hostile.hmm.emission, credit_card.hmm.emission)
+    same_chain = np.array_equal(hostile.hmm.transition, credit_card.hmm.transition)
+    assert same_chain == (hostile.name != "iid")
+    assert (hostile.reward_law != "gaussian") == (hostile.name in ("binary", "sparse"))
+    assert (hostile.reward_model == "belief") == (hostile.name == "belief-rewards")
+    assert (hostile.mean_delay > 0 and hostile.loss > 0) == (hostile.name == "delayed")
+    if hostile.name not in ("binary", "sparse", "quiet-regimes"):
+        np.testing.assert_array_equal(hostile.means, credit_card.means)
+    else:  # the best action changes with the regime in the first two as it does in the original
+        best = hostile.means.argmax(axis=1)
+        assert (best[0] != best[1]).any() == (hostile.name != "quiet-regimes")
+
+
+def test_hostile_rewards_have_the_means_they_should(hostile: Environment, hostile_episode: Episode) -> None:
+    """Given regime and context (or belief), for each action and each risk level: within 5 standard errors."""
+    deviations = hostile_episode.rewards - expected_rewards(hostile, hostile_episode)
+    for risk in range(5):
+        here = deviations[hostile_episode.contexts.levels[:, 4] == risk]
+        assert (np.abs(here.mean(axis=0)) <= 5 * here.std(axis=0) / len(here) ** 0.5).all()
+    batches = (hostile_episode.rewards - hostile_episode.values).reshape(50, 1000, -1).mean(axis=1)
+    assert (np.abs(batches.mean(axis=0)) <= 5 * batches.std(axis=0, ddof=1) / 50**0.5).all()
+
+
+def test_a_hostile_seed_gives_one_episode(hostile: Environment) -> None:
+    first, again = (hostile.draw(300, np.random.default_rng(5)) for _ in range(2))
+    for name in Episode._fields[1:]:
+        np.testing.assert_array_equal(getattr(first, name), getattr(again, name))
+
+
+def test_binary_rewards_are_0_or_1_with_their_means_as_probabilities() -> None:
+    environment = load_environment("binary")
+    assert 0.0 < environment.means.min() < environment.means.max() < 1.0
+    rewards = environment.draw(LONG, np.random.default_rng(32)).rewards
+    assert np.unique(rewards).tolist() == [0.0, 1.0]
+
+
+def test_sparse_rewards_are_mostly_0_and_else_lognormal() -> None:
+    environment = load_environment("sparse")
+    assert environment.means.min() > 0.0
+    episode = environment.draw(LONG, np.random.default_rng(33))
+    assert pytest.approx(0.05) == SPARSE_SHARE
+    zero = episode.rewards == 0.0
+    share = SPARSE_SHARE * (1 - SPARSE_SHARE) / episode.rewards.size
+    assert abs(zero.mean() - (1 - SPARSE_SHARE)) <= 5 * share**0.5
+    assert (episode.rewards >= 0.0).all()
+    logs = np.log(episode.rewards[~zero] * SPARSE_SHARE / expected_rewards(environment, episode)[~zero])
+    count = logs.size
+    assert abs(logs.mean() + SPARSE_LOG_STD**2 / 2) <= 5 * SPARSE_LOG_STD / count**0.5
+    assert abs(logs.std() - SPARSE_LOG_STD) <= 5 * SPARSE_LOG_STD / (2 * count) ** 0.5
+
+
+def test_quiet_regimes_show_in_the_contexts_and_in_no_reward(credit_card: Environment) -> None:
+    environment = load_environment("quiet-regimes")
+    np.testing.assert_array_equal(environment.means[0], environment.means[1])
+    np.testing.assert_array_equal(environment.hmm.transition, credit_card.hmm.transition)
+    # Both earn the stationary mean of the original's regimes, to the digits of its tables.
+    mixed = np.tensordot(credit_card.hmm.initial, credit_card.means, 1)
+    np.testing.assert_allclose(environment.means[0], mixed, atol=2e-3)
+
+
+def test_iid_has_equal_rows_and_no_memory() -> None:
+    environment = load_environment("iid")
+    rows = environment.hmm.transition
+    np.testing.assert_allclose(rows, np.tile(environment.hmm.initial, (2, 1)), atol=1e-12)
+    symbols = environment.draw(LONG, np.random.default_rng(34)).contexts.symbols
+    law = environment.hmm.initial @ environment.hmm.emission
+    assert_frequencies(np.bincount(symbols, minlength=law.size), law)
+    assert_frequencies(np.bincount(symbols[1:][symbols[:-1] == 0], minlength=law.size), law)
+
+
+def test_belief_rewards_follow_the_belief() -> None:
+    environment = load_environment("belief-rewards")
+    episode = environment.draw(400, np.random.default_rng(35))
+    by_regime = environment.draw(400, np.random.default_rng(35), "regime")
+    noise = by_regime.rewards - regime_means(environment, by_regime)
+    np.testing.assert_allclose(episode.rewards, episode.values + noise, atol=1e-14)
+
+
+def test_delays_are_geometric_and_a_tenth_never_come(hostile: Environment, hostile_episode: Episode) -> None:
+    delays = hostile_episode.delays
+    if hostile.name != "delayed":
+        assert delays.size == 0
+        return
+    assert delays.shape == (LONG,)
+    assert (hostile.mean_delay, hostile.loss) == (50.0, 0.1)
+    lost = delays == -1
+    assert abs(lost.mean() - 0.1) <= 5 * (0.1 * 0.9 / LONG) ** 0.5
+    known = delays[~lost]
+    assert known.min() == 0
+    stay = 50 / 51  # P(one round longer)
+    assert abs(known.mean() - 50.0) <= 5 * (50 * 51 / known.size) ** 0.5
+    for rounds in (1, 10, 50, 200):
+        chance = stay**rounds
+        assert abs((known >= rounds).mean() - chance) <= 5 * (chance * (1 - chance) / known.size) ** 0.5
+    # A tenth is lost whatever the regime and the reward.
+    for regime in range(2):
+        here = lost[hostile_episode.regimes == regime]
+        assert abs(here.mean() - 0.1) <= 5 * (0.09 / here.size) ** 0.5
+
+
+def test_delivery_changes_no_draw_of_contexts_and_rewards(credit_card: Environment) -> None:
+    late, prompt = (e.draw(500, np.random.default_rng(36)) for e in (load_environment("delayed"), credit_card))
+    np.testing.assert_array_equal(late.rewards, prompt.rewards)
+    np.testing.assert_array_equal(late.contexts.levels, prompt.contexts.levels)
