@@ -20,6 +20,7 @@ from joblib import Parallel, delayed
 from tqdm import tqdm
 
 from policy import StagedPolicy, selection
+from simulator import report
 from simulator.environment import HOSTILE, load_environment
 from simulator.presets import campaign
 from simulator.replay import mean_and_two_se, replay_seed
@@ -88,6 +89,24 @@ def regimes_in_use(environment: str, seed: int, rounds: int) -> int:
     episode = world.draw(rounds, np.random.default_rng(seed))
     policy = StagedPolicy(campaign("default", world, seed))
     return int(policy.play(policy.initial_state(), episode.contexts, episode.rewards).belief.size)
+
+
+class Watched(StagedPolicy):
+    """Remembers the numbers of regimes it put in force."""
+
+    def publish(self, state: Any, found: Any) -> Any:
+        published = super().publish(state, found)
+        self.regimes = [*getattr(self, "regimes", []), published.belief.size]
+        return published
+
+
+def changes_of_regimes(environment: str, seed: int, rounds: int) -> int:
+    """How often the default changed its number of regimes."""
+    world = load_environment(environment)
+    episode = world.draw(rounds, np.random.default_rng(seed))
+    policy = Watched(campaign("default", world, seed))
+    policy.play(policy.initial_state(), episode.contexts, episode.rewards)
+    return int(np.count_nonzero(np.diff(policy.regimes)))
 
 
 def rescaled(seed: int, rounds: int) -> tuple[float, float]:
@@ -161,6 +180,12 @@ class Bench:
             note = f"picked {counts}; {right} in {picked.count(right)} of {len(picked)}"
             self.add("regimes", f"{environment} at t = 10,000", seeds, 10_000, [float(h) for h in picked], note)
 
+    def flapping(self) -> None:
+        for environment in ("credit-card", "three-regimes", "quiet-regimes", "iid"):
+            seeds = self.seeds(PUBLISHED[:20])
+            found = self.over(changes_of_regimes, f"changes: {environment}", ((environment, s, 20_000) for s in seeds))
+            self.add("changes of the number of regimes", environment, seeds, 20_000, [float(x) for x in found])
+
     def others(self) -> None:
         """Beside the paper's grid, tuned in hindsight: the best of its cells on these very seeds."""
         for environment in ("three-regimes", "nelson"):
@@ -188,6 +213,16 @@ class Bench:
             self.rows[-2] = self.rows[-2]._replace(note=note)
             print("   ", note, flush=True)
 
+    def figure(self) -> None:
+        """Regret over time beside the paper's two policies at their best cells, on half of the seeds."""
+        panel = []
+        for preset in ("plain-linucb", "paper-complex", "default"):
+            seeds = self.seeds(PUBLISHED[:50])
+            world = load_environment("credit-card")
+            runs = self.over(replay_seed, f"figure: {preset}", ((world, preset, seed, 50_000) for seed in seeds))
+            panel.append((preset, np.stack([run.pseudo_regret for run in runs])))
+        report.plot_curves([("", panel)], 50_000, RESULTS.with_name("regret.png"))
+
     def ablation(self) -> None:
         for name, (overrides, changes) in ABLATIONS.items():
             self.regrets("ablation", name, "credit-card", "default", TUNING, 50_000, overrides, changes)
@@ -197,8 +232,10 @@ PARTS = {
     "credit-card": Bench.credit_card,
     "unit": Bench.unit,
     "regimes": Bench.regimes,
+    "changes": Bench.flapping,
     "hostile": Bench.hostile,
     "ablation": Bench.ablation,
+    "figure": Bench.figure,
     "others": Bench.others,
 }
 

@@ -731,7 +731,7 @@ def forward_backward(  # type: ignore[no-untyped-def]
             emitted[h, symbols[last]] += smoothed[h]
     # Rauch–Tung–Striebel form: the smoothed law of t from the filtered law of t and the smoothed law of t+1.
     for t in range(last - 1, -1, -1):
-        symbol, scale = symbols[t], 1.0
+        symbol, scale, back = symbols[t], 1.0, 1.0
         if steps[t + 1] == 0:  # the same regime as the next row
             for h in range(regimes):
                 beliefs[t, h] = smoothed[h]
@@ -746,12 +746,12 @@ def forward_backward(  # type: ignore[no-untyped-def]
                 predicted += filtered[g] * transition[g, h]
             # The inverse of less than 1e-290 would overflow: scale all down, and back below.
             if 0.0 < predicted < 1e-290:
-                scale = 2.0**-200
+                scale, back = 2.0**-200, 2.0**200
             ratio[h] = predicted
         for h in range(regimes):
             ratio[h] = smoothed[h] * (scale / ratio[h]) if ratio[h] > 0.0 else 0.0
         for g in range(regimes):
-            mine, mass = filtered[g] / scale, 0.0
+            mine, mass = filtered[g] * back, 0.0
             for h in range(regimes):
                 joint = mine * (transition[g, h] * ratio[h])
                 pairs[g, h] += joint

@@ -62,6 +62,7 @@ class StagedPolicy:
         self._exploration = bonus.exploration(config)
         self._tabled = self._exploration.form in (kernels.TABLED, kernels.TABLED_ELLIPTICAL)
         self._scaled = config.bonus.form == "noise"
+        self._varying = self._tabled or self._scaled
         self.ridge = bonus.effective_ridge(config, self.features)
         self.chance = kernels.Chance(
             config.seed, config.control.share, config.control.kind == "baseline", config.propensity_floor
@@ -327,7 +328,8 @@ class StagedPolicy:
         history.reserve(count)
         _, _, inverse, theta, _, units = state.statistics
         kernels.decide_rounds(
-            *self._fixed[regimes], self._warm_rounds(state), *self.exploration(t, count, units[1]),
+            *self._fixed[regimes], self._warm_rounds(state),
+            *(self.exploration(t, count, units[1]) if self._varying else self._exploration),
             inverse, theta, units[0], state.folded, *self._chain(state), *rows, t,
             history.rounds, *history.contexts, history.steps, history.actions, history.beliefs, answers,
         )  # fmt: skip
