@@ -35,8 +35,9 @@ ABLATIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "the default": ({}, {}),
     "H = 2 named, not found": ({"regimes": 2}, {}),
     "no trial of more regimes": ({}, {"TRIAL_GAIN": np.inf}),
-    "statistics smoothed instead of joint": ({}, {"KINDS": np.inf}),
+    "joint always, no fall-back to smoothed": ({}, {"KINDS": np.inf}),
     "one start of EM a re-estimation, no fresh ones": ({}, {"RESTARTS_UNTIL": 0}),
+    "statistics smoothed, H = 2 named": ({"regimes": 2, "bonus": FIXED, "beliefs": SMOOTHED}, {}),
     "statistics refiltered, H = 2 named": (
         {"regimes": 2, "bonus": FIXED, "beliefs": {**SMOOTHED, "statistics": "refiltered"}}, {}),
     "statistics as decided, H = 2 named": (
