@@ -12,6 +12,7 @@ __all__ = [
     "FIRST_ROUNDS",
     "FORGETTING",
     "GROWTH",
+    "IDLE_ITERATIONS",
     "ITERATIONS",
     "KAPPA",
     "KINDS",
@@ -49,4 +50,5 @@ LEAST_PERIODS = 10  # chain steps that a hold-out must span: within a period all
 # --- fits (selection.py, joint.py) ---
 RESTARTS_UNTIL = 2000  # rounds up to which EM also starts afresh: later the last estimate is the best start
 ITERATIONS, FIRST_ITERATIONS = 4, 12  # of EM from the last estimate, and of joint EM from a smoothed one
+IDLE_ITERATIONS = 1  # of EM for more regimes than are in use, which only have to keep up
 LEAST_NOISE = 0.01  # of the rewards' standard deviation: the floor of σ̂

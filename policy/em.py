@@ -3,6 +3,7 @@
 The initial law stays fixed: one sequence says almost nothing about its first regime.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -60,10 +61,12 @@ def fit(
     observed, moves, _ = written_out(observed, checked_steps(steps, observed.size))
     beliefs = np.empty((observed.size, start.initial.size))
     transitions, emissions = np.empty_like(start.transition), np.empty_like(start.emission)
-    current, best = start, start
+    current, best, size = start, start, (0,) * start.initial.size
     trace: list[float] = []
     for iteration in range(iterations + 1):
-        value = float(kernels.forward_backward(*current, moves, observed, NO_EVIDENCE, beliefs, transitions, emissions))
+        value = float(
+            kernels.forward_backward(size, *current, moves, observed, NO_EVIDENCE, beliefs, transitions, emissions)
+        )
         if smoothing > 0.0:
             value += smoothing * log_prior(current)
         if trace and not value >= trace[-1]:
@@ -90,8 +93,9 @@ def maximised(
 
 def log_prior(parameters: HmmParameters) -> float:
     """The Dirichlet prior's logarithm for one pseudo-count a cell, up to a constant."""
-    with np.errstate(divide="ignore"):
-        return float(np.log(parameters.transition).sum() + np.log(parameters.emission).sum())
+    if min(parameters.transition.min(), parameters.emission.min()) <= 0.0:
+        return -math.inf
+    return float(np.log(parameters.transition).sum() + np.log(parameters.emission).sum())
 
 
 def _normalised(counts: FloatArray, fallback: FloatArray) -> FloatArray:

@@ -175,7 +175,14 @@ def expectations(parameters: HmmParameters, symbols: npt.ArrayLike, steps: npt.A
     beliefs = np.empty((full.symbols.size, parameters.initial.size))
     transitions, emissions = np.empty_like(parameters.transition), np.empty_like(parameters.emission)
     total = kernels.forward_backward(
-        *parameters, full.steps, full.symbols, NO_EVIDENCE, beliefs, transitions, emissions
+        (0,) * parameters.initial.size,
+        *parameters,
+        full.steps,
+        full.symbols,
+        NO_EVIDENCE,
+        beliefs,
+        transitions,
+        emissions,
     )
     return Expectations(beliefs[full.rows], transitions, emissions, float(total))
 

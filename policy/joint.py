@@ -183,7 +183,7 @@ def fit_joint(
     for iteration in range(iterations + 1):
         value = kernels.reward_evidence(rounds.profiles, rounds.rewards, predicted(design, theta), noise, evidence)
         value += kernels.forward_backward(
-            *hmm, rounds.steps, rounds.symbols, evidence, posterior, transitions, emissions
+            (0,) * regimes, *hmm, rounds.steps, rounds.symbols, evidence, posterior, transitions, emissions
         )
         value += em.SMOOTHING * em.log_prior(hmm) - rounds.known * np.log(noise)
         objective.append(float(value - ridge * (theta @ theta) / (2.0 * noise**2)))

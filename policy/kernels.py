@@ -643,13 +643,19 @@ def _reset(statistics, ridge):  # type: ignore[no-untyped-def]
 
 @_jit
 def filter_path(transition, emission, start, steps, symbols, evidence, beliefs):  # type: ignore[no-untyped-def]
+    """`_filter` for callers that do not know H when they are compiled."""
+    return _filter(start.shape[0], transition, emission, start, steps, symbols, evidence, beliefs)
+
+
+@_inline
+def _filter(regimes, transition, emission, start, steps, symbols, evidence, beliefs):  # type: ignore[no-untyped-def]
     """Filter symbols one after the other into beliefs (T×H) by Bayes' rule; returns the log-likelihood.
 
     Before row t the chain moves steps[t] times: eq. Bayes-est-1 is 0 steps, eq. Bayes-est-2 is 1; a clock may
     give any number. A missing symbol (-1), or one the estimate thinks impossible, only predicts. `evidence` (T×H, or
     empty) multiplies the emission probabilities: what else each row tells about its regime.
     """
-    regimes, more = start.shape[0], evidence.shape[0] > 0
+    more = evidence.shape[0] > 0
     belief, predicted, weight = start.copy(), np.empty(regimes), np.empty(regimes)
     total, product = 0.0, 1.0
     for t in range(symbols.shape[0]):
@@ -711,15 +717,16 @@ def belief_path(transition, emission, belief, steps, symbols, beliefs):  # type:
 
 @_jit
 def forward_backward(  # type: ignore[no-untyped-def]
-    transition, emission, initial, steps, symbols, evidence, beliefs, pairs, emitted
+    size, transition, emission, initial, steps, symbols, evidence, beliefs, pairs, emitted
 ):  # fmt: skip
     """Smoothed beliefs P(h_t | x_1 … x_T) into beliefs (T×H); returns the log-likelihood.
 
     On the way back it sums the expected transition (pairs, H×H) and emission (emitted, H×X) counts that EM needs.
-    `steps` are 0 or 1 here: longer gaps are written out as missing symbols (hmm.written_out).
+    `steps` are 0 or 1 here: longer gaps are written out as missing symbols (hmm.written_out). `size` is any tuple of
+    length H: its length is known at compile time, which unrolls the loops over regimes.
     """
-    total = filter_path(transition, emission, initial, steps, symbols, evidence, beliefs)
-    regimes, last = initial.shape[0], symbols.shape[0] - 1
+    regimes, last = len(size), symbols.shape[0] - 1
+    total = _filter(regimes, transition, emission, initial, steps, symbols, evidence, beliefs)
     ratio, smoothed, filtered = np.empty(regimes), np.empty(regimes), np.empty(regimes)
     pairs[:, :] = 0.0
     emitted[:, :] = 0.0

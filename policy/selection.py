@@ -23,6 +23,7 @@ from policy.defaults import (
     FIRST_ITERATIONS,
     FIRST_ROUNDS,
     FORGETTING,
+    IDLE_ITERATIONS,
     ITERATIONS,
     KINDS,
     LEAST_PERIODS,
@@ -195,11 +196,13 @@ def _fitted(
     """Every candidate fitted to all rounds: one regime, then for each H in `counts` smoothed and joint statistics."""
     before = {(c.regimes, c.joint): c for c in judged.candidates} if judged else {}
     restart = data.rows.size <= RESTARTS_UNTIL
+    busy = max(judged.in_use.regimes, 2) if judged else 2
     alone = em.fit(data.symbols, _one_regime(maps[1].symbols), 1, smoothing=em.SMOOTHING, steps=data.steps).parameters
     designs = {regimes: joint.design(maps[regimes], data.contexts, data.actions) for regimes in (1, *counts)}
     fits = [joint.fit_smoothed(data, designs[1], ridge, alone)]
     candidates = [_candidate(fits[0], False, data, np.zeros(2))]
     for regimes in counts:
+        iterations = ITERATIONS if regimes <= busy else IDLE_ITERATIONS
         columns, old, old_joint = designs[regimes], before.get((regimes, False)), before.get((regimes, True))
         if old is None or restart:
             steps = data.steps if clocked else None
@@ -207,7 +210,7 @@ def _fitted(
             if isinstance(found, spectral.NotEstimable):
                 break
         else:
-            found = em.fit(data.symbols, old.hmm, ITERATIONS, smoothing=em.SMOOTHING, steps=data.steps).parameters
+            found = em.fit(data.symbols, old.hmm, iterations, smoothing=em.SMOOTHING, steps=data.steps).parameters
         # Both kinds name their regimes alike (R6), so that changing between them swaps nothing.
         reference = old_joint or old
         if reference is not None:
@@ -215,7 +218,7 @@ def _fitted(
         smoothed = joint.fit_smoothed(data, columns, ridge, found)
         starts = []
         if old_joint is not None:
-            starts.append((old_joint.hmm, old_joint.theta, old_joint.units[1], ITERATIONS))
+            starts.append((old_joint.hmm, old_joint.theta, old_joint.units[1], iterations))
         if old_joint is None or restart:
             starts.append((em.opened(found), smoothed.theta, smoothed.noise, FIRST_ITERATIONS))
         tried = [joint.fit_joint(data, columns, ridge, *start) for start in starts]
