@@ -50,6 +50,7 @@ class Rounds(NamedTuple):
     actions: npt.NDArray[np.int16]
     known: int  # rewards
     centre: float  # their mean
+    squares: float  # the sum of their squares, less the mean
     least_noise: float
 
 
@@ -91,7 +92,7 @@ def gather(features: FeatureMap, history: History, rounds: int, arrived: int) ->
         rewards, profiles = spread, index
     return Rounds(
         *full, rewards, profiles, contexts.picked(first), actions[first], known.size, centre,
-        max(LEAST_NOISE * deviation, 1e-150),
+        float(np.nansum(rewards**2)), max(LEAST_NOISE * deviation, 1e-150),
     )  # fmt: skip
 
 
@@ -149,11 +150,16 @@ def solved(rounds: Rounds, design: Design, ridge: float, posterior: FloatArray, 
 
 def noise_of(rounds: Rounds, statistics: Statistics, null: FloatArray, ridge: float) -> float:
     """σ̂ from the penalised residual Σr² - θ̂ᵀΣzr, which counts half of the effective parameters already."""
-    penalised = float(np.nansum(rounds.rewards**2) - statistics.theta @ statistics.moment)
     # The inverse is that of G + P (kernels._factor): λ / (1 + λ) instead of 1 for each direction that no z has.
     unused = float(np.trace(null)) / (1.0 + ridge)
     effective = statistics.theta.size - ridge * float(np.trace(statistics.inverse)) - unused
     freedom = max(rounds.known - effective / 2.0, rounds.known / 4.0, 1.0)
+    return _noise(rounds, statistics, freedom)
+
+
+def _noise(rounds: Rounds, statistics: Statistics, freedom: float) -> float:
+    """The root of the penalised residual a degree of freedom, above the floor."""
+    penalised = rounds.squares - float(statistics.theta @ statistics.moment)
     return max(float(np.sqrt(max(penalised, 0.0) / freedom)), rounds.least_noise)
 
 
@@ -177,7 +183,6 @@ def fit_joint(
     size, regimes = rounds.symbols.size, design.features.regimes
     posterior, evidence = np.empty((size, regimes)), np.empty((size, regimes))
     transitions, emissions = np.empty_like(hmm.transition), np.empty_like(hmm.emission)
-    squares = float(np.nansum(rounds.rewards**2))
     objective = []
     noise = max(noise, rounds.least_noise)
     for iteration in range(iterations + 1):
@@ -191,7 +196,6 @@ def fit_joint(
         if iteration == iterations:
             break
         theta = statistics.theta
-        penalised = squares - float(theta @ statistics.moment)
-        noise = max(float(np.sqrt(max(penalised, 0.0) / max(rounds.known, 1))), rounds.least_noise)
+        noise = _noise(rounds, statistics, max(rounds.known, 1))
         hmm = em.maximised(transitions, emissions, em.SMOOTHING, hmm)
     return Fit(hmm, statistics.theta, noise, posterior, tuple(objective))

@@ -425,12 +425,10 @@ class StagedPolicy:
 
     def _check_candidates(self, state: State) -> None:
         """The kernels check no bounds, and a state may come from a file."""
-        symbols = self.features.symbols
         for candidate in state.selection.candidates if state.selection else ():
             features = self.maps.get(candidate.regimes)
-            if features is None or candidate.theta.shape != (features.dimension,):
-                raise ArgumentError("state", "holds candidates of another campaign", "a state of this campaign")
-            if candidate.hmm.emission.shape != (candidate.regimes, symbols):
+            found = candidate.theta.shape, candidate.hmm.emission.shape
+            if features is None or found != ((features.dimension,), (features.regimes, features.symbols)):
                 raise ArgumentError("state", "holds candidates of another campaign", "a state of this campaign")
 
     @property

@@ -24,7 +24,7 @@ _FIELDS: tuple[tuple[str, tuple[str, ...], Any], ...] = (
     ("--stage-length", ("stage_length",), int),
     ("--ridge", ("ridge",), float),
     ("--warm-start-rounds", ("warm_start_rounds",), int),
-    ("--regimes", ("regimes",), int),
+    ("--regimes", ("regimes",), lambda text: int(text) if text.isdigit() else text),  # or auto
     ("--propensity-floor", ("propensity_floor",), float),
     ("--bonus-form", ("bonus", "form"), str),
     ("--bonus-scale", ("bonus", "scale"), float),
@@ -123,8 +123,8 @@ def _add_replay(commands: "Commands") -> None:
     parser.add_argument(
         "--preset",
         default="paper-complex",
-        help="paper-complex (default), paper-simplified, plain-linucb, known-hmm, theory-general, theory-simplified"
-        " or oracle",
+        help="default (the policy of that name), paper-complex (what you get without this flag), paper-simplified,"
+        " plain-linucb, known-hmm, theory-general, theory-simplified or oracle",
     )
     _add_environment(parser, 50_000)
     parser.add_argument("--seeds", type=_seeds, default=_seeds("1951-1960"), help="like 1951-1960 or 1,5,9")

@@ -37,9 +37,7 @@ class Episode(NamedTuple):
     values: FloatArray  # T×K, expected reward of each action given the true belief
     rewards: FloatArray  # T×K, the reward each action would earn
     oracle: npt.NDArray[np.intp]  # a*_t: the best action for who knows every parameter and the contexts so far
-    delays: npt.NDArray[
-        np.int64
-    ]  # rounds after which the reward of each round is known, -1 for never; empty if at once
+    delays: npt.NDArray[np.int64]  # rounds until each reward is known, -1 for never; empty if all are at once
 
     def pseudo_regret(self, actions: npt.NDArray[np.integer[Any]]) -> FloatArray:
         """R_1 … R_T (eq. def-regret)."""

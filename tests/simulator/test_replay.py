@@ -387,3 +387,11 @@ def test_published_cells_come_out_again(preset: str, overrides: dict, published:
     runs = [replay_seed(environment, preset, seed, 50_000, overrides).pseudo_regret[-1] for seed in seeds]
     per_run = two_se / 2 * 100**0.5
     assert abs(np.mean(runs) - published) <= 4 * per_run / len(runs) ** 0.5
+
+
+def test_the_number_of_regimes_may_be_auto(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--regimes auto` reaches the configuration, and what is neither a number nor auto gets its own message."""
+    arguments = ["replay", "--jobs", "1", "--preset", "default", "--rounds", "60", "--seeds", "4001", "--regimes"]
+    assert cli.main([*arguments, "auto"]) == 0
+    assert cli.main([*arguments, "two"]) == 1
+    assert "'two' is not a number of regimes (allowed: 'auto', or 1 to 8)" in capsys.readouterr().err
