@@ -1,8 +1,8 @@
-"""State ↔ bytes: an open, versioned, checksummed format, readable without this library.
+"""State and estimate ↔ bytes: an open, versioned, checksummed format, readable without this library.
 
  8 bytes  "UCSTATE" and a newline
  4 bytes  length n of the header, little-endian
- n bytes  header: JSON with `schema`, the plain fields, and for each array its dtype and shape, in file order
+ n bytes  header: JSON with `schema`, `kind`, the plain fields, and for each array its dtype and shape, in file order
  …        the arrays, C order, little-endian, one after the other
 32 bytes  SHA-256 of all that precedes
 """
@@ -20,14 +20,14 @@ from policy.errors import CodecError
 from policy.history import History
 from policy.hmm import HmmParameters
 from policy.kernels import Statistics
-from policy.selection import Candidate, Selection
+from policy.selection import Candidate, Estimate, Selection
 from policy.state import State
 
-__all__ = ["SCHEMA", "decode", "encode"]
+__all__ = ["SCHEMA", "decode", "decode_estimate", "encode", "encode_estimate"]
 
-SCHEMA = 2
+SCHEMA = 3
 _MAGIC = b"UCSTATE\n"
-_PLAIN = ("round", "next_estimation", "model_version", "arrived", "folded", "rebuild", "period")
+_PLAIN = ("round", "next_estimation", "next_update", "model_version", "arrived", "folded", "rebuild", "period")
 _CHOICE = ("round", "arrived", "chosen", "trial", "trial_from")
 
 
@@ -47,21 +47,35 @@ def encode(state: State) -> bytes:
         "history.arrivals": arrived,
         "history.rewards": history.rewards[arrived],
     }
-    for i, candidate in enumerate(state.selection.candidates if state.selection else ()):
-        arrays |= {f"candidates.{i}.hmm.{name}": a for name, a in candidate.hmm._asdict().items()}
-        arrays |= {f"candidates.{i}.{name}": getattr(candidate, name) for name in ("theta", "units", "gains")}
+    arrays |= _candidate_arrays(state.selection)
+    plain = {name: getattr(state, name) for name in _PLAIN}
+    return _pack("state", plain | {"selection": _selection_header(state.selection)}, arrays)
+
+
+def encode_estimate(found: HmmParameters | Estimate) -> bytes:
+    """What a re-estimation found, as bytes: it may be put in force later and elsewhere (R16)."""
+    if isinstance(found, HmmParameters):
+        return _pack("parameters", {}, {f"hmm.{name}": a for name, a in found._asdict().items()})
+    arrays = {"posterior": found.posterior} | _candidate_arrays(found.selection)
+    return _pack("estimate", {"selection": _selection_header(found.selection)}, arrays)
+
+
+def _pack(kind: str, plain: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> bytes:
     parts = {name: np.ascontiguousarray(a, a.dtype.newbyteorder("<")) for name, a in arrays.items()}
+    described = [[name, a.dtype.str, list(a.shape)] for name, a in parts.items()]
     header = json.dumps(
-        {
-            "schema": SCHEMA,
-            **{name: getattr(state, name) for name in _PLAIN},
-            "selection": _selection_header(state.selection),
-            "arrays": [[name, a.dtype.str, list(a.shape)] for name, a in parts.items()],
-        },
-        separators=(",", ":"),
+        {"schema": SCHEMA, "kind": kind, **plain, "arrays": described}, separators=(",", ":")
     ).encode()
     body = b"".join([_MAGIC, struct.pack("<I", len(header)), header, *(a.tobytes() for a in parts.values())])
     return body + hashlib.sha256(body).digest()
+
+
+def _candidate_arrays(selection: Selection | None) -> dict[str, npt.NDArray[Any]]:
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    for i, candidate in enumerate(selection.candidates if selection else ()):
+        arrays |= {f"candidates.{i}.hmm.{name}": a for name, a in candidate.hmm._asdict().items()}
+        arrays |= {f"candidates.{i}.{name}": getattr(candidate, name) for name in ("theta", "units", "gains")}
+    return arrays
 
 
 def _selection_header(selection: Selection | None) -> dict[str, Any] | None:
@@ -94,7 +108,7 @@ def _selection(header: dict[str, Any] | None, arrays: dict[str, npt.NDArray[Any]
 def decode(data: bytes) -> State:
     """The state that `encode` wrote; a CodecError says what is wrong with anything else."""
     try:
-        header, arrays = _unpack(data)
+        _, header, arrays = _unpack(data, "state")
         statistics = Statistics(*(arrays[f"statistics.{name}"] for name in Statistics._fields))
         known = "hmm.transition" in arrays
         parameters = HmmParameters(*(arrays[f"hmm.{n}"] for n in HmmParameters._fields)) if known else None
@@ -110,7 +124,21 @@ def decode(data: bytes) -> State:
         raise CodecError("state", f"not understood: {error!r:.100}", f"a state of schema {SCHEMA}") from None
 
 
-def _unpack(data: bytes) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+def decode_estimate(data: bytes) -> HmmParameters | Estimate:
+    """The estimate that `encode_estimate` wrote."""
+    try:
+        kind, header, arrays = _unpack(data, "parameters", "estimate")
+        if kind == "parameters":
+            return HmmParameters(*(arrays[f"hmm.{name}"] for name in HmmParameters._fields))
+        chosen = _selection(header["selection"], arrays)
+        if chosen is None:
+            raise ValueError("no selection")
+        return Estimate(chosen, arrays["posterior"])
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise CodecError("estimate", f"not understood: {error!r:.100}", f"an estimate of schema {SCHEMA}") from None
+
+
+def _unpack(data: bytes, *kinds: str) -> tuple[str, dict[str, Any], dict[str, npt.NDArray[Any]]]:
     if not isinstance(data, bytes) or len(data) < len(_MAGIC) + 36 or not data.startswith(_MAGIC):
         raise CodecError("state", "not the bytes of a state", "what policy.encode wrote")
     body, checksum = data[:-32], data[-32:]
@@ -121,6 +149,8 @@ def _unpack(data: bytes) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
     header = json.loads(body[start : start + length])
     if header["schema"] != SCHEMA:
         raise CodecError("schema", f"{header['schema']}", f"{SCHEMA}, the version of this library")
+    if header["kind"] not in kinds:
+        raise CodecError("kind", f"{header['kind']!r:.60}", " or ".join(kinds))
     offset = start + length
     arrays = {}
     for name, dtype, shape in header["arrays"]:
@@ -130,4 +160,4 @@ def _unpack(data: bytes) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
         offset += count * native.itemsize
     if offset != len(body):
         raise ValueError("arrays and their header do not fit")
-    return header, arrays
+    return header["kind"], header, arrays

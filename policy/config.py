@@ -49,7 +49,8 @@ MAX_SEED = 2**53 - 1  # exact in every JSON reader
 LARGEST_REWARD = 1e100  # sums of more could leave the floats, and a NaN in θ̂ would stay for ever
 INTERCEPT, ACTIONS = "intercept", "actions"
 
-Name = Annotated[str, Field(min_length=1, max_length=100)]
+# No control characters: names are shown to people and stored as text.
+Name = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Slug = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-z0-9]+(?:[-_][a-z0-9]+)*$")]
 # Strict: true and "5" are not numbers.
 Whole = Annotated[int, Strict()]
@@ -234,6 +235,8 @@ class Beliefs(_Part):
     start_round: Annotated[Whole, Field(ge=4)] | None = None
     every: Every | None = None
     statistics: Literal["as_decided", "refiltered", "smoothed", "joint"] | None = None
+    # Where a service re-estimates: `auto` leaves large ones to a background job, `inline` is deterministic (R16).
+    estimation: Literal["auto", "inline"] = "auto"
 
     @model_validator(mode="after")
     def _complete(self) -> Self:

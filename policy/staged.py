@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from policy import bonus, em, hmm, joint, kernels, linucb, selection, spectral
 from policy.config import LARGEST_REWARD, CampaignConfig, GrowthFactor
+from policy.defaults import ITERATIONS
 from policy.errors import ArgumentError, ConfigError, ContextError, FieldProblem, RewardError, shown
 from policy.features import Contexts, FeatureMap, feature_map
 from policy.history import History
@@ -100,6 +101,7 @@ class StagedPolicy:
             belief=known.initial if known else np.full(features.regimes, 1.0 / features.regimes),
             hmm=known,
             next_estimation=(self._stage_start(start) if self._joint else start) if estimated else 0,
+            next_update=config.stage_length + 1,
             statistics=linucb.initial_statistics(features.dimension, self.ridge),
             model_version=0,
             history=History(*self._row_shape),
@@ -196,6 +198,8 @@ class StagedPolicy:
         if state.arrived != state.round or not np.array_equal(folded_rows, np.arange(state.folded)):
             message = "has rewards that are missing or were folded out of round order"
             raise ArgumentError("state", message, "a state whose every round has its reward, taken in order")
+        if state.next_update != max(1, -(-state.round // self.config.stage_length)) * self.config.stage_length + 1:
+            raise ArgumentError("state", "is at a boundary that was crossed already", "a state that `decide` left")
         if at is not None and len(at) != rows:
             raise ArgumentError("at", f"{len(at)} times", f"{rows}, one a row")
         gaps, periods = self._ticks(state, [None] * rows if at is None else at, "at[{}]")
@@ -203,7 +207,7 @@ class StagedPolicy:
             gaps = hmm.checked_steps(None, rows) if state.round == 0 else np.ones(rows, np.int16)
         begun, done, length = state.round, 0, self.config.stage_length
         while done < rows:
-            if beliefs is None and state.next_estimation and state.round + 1 >= state.next_estimation:
+            if beliefs is None and self.estimation_due(state):
                 state = self.reestimate(state)
             stop = rows
             if beliefs is None and state.next_estimation:
@@ -239,6 +243,7 @@ class StagedPolicy:
                 folded=state.folded if folded < 0 else folded,
                 rebuild=folded < 0,
                 period=int(periods[stop - 1]) if periods.size else 0,
+                next_update=((end - 1) // length + 1) * length + 1,
             )
             done = stop
         return state
@@ -286,20 +291,18 @@ class StagedPolicy:
     def _advance(self, state: State, rows: "_Rows", periods: npt.NDArray[np.int64]) -> tuple[State, list[Decision]]:
         """Run rows through the rounds, stopping at each boundary for what is due there."""
         decisions: list[Decision] = []
-        done, count, length = 0, len(rows.codes), self.config.stage_length
+        done, count = 0, len(rows.codes)
         while done < count:
             state = self._at_boundary(state)
             size = count - done
             if size > 1:
-                size = min(size, length - state.round % length)
-                if state.next_estimation:
-                    size = min(size, state.next_estimation - 1 - state.round)
+                size = min(size, self.rounds_ahead(state))
             part = rows if size == count else rows.part(done, done + size)
             history = state.history.at(state.round, state.arrived)
             made, belief = self._decide_rows(state, part, history)
             state = State(
-                state.round + size, belief, state.hmm, state.next_estimation, state.statistics,
-                state.model_version, history, state.arrived, state.folded, state.rebuild, state.selection,
+                state.round + size, belief, state.hmm, state.next_estimation, state.next_update,
+                state.statistics, state.model_version, history, state.arrived, state.folded, state.rebuild, state.selection,
                 int(periods[done + size - 1]) if periods.size else 0,
             )  # fmt: skip
             decisions += made
@@ -314,11 +317,29 @@ class StagedPolicy:
     def _at_boundary(self, state: State) -> State:
         """What is due before the next round is decided; at a boundary that may be a whole re-estimation."""
         self._check(state)
-        if state.next_estimation and state.round + 1 >= state.next_estimation:
+        if self.estimation_due(state):
             state = self.reestimate(state)
-        if state.round > 0 and state.round % self.config.stage_length == 0:
+        if self.update_due(state):
             state = self.update(state)
         return state
+
+    @staticmethod
+    def estimation_due(state: State) -> bool:
+        """Is a re-estimation due before the next round (R3)?"""
+        return 0 < state.next_estimation <= state.round + 1
+
+    @staticmethod
+    def update_due(state: State) -> bool:
+        """Has a stage ended whose update has not run (R1)?"""
+        return state.next_update <= state.round + 1
+
+    @staticmethod
+    def rounds_ahead(state: State) -> int:
+        """How many rounds can be decided before something is due; 0 when something is."""
+        ahead = state.next_update
+        if state.next_estimation:
+            ahead = min(ahead, state.next_estimation)
+        return max(0, ahead - 1 - state.round)
 
     def _decide_rows(self, state: State, rows: "_Rows", history: History) -> tuple[list[Decision], FloatArray]:
         """Decide rows that share one reward model and one HMM, and append them; also give the belief after them."""
@@ -376,8 +397,8 @@ class StagedPolicy:
             raise RewardError("round", f"{round} already has its reward", "one reward a round")
         history.add_reward(int(round) - 1, value)
         return State(
-            state.round, state.belief, state.hmm, state.next_estimation, state.statistics, state.model_version,
-            history, state.arrived + 1, state.folded, state.rebuild, state.selection, state.period,
+            state.round, state.belief, state.hmm, state.next_estimation, state.next_update, state.statistics,
+            state.model_version, history, state.arrived + 1, state.folded, state.rebuild, state.selection, state.period,
         )  # fmt: skip
 
     def update(self, state: State) -> State:
@@ -394,17 +415,36 @@ class StagedPolicy:
             model_version=state.model_version + 1,
             folded=state.arrived,
             rebuild=False,
+            next_update=self._next_update(state),
         )
+
+    def without_update(self, state: State) -> State:
+        """The stage ends with the model it had, because its update failed; what came is folded by the next one."""
+        return state._replace(next_update=self._next_update(state))
+
+    def _next_update(self, state: State) -> int:
+        length = self.config.stage_length
+        return (state.round // length + 1) * length + 1
 
     # --- re-estimation ---------------------------------------------------------------------------------------
 
     def reestimate(self, state: State) -> State:
         """Re-estimate from all rounds so far and publish what is found (R3); stays as it is if not estimable."""
-        found = self.estimate(state)
-        scheduled = state._replace(next_estimation=self._next_estimation(state))
+        found, scheduled = self.estimate(state), self.without_estimation(state)
         return (
             scheduled if found is None or isinstance(found, spectral.NotEstimable) else self.publish(scheduled, found)
         )
+
+    def without_estimation(self, state: State) -> State:
+        """The schedule goes on without the re-estimation that is due: it failed, or is made elsewhere (R16)."""
+        return state._replace(next_estimation=self._next_estimation(state))
+
+    def estimation_size(self, state: State) -> int:
+        """About how many multiplications a re-estimation costs: what decides if it may run inline (R16)."""
+        if self.config.beliefs.estimator == "spectral":
+            return state.round + self.features.symbols**3
+        columns = len(self.config.variables) + 2 if self._joint else 1
+        return state.round * ITERATIONS * sum(regimes * (regimes + columns) for regimes in self.maps)
 
     def estimate(self, state: State) -> HmmParameters | selection.Estimate | spectral.NotEstimable | None:
         """What the campaign's estimator finds in a state, not yet in force; with joint statistics a whole Estimate."""

@@ -61,6 +61,7 @@ class State(NamedTuple):
     belief: FloatArray  # after the last round's context
     hmm: HmmParameters | None  # the aligned estimate in force
     next_estimation: int  # the round that is due for re-estimation, 0 for never
+    next_update: int  # the round before which the update that ends the stage is due
     statistics: Statistics
     model_version: int  # publications so far: stage updates and re-estimations
     history: History

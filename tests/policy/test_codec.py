@@ -58,7 +58,7 @@ def rewritten(data, **changes):
 def test_the_format_is_readable_without_the_library(played):
     _, state = played
     header, arrays = read_by_hand(encode(state))
-    assert header["schema"] == SCHEMA == 2
+    assert header["schema"] == SCHEMA == 3
     for name in ("round", "next_estimation", "model_version", "arrived", "folded", "rebuild", "period"):
         assert header[name] == getattr(state, name)
     assert arrays["belief"] == state.belief.tolist()
@@ -187,7 +187,7 @@ def test_a_wrong_magic_is_refused_even_with_a_valid_checksum(played):
     assert "not the bytes of a state" in refused(body + hashlib.sha256(body).digest()).message
 
 
-@pytest.mark.parametrize("schema", [0, 1, 999, "2"])
+@pytest.mark.parametrize("schema", [0, 2, 999, "3"])
 def test_another_schema_version_is_named(played, schema):
     problem = refused(rewritten(encode(played[1]), schema=schema))
     assert problem.field == "schema"
