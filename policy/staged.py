@@ -21,7 +21,7 @@ from policy.history import History
 from policy.hmm import HmmParameters
 from policy.state import MODES, Decision, Request, State
 
-__all__ = ["StagedPolicy"]
+__all__ = ["Prepared", "StagedPolicy"]
 
 FloatArray = npt.NDArray[np.float64]
 RECENT = 300  # the filter forgets exponentially fast: this many contexts give the belief (R5)
@@ -50,6 +50,21 @@ class _Rows(NamedTuple):
 _NO_SUBJECT = np.zeros((1, 2), np.uint64)
 _NO_MATRIX = np.empty((0, 0))
 _NO_GAPS, _NO_PERIODS = np.empty(0, np.int16), np.empty(0, np.int64)
+
+
+class Prepared(NamedTuple):
+    """Requests that `StagedPolicy.prepare` checked and encoded."""
+
+    codes: npt.NDArray[np.int16]
+    numbers: FloatArray
+    eligible: npt.NDArray[np.bool_]
+    subjects: npt.NDArray[np.uint64]
+    times: Sequence[float | None]
+
+    def part(self, start: int, stop: int) -> "Prepared":
+        codes, numbers, eligible, subjects, times = self
+        cut = slice(start, stop)
+        return Prepared(codes[cut], numbers[cut], eligible[cut], subjects[cut], times[cut])
 
 
 class StagedPolicy:
@@ -130,14 +145,29 @@ class StagedPolicy:
 
     def decide_batch(self, state: State, requests: Sequence[Request]) -> tuple[State, list[Decision]]:
         """Decide several rounds: exactly what one-by-one calls in that order give; all or nothing."""
+        return self.decide_prepared(state, self.prepare(requests))
+
+    def prepare(self, requests: Sequence[Request], where: str = "items[{}].") -> "Prepared":
+        """Requests checked and encoded, ready to be decided; `where` begins the fields an error names."""
         if not all(isinstance(request, Request) for request in requests):
             raise ArgumentError("requests", "holds something else", "a list of policy.Request")
-        rules = [self._rules(r.excluded_actions, r.subject, f"items[{i}].") for i, r in enumerate(requests)]
-        codes, numbers = self.features.encode_rows([r.context for r in requests])
-        if not rules:
-            return state, []
-        eligible, subjects = (np.concatenate(column) for column in zip(*rules, strict=True))
-        gaps, periods = self._ticks(state, [request.at for request in requests], "items[{}].at")
+        rules = [self._rules(r.excluded_actions, r.subject, where.format(i)) for i, r in enumerate(requests)]
+        codes, numbers = self.features.encode_rows([r.context for r in requests], where)
+        eligible, subjects = (
+            (np.concatenate(column) for column in zip(*rules, strict=True))
+            if rules
+            else (self._all_eligible[:0], _NO_SUBJECT[:0])
+        )
+        times = [request.at for request in requests]
+        if self.config.clock:
+            for i, at in enumerate(times):
+                _check_time(at, f"{where.format(i)}at")
+        return Prepared(codes, numbers, eligible, subjects, times)
+
+    def decide_prepared(self, state: State, prepared: "Prepared") -> tuple[State, list[Decision]]:
+        """Decide what `prepare` made, or a part of it."""
+        codes, numbers, eligible, subjects, times = prepared
+        gaps, periods = self._ticks(state, times) if self.config.clock else (_NO_GAPS, _NO_PERIODS)
         return self._advance(state, _Rows(gaps, codes, numbers, eligible, subjects), periods)
 
     def _ticks(
@@ -154,11 +184,7 @@ class StagedPolicy:
         gaps, periods = np.zeros(len(times), np.int16), np.empty(len(times), np.int64)
         last, first = state.period, state.round == 0
         for i, at in enumerate(times):
-            real = isinstance(at, int | float | np.integer | np.floating) and not isinstance(at, bool)
-            if at is None or not real or not -1e12 <= at <= 1e12:
-                allowed = "seconds: the campaign has a clock"
-                raise ContextError([FieldProblem(field.format(i), f"{shown(at)} is not a time", allowed)])
-            now = math.floor(float(at) / clock.period_seconds)
+            now = math.floor(_check_time(at, field.format(i)) / clock.period_seconds)
             if not first and now > last:
                 gaps[i] = min(now - last, LONGEST_GAP)
             last = periods[i] = now if first else max(now, last)
@@ -356,7 +382,7 @@ class StagedPolicy:
         )  # fmt: skip
         history.rounds += count
         decisions = []
-        everyone = rows.eligible is self._all_eligible
+        everyone = rows.eligible is self._all_eligible or bool(rows.eligible.all())
         for i, answer in enumerate(answers.tolist()):
             who, estimates, bonuses = names, tuple(answer[3 : arms + 3]), tuple(answer[arms + 3 : 2 * arms + 3])
             if not everyone:
@@ -559,6 +585,14 @@ class StagedPolicy:
             folded=state.arrived,
             selection=found.selection,
         )
+
+
+def _check_time(at: float | None, field: str) -> float:
+    real = isinstance(at, int | float | np.integer | np.floating) and not isinstance(at, bool)
+    if at is None or not real or not -1e12 <= at <= 1e12:
+        allowed = "seconds: the campaign has a clock"
+        raise ContextError([FieldProblem(field, f"{shown(at)} is not a time", allowed)])
+    return float(at)
 
 
 def _feature_maps(config: CampaignConfig) -> dict[int, FeatureMap]:
