@@ -17,6 +17,7 @@
 
 from policy.codec import decode, encode
 from policy.config import CampaignConfig
+from policy.description import describe
 from policy.errors import (
     ArgumentError,
     CodecError,
@@ -48,5 +49,6 @@ __all__ = [
     "StagedPolicy",
     "State",
     "decode",
+    "describe",
     "encode",
 ]

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from policy import kernels
-from policy.config import INTERCEPT, CampaignConfig, Term, Variable
+from policy.config import ACTIONS, INTERCEPT, CampaignConfig, Term, Variable
 from policy.errors import ArgumentError, ConfigError, ContextError, FieldProblem, shown
 
-__all__ = ["Contexts", "FeatureMap", "feature_map"]
+__all__ = ["Column", "Contexts", "FeatureMap", "feature_map"]
 
 MAX_COLUMNS = 1024
 FloatArray = npt.NDArray[np.float64]
@@ -50,6 +50,25 @@ class Contexts(NamedTuple):
         self.symbols[start:stop] = other.symbols
 
 
+class Column(NamedTuple):
+    """One column of z: the term it belongs to, and which of the term's actions, levels and regimes it stands for."""
+
+    term: str
+    action: str | None = None
+    level: str | None = None
+    regime: int | None = None  # counted from 1; None for shared columns, and for all where there is one regime
+
+    @property
+    def name(self) -> str:
+        """The column in one line, like "call × risk=low | regime 2"."""
+        variable = self.term.removeprefix(f"{ACTIONS}:")
+        effect = "" if variable in (INTERCEPT, ACTIONS) else variable
+        if self.level is not None:
+            effect += f"={self.level}"
+        name = " × ".join(part for part in (self.action, effect) if part) or INTERCEPT
+        return name if self.regime is None else f"{name} | regime {self.regime}"
+
+
 class FeatureMap:
     """z(b, a, x) of one campaign, as tables for the kernels and in words for people."""
 
@@ -75,10 +94,13 @@ class FeatureMap:
         positions: list[int] = []
         shared = self._tabulate(features.shared, False, rows, positions)
         per_regime = self._tabulate(features.per_regime, True, rows, positions)
-        self.column_names = shared + [
-            f"{name} | regime {h + 1}" if self.regimes > 1 else name for h in range(self.regimes) for name in per_regime
+        self.column_parts = shared + [
+            column._replace(regime=h + 1) if self.regimes > 1 else column
+            for h in range(self.regimes)
+            for column in per_regime
         ]
-        self.dimension = len(self.column_names)
+        self.column_names = [column.name for column in self.column_parts]
+        self.dimension = len(self.column_parts)
         if self.dimension > MAX_COLUMNS:
             message = f"the feature map has {self.dimension} columns"
             allowed = f"at most {MAX_COLUMNS}: fewer terms, levels, actions or per_regime terms"
@@ -96,23 +118,21 @@ class FeatureMap:
 
     def _tabulate(
         self, terms: Sequence[Term], per_regime: bool, rows: list[list[int]], positions: list[int]
-    ) -> list[str]:
-        """Append the terms' rows of Plan.terms and their level maps; return the columns' names."""
+    ) -> list[Column]:
+        """Append the terms' rows of Plan.terms and their level maps; return their columns, of no regime yet."""
         index = {v.name: i for i, v in enumerate(self.variables)}
-        names: list[str] = []
+        columns: list[Column] = []
         for term in terms:
             place = index.get(term.variable or "", -1)
             number = self._numbers.index(term.variable) if term.variable in self._numbers else -1
             levels = self.variables[place].level_names if place >= 0 else ()
             kept = [x for x in levels if term.levels is None or x in term.levels]
-            effects = [f"{term.variable}={x}" for x in kept] or [term.variable or ""]
-            rows.append([place, number, len(names), len(effects), term.with_actions, per_regime, len(positions)])
+            effects: list[str | None] = [*kept] or [None]
+            rows.append([place, number, len(columns), len(effects), term.with_actions, per_regime, len(positions)])
             positions += [kept.index(x) if x in kept else -1 for x in levels] or [0]
-            if term.with_actions:
-                names += [f"{a} × {effect}" if effect else a for a in self.actions[1:] for effect in effects]
-            else:
-                names += [effect or INTERCEPT for effect in effects]
-        return names
+            actions = self.actions[1:] if term.with_actions else (None,)
+            columns += [Column(term.term, action, level) for action in actions for level in effects]
+        return columns
 
     def _null_projector(self, plan: kernels.Plan) -> FloatArray:
         """The projector on the directions orthogonal to every z(b, a, x); see kernels._factor.
@@ -150,8 +170,13 @@ class FeatureMap:
         codes, numbers = self.encode_rows(contexts)
         return Contexts(np.ascontiguousarray(codes[:, :-1]), numbers, np.ascontiguousarray(codes[:, -1]))
 
-    def encode_rows(self, contexts: Sequence[Mapping[str, Any]]) -> tuple[SmallInts, FloatArray]:
-        """`encode` as decisions take it: level indices with the symbol at their end, and scaled numbers."""
+    def encode_rows(
+        self, contexts: Sequence[Mapping[str, Any]], where: str = "items[{}]."
+    ) -> tuple[SmallInts, FloatArray]:
+        """`encode` as decisions take it: level indices with the symbol at their end, and scaled numbers.
+
+        `where` begins the fields that an error names.
+        """
         rows = [self._encoded(context) for context in contexts]
         if None in rows:
             raise ContextError(
@@ -159,7 +184,7 @@ class FeatureMap:
                     problem
                     for i, (row, context) in enumerate(zip(rows, contexts, strict=True))
                     if row is None
-                    for problem in self._problems(context, f"items[{i}].context")
+                    for problem in self._problems(context, f"{where.format(i)}context")
                 ]
             )
         count = len(rows)

@@ -1,0 +1,153 @@
+"""A campaign's current model in its own words: regimes by their signals, coefficients by term, action and level.
+
+What is described is the model in force; what is due before the next round is not run. Predicted rewards are
+`centre` + Σ coefficient × column. The column of a `range` variable runs from 0 at the low end of its range to 1 at the
+high end, so its coefficient is what the whole range makes.
+
+Standard errors are σ̂ √(G⁻¹)_ii, with G⁻¹ restricted to the directions that z can have. One-hot blocks are collinear
+(a variable's levels sum to the intercept), so single coefficients are known only up to shifts between blocks that
+change no prediction; θ̂ is the choice without any such shift, and the errors are those of this choice. In the other
+directions `Statistics.inverse`, that of G + P (kernels._factor), has 1/(1 + λ), and G⁻¹ itself 1/λ: constants that say
+nothing of the data and would keep the errors from falling. They are left out. The errors take the beliefs for
+granted: that regimes are never seen is not in them.
+"""
+
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from policy.errors import ArgumentError
+from policy.features import FeatureMap
+from policy.hmm import HmmParameters, stationary_law
+from policy.selection import Verdict
+from policy.staged import StagedPolicy
+from policy.state import State
+
+__all__ = ["Coefficient", "HmmDescription", "ModelDescription", "SymbolProbability", "describe"]
+
+FloatArray = npt.NDArray[np.float64]
+LEAST_FREEDOM = 4.0  # rewards beyond the effective parameters from which on residuals tell a noise
+
+
+class SymbolProbability(NamedTuple):
+    """How likely one combination of the signals' levels is."""
+
+    symbol: dict[str, str]  # the level of each signal
+    probability: float
+
+
+class HmmDescription(NamedTuple):
+    """The hidden chain. Regimes are in the order of `Coefficient.regime`: the first is regime 1."""
+
+    transition: tuple[tuple[float, ...], ...]  # from regime (row) to regime
+    initial: tuple[float, ...]
+    expected_duration: tuple[float | None, ...]  # rounds, or periods of the campaign's clock; None: it never ends
+    stationary: tuple[float, ...]  # the share of time in each regime in the long run
+    emission: tuple[tuple[SymbolProbability, ...], ...]  # regime by regime, every symbol in the order of R9
+    signal_laws: tuple[dict[str, dict[str, float]], ...]  # regime by regime, {signal: {level: probability}}
+
+
+class Coefficient(NamedTuple):
+    """One column of z (features.Column) and what it is worth."""
+
+    term: str
+    action: str | None
+    level: str | None
+    regime: int | None
+    estimate: float
+    standard_error: float | None  # None as long as there is no noise_std
+
+
+class ModelDescription(NamedTuple):
+    """A campaign's model in plain values, ready for JSON."""
+
+    model_version: int
+    round: int
+    folded: int  # rewards in the model
+    regimes: int  # in use
+    guarded: bool  # more regimes were fitted but do not pay
+    noise_std: float | None  # σ̂; None as long as too few rewards are folded
+    ridge: float  # λ as it stands in G: under the theorems' bonuses not the configuration's (bonus.effective_ridge)
+    centre: float  # what is subtracted from every reward before the fit
+    hmm: HmmDescription | None  # None with one regime, and before the first estimate
+    coefficients: tuple[Coefficient, ...]
+    candidates: tuple[Verdict, ...]  # empty without joint statistics, and before their first estimate
+
+
+def describe(policy: StagedPolicy, state: State) -> ModelDescription:
+    """The model that a state of the policy's campaign has in force."""
+    regimes, statistics, selection = int(state.belief.size), state.statistics, state.selection
+    features = policy.maps.get(regimes)
+    if features is None or features.dimension != statistics.theta.size:
+        raise ArgumentError("state", "is another campaign's", "a state of this campaign")
+    # With joint statistics σ̂ is fitted together with θ̂; before the first fit its place holds a 1.
+    scaled = _scaled_variances(features, policy.ridge, state)
+    noise = _residual_noise(features, policy.ridge, state, scaled) if selection is None else float(statistics.units[1])
+    errors: list[float | None] = [None] * features.dimension
+    if noise is not None:
+        errors = (noise * np.sqrt(scaled)).tolist()
+    columns = zip(features.column_parts, statistics.theta.tolist(), errors, strict=True)
+    return ModelDescription(
+        model_version=state.model_version,
+        round=state.round,
+        folded=state.folded,
+        regimes=regimes,
+        guarded=selection is not None and selection.guarded,
+        noise_std=noise,
+        ridge=float(policy.ridge),
+        centre=float(statistics.units[0]),
+        hmm=_hmm(policy, state.hmm) if state.hmm is not None and regimes > 1 else None,
+        coefficients=tuple(Coefficient(*column, estimate, error) for column, estimate, error in columns),
+        candidates=selection.verdicts if selection is not None else (),
+    )
+
+
+def _scaled_variances(features: FeatureMap, ridge: float, state: State) -> FloatArray:
+    """The diagonal of G⁻¹ on the span of all z: that of (G + P)⁻¹, less the 1 / (1 + λ) of the directions of P."""
+    unused = np.diagonal(features.plan.null) / (1.0 + ridge)
+    scaled: FloatArray = (np.diagonal(state.statistics.inverse) - unused).clip(min=0.0)
+    return scaled
+
+
+def _residual_noise(features: FeatureMap, ridge: float, state: State, scaled: FloatArray) -> float | None:
+    """σ̂ from the residuals of the folded rounds, or None where they are too few.
+
+    Σ(r - θ̂ᵀz)² comes from G, Σ z r and Σr², not from the recorded beliefs: those may have been recomputed while the
+    statistics in force still wait to be (State.rebuild).
+    """
+    if not state.folded:  # nothing is factored yet: the inverse is I/λ in all directions
+        return None
+    gram, moment, _, theta, _, units = state.statistics
+    rank = features.dimension - float(np.trace(features.plan.null))
+    freedom = state.folded - (rank - ridge * float(scaled.sum()))  # less tr G⁻¹(G - λI), the effective parameters
+    if freedom < LEAST_FREEDOM:
+        return None
+    rewards = state.history.rewards[state.history.arrivals_in_order(state.folded)] - units[0]
+    squares = rewards @ rewards - 2.0 * (theta @ moment) + theta @ gram @ theta - ridge * (theta @ theta)
+    return float(np.sqrt(max(squares, 0.0) / freedom))
+
+
+def _hmm(policy: StagedPolicy, parameters: HmmParameters) -> HmmDescription:
+    """The chain and, in the signals' words, what each regime emits."""
+    signals = policy.config.signals or ()
+    levels_of = {variable.name: variable.level_names for variable in policy.config.variables}
+    levels = [levels_of[name] for name in signals]
+    transition, emission, initial = parameters
+    symbols = [dict(zip(signals, names, strict=True)) for names in product(*levels)]  # R9: the last signal is fastest
+    laws = []
+    for law in emission:
+        table = law.reshape([len(names) for names in levels])
+        axes = range(len(signals))
+        margins = [table.sum(axis=tuple(other for other in axes if other != axis)).tolist() for axis in axes]
+        named = (dict(zip(names, margin, strict=True)) for names, margin in zip(levels, margins, strict=True))
+        laws.append(dict(zip(signals, named, strict=True)))
+    return HmmDescription(
+        transition=tuple(tuple(row) for row in transition.tolist()),
+        initial=tuple(initial.tolist()),
+        expected_duration=tuple(1.0 / (1.0 - stay) if stay < 1.0 else None for stay in transition.diagonal().tolist()),
+        stationary=tuple(stationary_law(transition).tolist()),
+        emission=tuple(tuple(map(SymbolProbability, symbols, law)) for law in emission.tolist()),
+        signal_laws=tuple(laws),
+    )
