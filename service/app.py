@@ -1,31 +1,35 @@
-"""The FastAPI application: health, and API documentation that works without the internet."""
+"""The FastAPI application: the routes around one worker, and API documentation that works without the internet."""
 
-from typing import Literal
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, Request
 from fastapi.openapi.docs import get_redoc_html, get_swagger_ui_html
 from fastapi.responses import HTMLResponse
 from fastapi.staticfiles import StaticFiles
-from pydantic import BaseModel
 
 from service import __version__
 from service.errors import RESPONSES, install_error_handlers
+from service.routes import add_routes
 from service.settings import Settings
+from service.worker import Service
 
 ASSETS = "/docs-assets"
 # Both pages would also show pictures from their makers' hosts; with this the browser asks no other host.
 LOCAL_ONLY = {"content-security-policy": "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:"}
 
 
-class Health(BaseModel):
-    """The service is up, and which one it is."""
-
-    status: Literal["ok"] = "ok"
-    version: str = __version__
-
-
-def create_app(settings: Settings) -> FastAPI:
+def create_app(settings: Settings, service: Service | None = None) -> FastAPI:
     """One service with these settings; nothing is shared between two of them."""
+    worker = service or Service(settings)
+
+    @asynccontextmanager
+    async def running(app: FastAPI) -> AsyncIterator[None]:
+        await worker.start()
+        yield
+        await worker.stop()
+
     app = FastAPI(
         title="Undercurrent",
         summary="Decides which marketing action to take, and learns, while a hidden regime shifts.",
@@ -34,16 +38,17 @@ def create_app(settings: Settings) -> FastAPI:
         docs_url=None,  # the framework's own pages load their scripts from a CDN
         redoc_url=None,
         responses=RESPONSES,
+        lifespan=running,
     )
-    app.state.settings = settings
     install_error_handlers(app)
+    add_routes(app, worker)  # first: routes are tried in order
     _add_documentation(app)
-
-    @app.get("/healthz", tags=["operations"], summary="Is the service up?")
-    async def healthz() -> Health:
-        return Health()
-
     return app
+
+
+def from_environment() -> FastAPI:
+    """The application of one of several worker processes, which the command line starts."""
+    return create_app(Settings.load(os.environ, {}))
 
 
 def _add_documentation(app: FastAPI) -> None:

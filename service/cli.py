@@ -1,4 +1,4 @@
-"""`undercurrent`: the command that runs the service."""
+"""`undercurrent`: the command that runs the service, and the ones around its database."""
 
 import argparse
 import os
@@ -6,34 +6,112 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import uvicorn
+from uvicorn.supervisors import Multiprocess
 
+from policy import CampaignConfig, PolicyError
 from service import __version__
 from service.app import create_app
+from service.errors import ApiError
+from service.schema import require_current, upgrade
 from service.settings import Settings, SettingsError
+from service.store import Store
+from service.verify import verify
+
+__all__ = ["main"]
+
+FLAGS = {
+    "host": "address to listen on (UNDERCURRENT_HOST, default 127.0.0.1)",
+    "port": "port, 0 for any free one (UNDERCURRENT_PORT, default 8000)",
+    "database_url": "sqlite:///FILE or postgresql://… (UNDERCURRENT_DATABASE_URL, default sqlite:///undercurrent.db)",
+    "workers": "processes, with PostgreSQL only (UNDERCURRENT_WORKERS, default 1)",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is 0, 1 when it failed, 2 when it was called wrongly."""
+    parser = _parser()
+    flags = vars(parser.parse_args(arguments))
+    if flags["command"] == "config-check":
+        return config_check(flags["file"])
+    try:
+        settings = Settings.load(os.environ, flags)
+    except SettingsError as error:
+        parser.error(str(error))
+    try:
+        if flags["command"] == "migrate":
+            return migrate(settings)
+        if flags["command"] == "verify":
+            return verify(settings, flags["campaign"])
+        return serve(settings)
+    except ApiError as error:
+        print(f"undercurrent: {error.message}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="undercurrent", description="Contextual bandits under a hidden regime, as a REST service."
     )
     parser.add_argument("--version", action="version", version=f"undercurrent {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    serve_parser = commands.add_parser("serve", help="start the service", description="Start the service.")
-    serve_parser.add_argument("--host", help="address to listen on (UNDERCURRENT_HOST, default 127.0.0.1)")
-    serve_parser.add_argument("--port", help="port, 0 for any free one (UNDERCURRENT_PORT, default 8000)")
-    flags = vars(parser.parse_args(arguments))
+    serving = commands.add_parser("serve", help="start the service", description="Start the service.")
+    migrating = commands.add_parser("migrate", help="bring the database's schema up to date")
+    verifying = commands.add_parser(
+        "verify",
+        help="fold the log again and compare",
+        description="Fold the log of a campaign, or of all, from its first round, and compare every decision and every "
+        "model with what is stored. Exit code 1 if anything differs.",
+    )
+    verifying.add_argument("campaign", nargs="?", help="its name; all campaigns without one")
+    checking = commands.add_parser(
+        "config-check",
+        help="check a campaign's configuration",
+        description="Check a campaign's configuration (JSON) and print it with every default filled in.",
+    )
+    checking.add_argument("file", help="a JSON file, - for standard input")
+    for flag, text in FLAGS.items():
+        for command in (serving, migrating, verifying) if flag == "database_url" else (serving,):
+            command.add_argument(f"--{flag.replace('_', '-')}", dest=flag, help=text)
+    return parser
+
+
+def config_check(file: str) -> int:
+    """Print a configuration with every default, or what is wrong with it."""
     try:
-        settings = Settings.load(os.environ, flags)
-    except SettingsError as error:
-        parser.error(str(error))
-    return serve(settings)
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+        config = CampaignConfig.model_validate_json(text)
+    except OSError as error:
+        print(f"undercurrent: cannot read {file}: {error.strerror}", file=sys.stderr)
+        return 1
+    except UnicodeDecodeError:
+        print(f"undercurrent: {file} is not UTF-8 text", file=sys.stderr)
+        return 1
+    except PolicyError as error:
+        for problem in error.problems:
+            print(problem, file=sys.stderr)
+        return 1
+    print(config.model_dump_json(indent=2))
+    return 0
+
+
+def migrate(settings: Settings) -> int:
+    """Bring the schema up to date."""
+    store = Store(settings.database_url)
+    upgrade(store)
+    print("The database is up to date.")
+    return 0
 
 
 def serve(settings: Settings) -> int:
     """Serve until SIGTERM or Ctrl-C."""
+    store = Store(settings.database_url)
+    if store.embedded:
+        upgrade(store)  # nobody else uses it: no reason to ask
+    require_current(store)
+    store.close()
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
         listener = socket.create_server((settings.host, settings.port), family=family)
@@ -47,14 +125,23 @@ def serve(settings: Settings) -> int:
         return 1
     host, port = listener.getsockname()[:2]
     url = f"http://[{host}]:{port}" if family == socket.AF_INET6 else f"http://{host}:{port}"
-    server = uvicorn.Server(uvicorn.Config(create_app(settings), log_level="warning", access_log=False))
     # When done, uvicorn raises the signal that stopped it once more; a stop that was asked for is no failure.
     for stop in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stop, lambda *_: None)
     print(f"Undercurrent {__version__} is at {url}", flush=True)
     print(f"API documentation: {url}/docs (Ctrl-C stops the service)", flush=True)
+    if settings.workers > 1:
+        os.environ.update(settings.environment())  # how the worker processes learn of them
+        config = _uvicorn("service.app:from_environment", factory=True, workers=settings.workers)
+        Multiprocess(config, sockets=[listener]).run()
+        return 0
+    server = uvicorn.Server(_uvicorn(create_app(settings)))
     server.run(sockets=[listener])
     return 0 if server.started else 1
+
+
+def _uvicorn(app: object, **settings: object) -> uvicorn.Config:
+    return uvicorn.Config(app, log_level="warning", access_log=False, **settings)  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

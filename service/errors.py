@@ -9,6 +9,8 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
+from policy import PolicyError
+
 CODES = {
     400: "bad_request",
     401: "unauthorized",
@@ -23,6 +25,65 @@ CODES = {
     500: "internal_error",
     503: "unavailable",
 }
+
+RETRY_SECONDS = "1"
+
+
+class ApiError(Exception):
+    """An answer that is an error: its status, a message that says what to do, the fields it is about.
+
+    ApiError
+    ├── NotFoundError      404
+    ├── ConflictError      409
+    ├── GoneError          410  it was erased
+    ├── TooLargeError      413
+    ├── InvalidError       422
+    └── UnavailableError   503  try again: nothing was lost, nothing was counted
+    """
+
+    status = 500
+
+    def __init__(self, message: str, fields: Sequence["FieldProblem"] = ()) -> None:
+        self.message, self.fields = message, fields
+        super().__init__(message)
+
+
+class NotFoundError(ApiError):
+    status = 404
+
+
+class ConflictError(ApiError):
+    status = 409
+
+
+class GoneError(ApiError):
+    status = 410
+
+
+class TooLargeError(ApiError):
+    status = 413
+
+
+class InvalidError(ApiError):
+    """The request does not fit; built from the policy's own errors, or from pydantic's."""
+
+    status = 422
+
+    def __init__(self, fields: Sequence["FieldProblem"]) -> None:
+        super().__init__("; ".join(f"{problem.field}: {problem.message}" for problem in fields), fields)
+
+    @classmethod
+    def of_policy(cls, error: PolicyError) -> "InvalidError":
+        return cls([FieldProblem(field=p.field, message=p.message, allowed=p.allowed) for p in error.problems])
+
+    @classmethod
+    def of_pydantic(cls, problems: Sequence[Any]) -> "InvalidError":
+        return cls([_field_problem(problem) for problem in problems])
+
+
+class UnavailableError(ApiError):
+    status = 503
+
 
 # What a constraint of pydantic allows, by the keys of its error context; `expected` lists values.
 BOUNDS = {
@@ -66,6 +127,11 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
 }
 
 
+def detail_of(error: ApiError) -> ErrorDetail:
+    """The error as the body tells it."""
+    return ErrorDetail(code=CODES[error.status], message=error.message, fields=list(error.fields))
+
+
 def error_response(
     status: int,
     message: str,
@@ -91,11 +157,14 @@ def install_error_handlers(app: FastAPI) -> None:
             message = str(error.detail)
         return error_response(error.status_code, message, headers=error.headers)
 
+    @app.exception_handler(ApiError)
+    async def ours(request: Request, error: ApiError) -> JSONResponse:
+        headers = {"retry-after": RETRY_SECONDS} if error.status == 503 else None
+        return error_response(error.status, error.message, error.fields, headers)
+
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        fields = [_field_problem(problem) for problem in error.errors()]
-        message = "; ".join(f"{problem.field}: {problem.message}" for problem in fields)
-        return error_response(422, message, fields)
+        return await ours(request, InvalidError.of_pydantic(error.errors()))
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> JSONResponse:

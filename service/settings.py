@@ -3,9 +3,12 @@
 from collections.abc import Mapping
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 PREFIX = "UNDERCURRENT_"
+# A file, not :memory:, which would lose everything; and the driver is ours to choose.
+DATABASES = r"^(sqlite:///[^:?]+|postgresql(\+psycopg)?://.+)$"
 
 
 class SettingsError(Exception):
@@ -19,6 +22,15 @@ class Settings(BaseModel):
 
     host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8000  # 0: any free one
+    database_url: Annotated[str, Field(pattern=DATABASES)] = "sqlite:///undercurrent.db"
+    workers: Annotated[int, Field(ge=1, le=64)] = 1
+
+    @model_validator(mode="after")
+    def _one_writer(self) -> Self:
+        if self.workers > 1 and self.database_url.startswith("sqlite"):
+            # R19: a second process could only wait for the first one's lock.
+            raise PydanticCustomError("workers", "SQLite has one writer: use 1, or a PostgreSQL --database-url")
+        return self
 
     @classmethod
     def load(cls, environ: Mapping[str, str], flags: Mapping[str, object]) -> Self:
@@ -33,8 +45,19 @@ class Settings(BaseModel):
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            problems = (
-                f"{source[str(problem['loc'][0])]} is {problem['input']!r}: {problem['msg']}"
-                for problem in error.errors()
-            )
-            raise SettingsError("; ".join(problems)) from None
+            raise SettingsError("; ".join(_told(problem, source) for problem in error.errors())) from None
+
+    def environment(self) -> dict[str, str]:
+        """The variables that give these settings, for processes to be started."""
+        return {PREFIX + name.upper(): str(value) for name, value in self.model_dump().items()}
+
+
+def _told(problem: ErrorDetails, source: Mapping[str, str]) -> str:
+    if not problem["loc"]:  # a rule about several settings
+        return f"{source[problem['type']]}: {problem['msg']}"
+    message = (
+        problem["msg"]
+        if problem["type"] != "string_pattern_mismatch"
+        else "not a database address like sqlite:///FILE or postgresql://USER@HOST/NAME"
+    )
+    return f"{source[str(problem['loc'][0])]} is {problem['input']!r}: {message}"

@@ -1,0 +1,1 @@
+"""The database's schema history: one Alembic chain for SQLite and PostgreSQL."""

@@ -1,0 +1,104 @@
+"""Background work: large re-estimations as leased jobs (R16), and snapshots. Never in the way of a decision."""
+
+import asyncio
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from policy import HmmParameters, StagedPolicy, State, encode
+from policy.codec import encode_estimate
+from policy.selection import Estimate
+from service.campaigns import Campaigns, FinishJob, KeepSnapshot, Snapshot
+from service.errors import UnavailableError
+from service.fold import SECOND
+from service.lanes import Lanes
+from service.unit import LEASE_SECONDS, Job
+
+__all__ = ["Background"]
+
+POLL_SECONDS = 15.0  # between two looks for jobs whose worker has died
+RETRY_SECONDS = 1.0
+FAR_FUTURE = 2**62
+log = logging.getLogger("undercurrent")
+
+
+class Background:
+    """One thread for work that may take long. The kernels release the interpreter, so decisions go on meanwhile."""
+
+    def __init__(self, campaigns: Campaigns) -> None:
+        self._campaigns = campaigns
+        self._thread = ThreadPoolExecutor(1, "background")
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.lanes: Lanes  # set by the application: lanes hand over work, work comes back through lanes
+
+    def start(self, work: Job | Snapshot) -> None:
+        self._keep(self._estimate(work) if isinstance(work, Job) else self._snapshot(work))
+
+    def watch(self) -> None:
+        """Look now and then for jobs whose worker has died."""
+        self._keep(self._watch())
+
+    def _keep(self, coroutine: "asyncio._CoroutineLike[None]") -> None:
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _estimate(self, job: Job) -> None:
+        run = asyncio.get_running_loop().run_in_executor
+        status, result, seconds = await run(self._thread, _estimated, job.policy, job.state)
+        finished = FinishJob(job.campaign, job.campaign_id, job.state.round, status, result, seconds)
+        await self._submitted(finished)
+
+    async def _snapshot(self, work: Snapshot) -> None:
+        encoded = await asyncio.get_running_loop().run_in_executor(self._thread, encode, work.state)
+        await self._submitted(KeepSnapshot(work.campaign, work.campaign_id, work.state, encoded))
+
+    async def _submitted(self, operation: FinishJob | KeepSnapshot) -> None:
+        while True:
+            try:
+                await self.lanes.submit(operation)
+                return
+            except UnavailableError:  # the database is away; the result is still good when it is back
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _watch(self) -> None:
+        # One process owns an embedded database: whoever had a job before this start is dead.
+        expired = FAR_FUTURE if self._campaigns.store.embedded else None
+        while True:
+            try:
+                await self._take_over(expired)
+                expired = None
+            except UnavailableError:
+                pass  # the next look will tell
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _take_over(self, expired: int | None) -> None:
+        run = asyncio.get_running_loop().run_in_executor
+        for campaign_id, name, input_round in await run(None, self._claim, expired):
+            log.warning("campaign %s: taking over the re-estimation of round %d", name, input_round)
+            policy, state = await run(self._thread, self._campaigns.job_input, campaign_id, input_round)
+            await self._estimate(Job(campaign_id, name, policy, state))
+
+    def _claim(self, expired: int | None) -> list[tuple[int, str, int]]:
+        now = self._campaigns.clock()
+        with self._campaigns.store.writing() as tx:
+            return tx.claim_jobs(self._campaigns.owner, expired or now, now + LEASE_SECONDS * SECOND)
+
+    async def close(self) -> None:
+        """Stop. What was not finished is found again by the next start: the log has it."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._thread.shutdown(cancel_futures=True)
+
+
+def _estimated(policy: StagedPolicy, state: State) -> tuple[str, bytes | None, float]:
+    begun = time.perf_counter()
+    try:
+        found = policy.estimate(state)
+    except Exception:
+        log.exception("campaign %s: the re-estimation of round %d failed", policy.config.name, state.round)
+        return "failed", None, time.perf_counter() - begun
+    if not isinstance(found, HmmParameters | Estimate):
+        return "nothing", None, time.perf_counter() - begun
+    return "done", encode_estimate(found), time.perf_counter() - begun

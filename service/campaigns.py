@@ -1,0 +1,330 @@
+"""The use-cases: what a gathered batch of requests does, in one transaction; and how a campaign's state is found again.
+
+The only place that joins policy and store. `process` is what a lane runs: it decides in memory, writes once, and keeps
+in its cache only what was committed.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import msgspec
+
+from policy import CampaignConfig, CodecError, PolicyError, StagedPolicy, State, decode
+from service.errors import ApiError, ConflictError, ErrorDetail, InvalidError, NotFoundError, detail_of
+from service.fold import MissingInput, Replay
+from service.schemas import DecideItem, RewardItem
+from service.store import LiveRow, Store, Transaction
+from service.unit import Entry, Job, Unit, answer, reward_answer
+
+__all__ = ["Campaigns", "Create", "Current", "Decide", "FinishJob", "KeepSnapshot", "Reward", "Snapshot"]
+
+SNAPSHOT_ROUNDS = 1_000  # at least between two snapshots; and a tenth of all rounds, so that their cost is constant
+RECENT_SNAPSHOTS = 3
+_encode = msgspec.json.Encoder().encode
+
+
+class Decide(NamedTuple):
+    """`/decide`, or `/decide/batch` with all its items; each with its hash."""
+
+    campaign: str
+    items: Sequence[tuple[DecideItem, bytes]]
+    batch: bool
+
+
+class Reward(NamedTuple):
+    """`/reward`, or `/reward/batch`."""
+
+    campaign: str
+    items: Sequence[RewardItem]
+    batch: bool
+
+
+class Create(NamedTuple):
+    """`POST /campaigns`."""
+
+    campaign: str
+    config: CampaignConfig
+    request_hash: bytes
+
+
+class Current(NamedTuple):
+    """The policy and state of a campaign, as of now."""
+
+    campaign: str
+
+
+class FinishJob(NamedTuple):
+    """A background job is over (R16)."""
+
+    campaign: str
+    campaign_id: int
+    input_round: int
+    status: str
+    result: bytes | None
+    seconds: float
+
+
+class KeepSnapshot(NamedTuple):
+    """A state, encoded in the background, to start from after a restart."""
+
+    campaign: str
+    campaign_id: int
+    state: State
+    encoded: bytes
+
+
+class Snapshot(NamedTuple):
+    """A state that is worth a snapshot."""
+
+    campaign: str
+    campaign_id: int
+    state: State
+
+
+Operation = Decide | Reward | Create | Current | FinishJob | KeepSnapshot
+Outcome = Any  # the body of the answer, or the exception that says why there is none
+
+
+class Campaigns:
+    """The campaigns of one database, as one worker sees them."""
+
+    def __init__(self, store: Store, clock: Callable[[], int], owner: str | None = None) -> None:
+        self.store, self.clock = store, clock
+        self.owner = owner or uuid4().hex
+        self._cache: dict[int, Entry] = {}
+        self._snapshots_under_way: set[int] = set()
+
+    def process(self, operations: Sequence[Operation]) -> tuple[list[Outcome], list[Job | Snapshot]]:
+        """All operations in one transaction: an outcome each, and what to do in the background afterwards.
+
+        A bad request fails alone. A database error fails them all and drops what was cached (R18).
+        """
+        outcomes: list[Outcome] = [None] * len(operations)
+        by_campaign: dict[str, list[int]] = {}
+        for i, operation in enumerate(operations):
+            by_campaign.setdefault(operation.campaign, []).append(i)
+        touched: list[int] = []
+        kept: list[tuple[Unit, Entry]] = []
+        try:
+            with self.store.writing() as tx:
+                rows, now = tx.lock(by_campaign), self.clock()
+                touched = [row.campaign_id for row in rows.values()]
+                for name, places in by_campaign.items():
+                    mine = [operations[i] for i in places]
+                    if name not in rows and isinstance(mine[0], Create):
+                        made = self._create(tx, mine[0], now)
+                        rows |= tx.lock([name])
+                        outcomes[places[0]] = made
+                        mine, places = mine[1:], places[1:]
+                    if name not in rows:
+                        for i in places:
+                            outcomes[i] = NotFoundError(f"There is no campaign {name!r}")
+                        continue
+                    unit, results = self._serve(tx, rows[name], mine, now)
+                    for i, result in zip(places, results, strict=True):
+                        outcomes[i] = result
+                    if unit is not None:
+                        kept.append((unit, unit.write()))
+        except BaseException:
+            for number in touched:
+                self._cache.pop(number, None)
+            raise
+        for unit, entry in kept:
+            self._cache[unit.row.campaign_id] = entry
+        return outcomes, [work for unit, entry in kept for work in self._afterwards(unit, entry)]
+
+    def _afterwards(self, unit: Unit, entry: Entry) -> Iterable[Job | Snapshot]:
+        row, state = unit.row, entry.state
+        yield from unit.new_jobs
+        due = row.snapshot_round + max(SNAPSHOT_ROUNDS, row.snapshot_round // 10)
+        if state.round >= due and row.campaign_id not in self._snapshots_under_way:
+            self._snapshots_under_way.add(row.campaign_id)
+            yield Snapshot(row.name, row.campaign_id, state)
+
+    def _create(self, tx: Transaction, operation: Create, now: int) -> bytes:
+        state = StagedPolicy(operation.config).initial_state()
+        config, belief = operation.config.model_dump_json(), _encode(state.belief.tolist()).decode()
+        tx.add_campaign(operation.campaign, operation.request_hash, config, belief, now)
+        return config.encode()
+
+    def _serve(
+        self, tx: Transaction, row: LiveRow, operations: Sequence[Operation], now: int
+    ) -> tuple[Unit | None, list[Outcome]]:
+        """The operations on one campaign, in order; decisions next to each other are made together."""
+        unit: Unit | None = None
+        outcomes: list[Outcome] = []
+        for kind, run in groupby(operations, type):
+            if kind is Create or kind is FinishJob or kind is KeepSnapshot:
+                outcomes += [self._maintain(tx, row, operation) for operation in run]
+                continue
+            if unit is None:
+                unit = Unit(tx, row, self._entry(tx, row), self.owner, now)
+                unit.look_up(_ids(operations))
+            if kind is Decide:
+                outcomes += _decide(unit, list(run))  # type: ignore[arg-type]
+            elif kind is Reward:
+                outcomes += [_reward(unit, operation) for operation in run]  # type: ignore[arg-type]
+            else:
+                outcomes += [(unit.policy, unit.state) for _ in run]
+        return unit, outcomes
+
+    def _maintain(self, tx: Transaction, row: LiveRow, operation: Operation) -> Outcome:
+        if isinstance(operation, Create):
+            if tx.creation_hash(row.campaign_id) == operation.request_hash:
+                return tx.config(row.campaign_id).encode()  # a retry of the request that created it
+            return ConflictError(f"There is already a campaign {row.name!r}; choose another name")
+        if isinstance(operation, FinishJob):
+            tx.finish_job(*operation[1:])
+        elif isinstance(operation, KeepSnapshot):
+            self._snapshots_under_way.discard(row.campaign_id)
+            self._keep_snapshot(tx, row, operation)
+        return None
+
+    def _keep_snapshot(self, tx: Transaction, row: LiveRow, operation: KeepSnapshot) -> None:
+        state, rounds = operation.state, tx.snapshot_rounds(row.campaign_id)
+        if operation.campaign_id != row.campaign_id or (rounds and rounds[0] >= state.round):
+            return  # another worker was faster
+        tx.add_snapshot(
+            {
+                "campaign_id": row.campaign_id,
+                "round": state.round,
+                "arrived": state.arrived,
+                "model_version": state.model_version,
+                "state": operation.encoded,
+                "created_at": self.clock(),
+            },
+            keep=_kept(rounds),
+        )
+
+    # --- finding a campaign's state again ----------------------------------------------------------------------
+
+    def _entry(self, tx: Transaction, row: LiveRow) -> Entry:
+        """The campaign as of its live row: from the cache, else by folding what is new since then or a snapshot."""
+        entry = self._cache.get(row.campaign_id)
+        if entry is not None and entry.version == row.version:
+            return entry
+        if entry is not None:
+            policy = entry.policy
+            try:
+                state = Replay(policy, entry.state, tx, row.campaign_id).run()
+            except MissingInput:
+                state = self._recovered(tx, row.campaign_id, policy)
+        else:
+            policy = self.policy(tx, row.campaign_id)
+            state = self._recovered(tx, row.campaign_id, policy)
+        found, expected = (state.round, state.arrived, state.model_version), (row.round, row.arrived, row.model_version)
+        if found != expected:
+            message = f"log and live row of campaign {row.name!r} disagree: (round, rewards, model) {found}, {expected}"
+            raise RuntimeError(f"{message}; run `undercurrent verify {row.name}`")
+        job = tx.newest_job(row.campaign_id)
+        at_work = job.input_round if job is not None and job.status in ("waiting", "done") else None
+        return Entry(row.version, policy, state, at_work, tx.event_count(row.campaign_id))
+
+    @staticmethod
+    def policy(tx: Transaction, campaign: int) -> StagedPolicy:
+        return StagedPolicy(CampaignConfig.model_validate_json(tx.config(campaign)))
+
+    def _recovered(self, tx: Transaction, campaign: int, policy: StagedPolicy) -> State:
+        for start in self._starts(tx, campaign, policy):
+            try:
+                return Replay(policy, start, tx, campaign).run()
+            except MissingInput:
+                continue
+        raise AssertionError("the log itself has every input")
+
+    def _starts(self, tx: Transaction, campaign: int, policy: StagedPolicy) -> Iterable[State]:
+        """States to fold from: the snapshots, newest first, and the beginning. A damaged one is passed over (R21)."""
+        for round in tx.snapshot_rounds(campaign):
+            try:
+                yield decode(tx.snapshot(campaign, round))
+            except CodecError:
+                continue
+        yield policy.initial_state()
+
+    def job_input(self, campaign: int, input_round: int) -> tuple[StagedPolicy, State]:
+        """The state that a job of another worker, which died, was to start from."""
+        with self.store.reading() as tx:
+            policy = self.policy(tx, campaign)
+            for start in self._starts(tx, campaign, policy):
+                if start.round > input_round:
+                    continue
+                replay = Replay(policy, start, tx, campaign)
+                try:
+                    for _ in replay.parts():
+                        if input_round in replay.inputs:
+                            return policy, replay.inputs[input_round]
+                except MissingInput:
+                    continue
+        raise AssertionError("a job is logged with the round that needs it")
+
+
+def _ids(operations: Sequence[Operation]) -> list[str]:
+    """The decision ids that clients name."""
+    ids: list[str] = []
+    for operation in operations:
+        if isinstance(operation, Decide):
+            ids += [item.decision_id for item, _ in operation.items if item.decision_id is not None]
+        elif isinstance(operation, Reward):
+            ids += [item.decision_id for item in operation.items]
+    return ids
+
+
+def _decide(unit: Unit, run: Sequence[Decide]) -> list[Outcome]:
+    """Decisions that came one after the other: together if all are good, else each alone."""
+    if len(run) > 1:
+        try:
+            with unit.attempt():
+                known = iter(unit.decide([item for operation in run for item in operation.items], ""))
+                return [_answered(unit, operation, [next(known) for _ in operation.items]) for operation in run]
+        except (ApiError, PolicyError):
+            return [outcome for operation in run for outcome in _decide(unit, [operation])]
+    (operation,) = run
+    try:
+        with unit.attempt():
+            where = "items[{}]." if operation.batch else ""
+            return [_answered(unit, operation, unit.decide(operation.items, where))]
+    except PolicyError as error:
+        return [InvalidError.of_policy(error)]
+    except Exception as error:
+        return [error]
+
+
+def _answered(unit: Unit, operation: Decide, known: Sequence[Any]) -> bytes:
+    length = unit.policy.config.stage_length
+    answers = [answer(operation.campaign, length, decision) for decision in known]
+    return b'{"decisions":[%b]}' % b",".join(answers) if operation.batch else answers[0]
+
+
+def _reward(unit: Unit, operation: Reward) -> Outcome:
+    results = []
+    for item in operation.items:
+        error: ApiError | None = None
+        try:
+            with unit.attempt():
+                committed = reward_answer(operation.campaign, unit.reward(item.decision_id, item.reward))
+        except PolicyError as refused:
+            error = InvalidError.of_policy(refused)
+        except ApiError as refused:
+            error = refused
+        if not operation.batch:
+            return error or _encode(committed)
+        detail: ErrorDetail | None = detail_of(error) if error else None
+        results.append(
+            {
+                "decision_id": item.decision_id,
+                "committed": None if error else committed,
+                "error": detail.model_dump(mode="json") if detail else None,
+            }
+        )
+    return _encode({"results": results})
+
+
+def _kept(rounds: Sequence[int]) -> list[int]:
+    """Of the snapshots so far, newest first: the last few, and of the older ones each at most half as old (R21)."""
+    kept = list(rounds[: RECENT_SNAPSHOTS - 1])
+    for round in rounds[len(kept) :]:
+        if round <= kept[-1] // 2:
+            kept.append(round)
+    return kept

@@ -1,0 +1,168 @@
+"""Crossing a campaign's boundaries, and the fold: the log replayed into state (R14).
+
+What is due between two rounds always runs in one order, `Course.cross`, whether it happens now (service/unit.py) or is
+read from the log (`Replay`). Rows say what a pure function of the log cannot: which re-estimations were left to a job,
+when its result was published, and what failed.
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import NamedTuple
+
+import msgspec
+
+from policy import Decision, HmmParameters, Request, StagedPolicy, State
+from policy.codec import decode_estimate
+from policy.selection import Estimate
+from service.store import DecisionRow, JobRow, Transaction
+
+__all__ = [
+    "FAILED_ESTIMATION",
+    "FAILED_PUBLICATION",
+    "FAILED_UPDATE",
+    "SECOND",
+    "SKIPPED_ESTIMATION",
+    "Course",
+    "MissingInput",
+    "Part",
+    "Replay",
+]
+
+# Kinds of events that the fold heeds.
+FAILED_UPDATE = "failed_update"
+FAILED_ESTIMATION = "failed_estimation"
+FAILED_PUBLICATION = "failed_publication"  # then the job has no round of publication
+SKIPPED_ESTIMATION = "skipped_estimation"  # the last job was still at work
+SECOND = 1_000_000  # in the microseconds of the log
+
+
+class MissingInput(Exception):  # noqa: N818 - not an error: the fold must start earlier
+    """A job's result is needed, its bytes are gone, and the fold began after its input."""
+
+
+class Course:
+    """A campaign on its way: the policy, the state, and what happens between two rounds."""
+
+    def __init__(self, policy: StagedPolicy, state: State) -> None:
+        self.policy, self.state = policy, state
+
+    def cross(self) -> None:
+        """Do what is due before the next round, if anything is."""
+        if self.policy.rounds_ahead(self.state):
+            return
+        if self.policy.update_due(self.state):
+            self.settle()
+            self.publish()
+        if self.policy.estimation_due(self.state):
+            self.estimate()
+        if self.policy.update_due(self.state):
+            self.update()
+
+    def settle(self) -> None:
+        """Rewards that did not come in time get their default (R20)."""
+
+    def publish(self) -> None:
+        """Put a finished job's result in force (R16)."""
+        raise NotImplementedError
+
+    def estimate(self) -> None:
+        """Re-estimate, or leave it to a job (R3, R16)."""
+        raise NotImplementedError
+
+    def update(self) -> None:
+        """The update that ends a stage (R1)."""
+        raise NotImplementedError
+
+
+class Part(NamedTuple):
+    """Rounds that share one model: the rows, and what the fold decides for them."""
+
+    rows: list[DecisionRow]
+    decisions: list[Decision]
+
+
+class Replay(Course):
+    """The log from a state on. `recompute` takes no stored result on trust: every job is run again."""
+
+    def __init__(
+        self, policy: StagedPolicy, state: State, log: Transaction, campaign: int, *, recompute: bool = False
+    ) -> None:
+        super().__init__(policy, state)
+        jobs = log.jobs_after(campaign, state.round)
+        self.inputs: dict[int, State] = {}  # of the jobs met on the way, by input round
+        self.models: list[tuple[str, State]] = []  # published on the way, until someone takes them
+        self._jobs = {job.input_round for job in jobs}
+        self._published = {job.published_round: job for job in jobs if job.published_round is not None}
+        self._events = set(log.events_after(campaign, state.round))
+        self._decisions = log.decisions_after(campaign, state.round)
+        self._rewards = log.rewards_after(campaign, state.arrived)
+        self._reward = next(self._rewards, None)
+        self._recompute = recompute
+
+    def run(self) -> State:
+        """Fold to the end of the log."""
+        for _ in self.parts():
+            self.models.clear()
+        return self.state
+
+    def parts(self) -> Iterator[Part]:
+        """Fold to the end of the log, a part at a time."""
+        self._take_rewards()
+        while (first := next(self._decisions, None)) is not None:
+            self.cross()
+            rows = [first, *islice(self._decisions, self.policy.rounds_ahead(self.state) - 1)]
+            prepared = self.policy.prepare([request_of(row) for row in rows])
+            self.state, decisions = self.policy.decide_prepared(self.state, prepared)
+            yield Part(rows, decisions)
+            self._take_rewards()
+
+    def _take_rewards(self) -> None:
+        """The rewards that came before the next round; when exactly does not matter before something is due."""
+        while (row := self._reward) is not None and row.after_round <= self.state.round:
+            self.state = self.policy.reward(self.state, row.round, row.reward)
+            self._reward = next(self._rewards, None)
+
+    def publish(self) -> None:
+        job = self._published.get(self.state.round)
+        if job is not None:
+            self.state = self.policy.publish(self.state, self._result(job))
+            self.models.append(("estimation", self.state))
+
+    def _result(self, job: JobRow) -> HmmParameters | Estimate:
+        if job.result is not None and not self._recompute:
+            return decode_estimate(job.result)
+        if job.input_round not in self.inputs:
+            raise MissingInput
+        found = self.policy.estimate(self.inputs.pop(job.input_round))
+        assert isinstance(found, HmmParameters | Estimate)  # it was published
+        return found
+
+    def estimate(self) -> None:
+        round, version = self.state.round, self.state.model_version
+        if round in self._jobs:
+            self.inputs[round] = self.state
+            self.state = self.policy.without_estimation(self.state)
+        elif self._events & {(round, FAILED_ESTIMATION), (round, SKIPPED_ESTIMATION)}:
+            self.state = self.policy.without_estimation(self.state)
+        else:
+            self.state = self.policy.reestimate(self.state)
+            if self.state.model_version > version:
+                self.models.append(("estimation", self.state))
+
+    def update(self) -> None:
+        if (self.state.round, FAILED_UPDATE) in self._events:
+            self.state = self.policy.without_update(self.state)
+        else:
+            self.state = self.policy.update(self.state)
+            self.models.append(("update", self.state))
+
+
+def request_of(row: DecisionRow) -> Request:
+    """The request that a row of the log records."""
+    assert row.context is not None
+    return Request(
+        msgspec.json.decode(row.context),
+        msgspec.json.decode(row.excluded_actions) if row.excluded_actions else (),
+        row.subject,
+        None if row.at is None else row.at / SECOND,
+    )

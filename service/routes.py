@@ -1,0 +1,270 @@
+"""The routes. Those that write are lean: straight from the body's bytes to a lane and back (PERF-NOTES: the framework's
+dependency and response machinery costs several times what a durable decision does). OpenAPI describes them all alike.
+"""
+
+import hashlib
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, TypeVar, get_type_hints
+
+import msgspec
+from fastapi import Body as BodyField
+from fastapi import FastAPI, Query
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ValidationError
+from starlette.types import Receive, Scope, Send
+
+from policy import CampaignConfig, PolicyError, describe
+from policy.description import ModelDescription
+from service import schemas
+from service.campaigns import Create, Current, Decide, Reward
+from service.errors import GoneError, InvalidError, NotFoundError, TooLargeError
+from service.schema import require_current
+from service.schemas import CAMPAIGN_EXAMPLE, DecideBatch, DecideRequest, RewardBatch, RewardRequest
+from service.store import KnownDecision, LiveRow, Row, Transaction
+from service.unit import answer as answer_of
+from service.unit import request_hash, timestamp
+from service.worker import Service
+
+__all__ = ["add_routes"]
+
+LARGEST_BODY = 4 * 2**20
+MAX_PAGE = 200
+Limit = Annotated[int, Query(ge=1, le=MAX_PAGE)]
+Body = TypeVar("Body", bound=BaseModel)
+
+
+class LeanRoute(APIRoute):
+    """A route whose endpoint takes the one validated body and returns the answer's bytes."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **settings: Any) -> None:
+        super().__init__(path, endpoint, **settings)
+        (body,) = (kind for name, kind in get_type_hints(endpoint).items() if name != "return")
+        self._body: type[BaseModel] = body
+        self._answer: Callable[[Any], Awaitable[bytes]] = endpoint
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] != "POST":
+            await super().handle(scope, receive, send)  # says what is allowed
+            return
+        answer = await self._answer(parsed(self._body, await _body(receive)))
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
+        await send({"type": "http.response.start", "status": self.status_code or 200, "headers": headers})
+        await send({"type": "http.response.body", "body": answer})
+
+
+async def _body(receive: Receive) -> bytes:
+    message = await receive()
+    body: bytes = message.get("body", b"")
+    if message.get("more_body"):
+        parts, size = [body], len(body)
+        while message.get("more_body"):
+            message = await receive()
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > LARGEST_BODY:
+                break
+        body = b"".join(parts)
+    if len(body) > LARGEST_BODY:
+        raise TooLargeError(f"The body is larger than {LARGEST_BODY} bytes; send several smaller batches")
+    return body
+
+
+def parsed(kind: type[Body], body: bytes) -> Body:
+    """The body as its model; an error names every field that is wrong."""
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        problems = [{**problem, "loc": ("body", *problem["loc"])} for problem in error.errors()]
+        raise InvalidError.of_pydantic(problems) from None
+    except PolicyError as error:
+        raise InvalidError.of_policy(error) from None
+
+
+def add_routes(app: FastAPI, service: Service) -> None:
+    """Every route of the API."""
+    submit = service.submit
+
+    async def decide(request: DecideRequest) -> bytes:
+        """Decide for one customer. The answer is committed before it leaves; a repeated `decision_id` gets it again."""
+        answer: bytes = await submit(Decide(request.campaign, [(request, request_hash(request))], False))
+        return answer
+
+    async def reward(request: RewardRequest) -> bytes:
+        """Report what a decision earned. It is committed, and counts from the next stage update on."""
+        answer: bytes = await submit(Reward(request.campaign, [request], False))
+        return answer
+
+    async def decide_batch(request: DecideBatch) -> bytes:
+        """Decide for up to 1,000 customers: exactly what single calls in that order would answer; all or nothing."""
+        items = [(item, request_hash(item)) for item in request.items]
+        answer: bytes = await submit(Decide(request.campaign, items, True))
+        return answer
+
+    async def reward_batch(request: RewardBatch) -> bytes:
+        """Report up to 1,000 rewards, with a result for each."""
+        answer: bytes = await submit(Reward(request.campaign, request.items, True))
+        return answer
+
+    async def create(config: Annotated[CampaignConfig, BodyField(examples=[CAMPAIGN_EXAMPLE])]) -> bytes:
+        """Create a campaign. The answer is its configuration with every default filled in."""
+        given = config.model_dump_json(exclude_unset=True).encode()
+        answer: bytes = await submit(Create(config.name, config, hashlib.blake2b(given, digest_size=16).digest()))
+        return answer
+
+    for path, endpoint, answers, status, tag in (
+        ("/decide", decide, schemas.DecisionAnswer, 200, "decisions"),
+        ("/reward", reward, schemas.RewardAnswer, 200, "decisions"),
+        ("/decide/batch", decide_batch, schemas.DecisionBatch, 200, "decisions"),
+        ("/reward/batch", reward_batch, schemas.RewardResults, 200, "decisions"),
+        ("/campaigns", create, CampaignConfig, 201, "campaigns"),
+    ):
+        app.router.add_api_route(
+            path,
+            endpoint,
+            methods=["POST"],
+            response_model=answers,
+            status_code=status,
+            tags=[tag],
+            route_class_override=LeanRoute,
+        )
+
+    @app.get("/campaigns", tags=["campaigns"])
+    def campaigns(limit: Limit = 50, cursor: str = "") -> schemas.CampaignPage:
+        """The campaigns by name, a page at a time."""
+        with service.store.reading() as tx:
+            rows = tx.campaign_page(cursor, limit + 1)
+            lengths = [service.campaigns.policy(tx, row.campaign_id).config.stage_length for row in rows[:limit]]
+        return schemas.CampaignPage(
+            campaigns=[schemas.CampaignSummary(**_summary(r, n)) for r, n in zip(rows, lengths, strict=False)],
+            next_cursor=rows[limit - 1].name if len(rows) > limit else None,
+        )
+
+    @app.get("/campaigns/{name}", tags=["campaigns"])
+    def campaign(name: str) -> schemas.CampaignState:
+        """Where a campaign stands, and its configuration."""
+        with service.store.reading() as tx:
+            row, created_at = _found(tx, name)
+            config = service.campaigns.policy(tx, row.campaign_id).config
+        summary = _summary(row, config.stage_length)
+        return schemas.CampaignState(**summary, created_at=timestamp(created_at), config=config)
+
+    @app.get("/campaigns/{name}/decisions/{decision_id:path}", tags=["decisions"])
+    def decision(name: str, decision_id: str) -> schemas.StoredDecision:
+        """A decision as it was made: request, answer, explanation, and the reward if it has come."""
+        with service.store.reading() as tx:
+            campaign_row, _ = _found(tx, name)
+            row = tx.decision(campaign_row.campaign_id, decision_id)
+            config = service.campaigns.policy(tx, campaign_row.campaign_id).config
+        if row is None:
+            raise NotFoundError(f"Campaign {name} has no decision {decision_id!r}")
+        if row["erased"]:
+            raise GoneError(f"Decision {decision_id!r} was erased")
+        known = KnownDecision(**{field: row[field] for field in KnownDecision._fields})
+        reward = {field: row[field] for field in ("reward", "source")} | {"received_at": _when(row["received_at"])}
+        return schemas.StoredDecision(
+            **msgspec.json.decode(answer_of(name, config.stage_length, known)),
+            context=msgspec.json.decode(row["context"]),
+            excluded_actions=msgspec.json.decode(row["excluded_actions"] or "[]"),
+            at=_when(row["at"]),
+            reward=None if row["reward"] is None else schemas.StoredReward.model_validate(reward),
+        )
+
+    @app.get("/campaigns/{name}/model", tags=["models"])
+    async def model(name: str) -> schemas.Model:
+        """The model in force: the regimes, and what each coefficient says, in the campaign's own words."""
+        policy, state = await submit(Current(name))
+        return _model(name, describe(policy, state))
+
+    @app.get("/campaigns/{name}/stages", tags=["models"])
+    def stages(name: str, limit: Limit = 50, cursor: int | None = None) -> schemas.StagePage:
+        """The models so far, newest first, a page at a time."""
+        with service.store.reading() as tx:
+            row, _ = _found(tx, name)
+            length = service.campaigns.policy(tx, row.campaign_id).config.stage_length
+            rows = tx.model_page(row.campaign_id, cursor, limit + 1)
+        return schemas.StagePage(
+            stages=[_stage(model, length) for model in rows[:limit]],
+            next_cursor=rows[limit - 1]["version"] if len(rows) > limit else None,
+        )
+
+    @app.get("/healthz", tags=["operations"])
+    async def healthz() -> schemas.Health:
+        """Is the process up?"""
+        return schemas.Health()
+
+    @app.get("/readyz", tags=["operations"])
+    def readyz() -> schemas.Health:
+        """Can it decide: does the database answer, and is its schema the one this version needs?"""
+        require_current(service.store)
+        return schemas.Health()
+
+
+def _found(tx: Transaction, name: str) -> tuple[LiveRow, int]:
+    found = tx.campaign(name)
+    if found is None:
+        raise NotFoundError(f"There is no campaign {name!r}")
+    return found
+
+
+def _when(micros: int | None) -> str | None:
+    return None if micros is None else timestamp(micros)
+
+
+def _summary(row: LiveRow, stage_length: int) -> dict[str, Any]:
+    belief = msgspec.json.decode(row.belief)
+    return {
+        "name": row.name,
+        "round": row.round,
+        "stage": -(-row.round // stage_length),
+        "model_version": row.model_version,
+        "regimes": len(belief),
+        "belief": belief,
+        "rewards_received": row.arrived,
+        "rewards_waiting": row.arrived - row.folded,
+        "updated_at": timestamp(row.clock),
+        "failure": row.failure,
+    }
+
+
+def _stage(row: Row, stage_length: int) -> schemas.Stage:
+    return schemas.Stage(
+        model_version=row["version"],
+        kind=row["kind"],
+        round=row["round"],
+        stage=row["round"] // stage_length + 1,
+        rewards_folded=row["folded"],
+        regimes=row["regimes"],
+        seconds=row["seconds"],
+        published_at=timestamp(row["published_at"]),
+    )
+
+
+def _model(name: str, found: ModelDescription) -> schemas.Model:
+    regimes = []
+    if found.hmm is not None:
+        for h in range(found.regimes):
+            emission = [{"symbol": s.symbol, "probability": s.probability} for s in found.hmm.emission[h]]
+            regimes.append(
+                schemas.Regime(
+                    regime=h + 1,
+                    share=found.hmm.stationary[h],
+                    expected_duration=found.hmm.expected_duration[h],
+                    initial=found.hmm.initial[h],
+                    transition=list(found.hmm.transition[h]),
+                    signals=found.hmm.signal_laws[h],
+                    emission=[schemas.SymbolProbability.model_validate(symbol) for symbol in emission],
+                )
+            )
+    return schemas.Model(
+        campaign=name,
+        model_version=found.model_version,
+        round=found.round,
+        rewards_folded=found.folded,
+        regimes=regimes,
+        guarded=found.guarded,
+        noise_std=found.noise_std,
+        ridge=found.ridge,
+        centre=found.centre,
+        coefficients=[schemas.Coefficient.model_validate(c._asdict()) for c in found.coefficients],
+        candidates=[schemas.Candidate.model_validate(c._asdict()) for c in found.candidates],
+    )

@@ -1,0 +1,306 @@
+"""What the API takes and gives: request and response models, with examples that work as they stand."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, Strict
+from pydantic.config import JsonDict
+
+from policy import CampaignConfig
+from service import __version__
+from service.errors import ErrorDetail
+
+__all__ = [
+    "CampaignPage",
+    "CampaignState",
+    "DecideBatch",
+    "DecideItem",
+    "DecideRequest",
+    "DecisionAnswer",
+    "DecisionBatch",
+    "Health",
+    "Model",
+    "RewardAnswer",
+    "RewardBatch",
+    "RewardItem",
+    "RewardRequest",
+    "RewardResults",
+    "StagePage",
+    "StoredDecision",
+]
+
+MAX_BATCH = 1_000
+# No control characters: ids and subjects are stored as text and shown to people.
+Text = Annotated[str, Strict(), Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
+CampaignName = Annotated[str, Strict(), Field(min_length=1, max_length=64)]
+Reward = Annotated[float, Strict(), Field(allow_inf_nan=False)]
+
+CAMPAIGN_EXAMPLE: dict[str, Any] = {
+    "name": "spring-offers",
+    "actions": ["none", "email", "call"],
+    "variables": [
+        {"name": "risk", "levels": ["low", "middle", "high"]},
+        {"name": "revenue", "cuts": [10_000, 36_000, 54_000]},
+    ],
+    "rewards": {"range": [-10, 100], "wait_seconds": 604_800, "default": 0},
+}
+CONTEXT_EXAMPLE: JsonDict = {"risk": "low", "revenue": 36_000}
+
+
+class _Request(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class DecideItem(_Request):
+    """One customer to decide for."""
+
+    context: Annotated[dict[str, Any], Field(description="one value for each of the campaign's variables")]
+    decision_id: Annotated[
+        Text | None, Field(description="your id; the same one with the same request always gets the same answer")
+    ] = None
+    excluded_actions: Annotated[list[str], Field(max_length=64, description="actions this customer must not get")] = []
+    subject: Annotated[
+        Text | None, Field(description="who it is about; keeps the control assignment, and can be erased")
+    ] = None
+    at: Annotated[AwareDatetime | None, Field(description="when it happened, if not now")] = None
+
+
+class DecideRequest(DecideItem):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"campaign": "spring-offers", "decision_id": "order-1001", "context": CONTEXT_EXAMPLE}]
+        }
+    )
+
+    campaign: CampaignName
+
+
+class BatchItem(DecideItem):
+    decision_id: Annotated[Text, Field(description="your id; needed, so that a batch can be retried")]
+
+
+class DecideBatch(_Request):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "campaign": "spring-offers",
+                    "items": [
+                        {"decision_id": "order-1002", "context": CONTEXT_EXAMPLE},
+                        {
+                            "decision_id": "order-1003",
+                            "context": {"risk": "high", "revenue": 8_500},
+                            "excluded_actions": ["call"],
+                        },
+                    ],
+                }
+            ]
+        }
+    )
+
+    campaign: CampaignName
+    items: Annotated[list[BatchItem], Field(min_length=1, max_length=MAX_BATCH)]
+
+
+class RewardItem(_Request):
+    decision_id: Text
+    reward: Reward
+
+
+class RewardRequest(RewardItem):
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"campaign": "spring-offers", "decision_id": "order-1001", "reward": 1.25}]}
+    )
+
+    campaign: CampaignName
+
+
+class RewardBatch(_Request):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "campaign": "spring-offers",
+                    "items": [
+                        {"decision_id": "order-1002", "reward": 0},
+                        {"decision_id": "order-1003", "reward": 12.5},
+                    ],
+                }
+            ]
+        }
+    )
+
+    campaign: CampaignName
+    items: Annotated[list[RewardItem], Field(min_length=1, max_length=MAX_BATCH)]
+
+
+class Score(BaseModel):
+    """What an action was worth: the reward expected of it, and what learning about it is worth."""
+
+    action: str
+    estimate: float
+    bonus: float
+    score: float
+
+
+class DecisionAnswer(BaseModel):
+    """The action to take, how likely it was, and why."""
+
+    decision_id: str
+    campaign: str
+    round: int
+    stage: int
+    model_version: int
+    mode: Literal["warm_start", "optimistic", "control"]
+    action: str
+    propensity: float
+    belief: Annotated[list[float], Field(description="the probability of each regime")]
+    scores: Annotated[list[Score], Field(description="of the actions that were not excluded")]
+    decided_at: str
+
+
+class DecisionBatch(BaseModel):
+    decisions: list[DecisionAnswer]
+
+
+class RewardAnswer(BaseModel):
+    """The reward is committed; the next stage update learns from it."""
+
+    decision_id: str
+    campaign: str
+    round: int
+    reward: float
+    source: Literal["client", "default"]
+    received_at: str
+
+
+class RewardResult(BaseModel):
+    """What became of one item: its committed reward, or why it was refused."""
+
+    decision_id: str
+    committed: RewardAnswer | None = None
+    error: ErrorDetail | None = None
+
+
+class RewardResults(BaseModel):
+    results: list[RewardResult]
+
+
+class StoredReward(BaseModel):
+    reward: float
+    source: Literal["client", "default"]
+    received_at: str
+
+
+class StoredDecision(DecisionAnswer):
+    """A decision as it was made, with its request and its reward."""
+
+    context: dict[str, Any]
+    excluded_actions: list[str]
+    at: str | None
+    reward: StoredReward | None
+
+
+class CampaignSummary(BaseModel):
+    """Where a campaign stands."""
+
+    name: str
+    round: Annotated[int, Field(description="decisions so far")]
+    stage: Annotated[int, Field(description="of the last decision")]
+    model_version: int
+    regimes: Annotated[int, Field(description="in use")]
+    belief: list[float]
+    rewards_received: int
+    rewards_waiting: Annotated[int, Field(description="committed, folded by the next stage update")]
+    updated_at: Annotated[str, Field(description="the last decision or reward")]
+    failure: Annotated[
+        str | None, Field(description="of the last update, if it failed: the campaign goes on without it")
+    ]
+
+
+class CampaignState(CampaignSummary):
+    created_at: str
+    config: CampaignConfig
+
+
+class CampaignPage(BaseModel):
+    campaigns: list[CampaignSummary]
+    next_cursor: Annotated[str | None, Field(description="for the next page; null on the last")]
+
+
+class Stage(BaseModel):
+    """One model: the result of a stage update or of a re-estimation."""
+
+    model_version: int
+    kind: Literal["update", "estimation"]
+    round: Annotated[int, Field(description="decisions made before it")]
+    stage: Annotated[int, Field(description="the first stage that it decides in")]
+    rewards_folded: int
+    regimes: int
+    seconds: Annotated[float, Field(description="it took to make")]
+    published_at: str
+
+
+class StagePage(BaseModel):
+    stages: Annotated[list[Stage], Field(description="newest first")]
+    next_cursor: int | None
+
+
+class Coefficient(BaseModel):
+    """What a column of the feature map adds to the expected reward."""
+
+    term: str
+    action: Annotated[str | None, Field(description="only for this action")]
+    level: Annotated[str | None, Field(description="only at this level of the term's variable")]
+    regime: Annotated[int | None, Field(description="only in this regime, counted from 1")]
+    estimate: float
+    standard_error: float | None
+
+
+class SymbolProbability(BaseModel):
+    symbol: Annotated[dict[str, str], Field(description="a level of each signal")]
+    probability: float
+
+
+class Regime(BaseModel):
+    """What one regime looks like."""
+
+    regime: int
+    share: Annotated[float, Field(description="of the time, in the long run")]
+    expected_duration: Annotated[float | None, Field(description="in decisions, or in periods of the clock")]
+    initial: float
+    transition: Annotated[list[float], Field(description="to each regime")]
+    signals: Annotated[dict[str, dict[str, float]], Field(description="how often each level of each signal is seen")]
+    emission: list[SymbolProbability]
+
+
+class Candidate(BaseModel):
+    """A number of regimes that was tried: what it gained over one regime, in nats."""
+
+    regimes: int
+    statistics: str
+    symbol_gain: float
+    reward_gain: float
+    in_use: bool
+
+
+class Model(BaseModel):
+    """The model in force, in the campaign's own words."""
+
+    campaign: str
+    model_version: int
+    round: int
+    rewards_folded: int
+    regimes: Annotated[list[Regime], Field(description="empty with one regime, or before the first estimate")]
+    guarded: Annotated[bool, Field(description="more regimes were tried and do not pay")]
+    noise_std: float | None
+    ridge: float
+    centre: Annotated[float, Field(description="expected reward = centre + the coefficients of the active columns")]
+    coefficients: list[Coefficient]
+    candidates: list[Candidate]
+
+
+class Health(BaseModel):
+    """The service is up, and which one it is."""
+
+    status: Literal["ok"] = "ok"
+    version: str = __version__

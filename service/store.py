@@ -1,0 +1,448 @@
+"""The store: engine, transactions and every query. All that SQLite and PostgreSQL do differently is here.
+
+Statements are written once with SQLAlchemy and compiled once for the database at hand. The hot path hands them to the
+driver's cursor itself: a gathered transaction has five of them, and the layers between would cost more than the work.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy import bindparam, insert, select, update
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.engine import Connection, Engine, make_url
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from service.errors import UnavailableError
+from service.tables import campaigns, config_revisions, decisions, events, jobs, live, models, rewards, snapshots
+
+__all__ = ["DecisionRow", "JobRow", "KnownDecision", "LiveRow", "RewardRow", "Row", "Store", "Transaction"]
+
+Row = Mapping[str, Any]
+BUSY_SECONDS = 10  # that SQLite waits for another process's transaction, and PostgreSQL's pool for a connection
+PAGE = 5_000  # rows of the log read at a time
+LONGEST_LIST = 10_000  # ids looked up at a time
+LIVE = tuple(column.name for column in live.c if column.name != "campaign_id")
+MOVED = tuple(name for name in LIVE if name != "snapshot_round")
+
+
+class LiveRow(NamedTuple):
+    """A campaign and where it stands, locked until the transaction ends."""
+
+    campaign_id: int
+    name: str
+    version: int
+    round: int
+    arrived: int
+    folded: int
+    settled: int
+    model_version: int
+    belief: str
+    clock: int
+    last_at: int
+    snapshot_round: int
+    failure: str | None
+
+
+class KnownDecision(NamedTuple):
+    """A decision that is already in the log, with its reward."""
+
+    decision_id: str
+    round: int
+    request_hash: bytes | None
+    model_version: int
+    mode: str
+    action: str
+    propensity: float
+    explanation: str
+    decided_at: int
+    erased: bool
+    reward: float | None = None
+    source: str | None = None
+    received_at: int | None = None
+
+
+class DecisionRow(NamedTuple):
+    """A decision as the fold reads it: the request, and what was answered."""
+
+    round: int
+    context: str | None
+    excluded_actions: str | None
+    subject: str | None
+    at: int | None
+    model_version: int
+    mode: str
+    action: str
+    propensity: float
+    explanation: str
+
+
+class RewardRow(NamedTuple):
+    """A reward as the fold reads it."""
+
+    arrival: int
+    round: int
+    after_round: int
+    reward: float
+
+
+class JobRow(NamedTuple):
+    """A re-estimation that was left to a background job (R16)."""
+
+    input_round: int
+    input_arrived: int
+    status: str
+    result: bytes | None
+    published_round: int | None
+    seconds: float | None
+
+
+class Store:
+    """One database, for one process."""
+
+    def __init__(self, url: str, pool_size: int = 8) -> None:
+        self.embedded = make_url(url).get_backend_name() == "sqlite"
+        self.engine = _sqlite_engine(url) if self.embedded else _postgresql_engine(url, pool_size)
+        self._statements = _statements(self.engine, self.embedded)
+
+    @contextmanager
+    def writing(self) -> Iterator["Transaction"]:
+        """One transaction that may write; committed at the end, unless an exception leaves it."""
+        with self._connected(writes=True) as connection:
+            yield Transaction(connection, self._statements, self.embedded)
+            connection.commit()
+
+    @contextmanager
+    def reading(self) -> Iterator["Transaction"]:
+        """One transaction that only reads, all of it from one moment."""
+        with self._connected(writes=False) as connection:
+            yield Transaction(connection, self._statements, self.embedded)
+            connection.rollback()
+
+    @contextmanager
+    def _connected(self, writes: bool) -> Iterator[Connection]:
+        try:
+            with self.engine.connect() as connection:
+                connection.info["writes"] = writes
+                connection.begin()
+                yield connection
+        except (DBAPIError, PoolTimeoutError, self.engine.dialect.loaded_dbapi.Error) as error:
+            # Whatever it was, the connections may be dead: the next request starts with fresh ones.
+            self.engine.dispose()
+            raise UnavailableError(f"The database does not answer: {_first_line(error)}") from error
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+def _first_line(error: Exception) -> str:
+    original = getattr(error, "orig", None) or error
+    return str(original).strip().partition("\n")[0] or type(original).__name__
+
+
+def _sqlite_engine(url: str) -> Engine:
+    # `named` parameters, so that rows are mappings on both databases.
+    engine = sa.create_engine(
+        url, paramstyle="named", connect_args={"check_same_thread": False, "timeout": BUSY_SECONDS}
+    )
+
+    @sa.event.listens_for(engine, "connect")
+    def prepare(connection: sqlite3.Connection, _: Any) -> None:
+        connection.isolation_level = None  # BEGIN is ours: the driver would only begin at the first write
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "cache_size=-65536"):
+            connection.execute(f"PRAGMA {pragma}")
+
+    @sa.event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        # IMMEDIATE: one that reads first and writes later would fail at once when another one writes in between.
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.info.get("writes") else "BEGIN")
+
+    return engine
+
+
+def _postgresql_engine(url: str, pool_size: int) -> Engine:
+    return sa.create_engine(
+        make_url(url).set(drivername="postgresql+psycopg"),
+        pool_size=pool_size,
+        max_overflow=pool_size,
+        pool_timeout=BUSY_SECONDS,
+        connect_args={"connect_timeout": BUSY_SECONDS, "application_name": "undercurrent"},
+    )
+
+
+def _statements(engine: Engine, embedded: bool) -> dict[str, str]:
+    """The hot statements as the driver takes them."""
+
+    def among(column: sa.Column[Any], name: str) -> sa.ColumnElement[bool]:
+        if embedded:
+            return column.in_(select(sa.func.json_each(bindparam(name)).table_valued("value").c.value))
+        return column == sa.any_(bindparam(name, type_=ARRAY(sa.Text)))
+
+    campaign: sa.BindParameter[int] = bindparam("campaign")
+    its_reward = (rewards.c.campaign_id == decisions.c.campaign_id) & (rewards.c.round == decisions.c.round)
+    newest = select(sa.func.max(jobs.c.input_round)).where(jobs.c.campaign_id == campaign).scalar_subquery()
+    statements: dict[str, sa.ClauseElement] = {
+        "lock": select(live.c.campaign_id, campaigns.c.name, *(live.c[name] for name in LIVE))
+        .join_from(campaigns, live)
+        .where(among(campaigns.c.name, "names"))
+        .with_for_update(of=live),
+        "known": select(
+            *(decisions.c[name] for name in KnownDecision._fields[:-3]),
+            *(rewards.c[name] for name in KnownDecision._fields[-3:]),
+        )
+        .select_from(decisions.outerjoin(rewards, its_reward))
+        .where(decisions.c.campaign_id == campaign, among(decisions.c.decision_id, "ids")),
+        "newest job": select(*(jobs.c[name] for name in JobRow._fields)).where(
+            jobs.c.campaign_id == campaign,
+            jobs.c.input_round == newest,
+        ),
+        "last decided": select(sa.func.max(decisions.c.round)).where(
+            decisions.c.campaign_id == campaign,
+            decisions.c.decided_at
+            == select(sa.func.max(decisions.c.decided_at))
+            .where(decisions.c.campaign_id == campaign, decisions.c.decided_at <= bindparam("until"))
+            .scalar_subquery(),
+        ),
+        "move": update(live)
+        .where(live.c.campaign_id == campaign, live.c.version == bindparam("before"))
+        .values({name: bindparam(f"new_{name}") for name in MOVED}),
+    }
+    sql = {name: str(statement.compile(engine)) for name, statement in statements.items()}
+    for table in (decisions, rewards, models, jobs, events):
+        columns = [column.name for column in table.c if column.server_default is None]
+        sql[table.name] = str(insert(table).compile(engine, column_keys=columns))
+    return sql
+
+
+class Transaction:
+    """What can be asked and said inside one transaction."""
+
+    def __init__(self, connection: Connection, statements: Mapping[str, str], embedded: bool) -> None:
+        self.connection = connection  # for the schema's tools
+        self._cursor = connection.connection.cursor()
+        self._statements = statements
+        self._embedded = embedded
+
+    # --- the hot path ------------------------------------------------------------------------------------------
+
+    def _list(self, items: Iterable[str]) -> Any:
+        return json.dumps(list(items)) if self._embedded else list(items)
+
+    def _hot(self, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:
+        self._cursor.execute(self._statements[statement], parameters)
+        return list(self._cursor.fetchall())
+
+    def lock(self, names: Iterable[str]) -> dict[str, LiveRow]:
+        """The campaigns of these names that exist; nobody else moves them before this transaction ends."""
+        return {row[1]: LiveRow._make(row) for row in self._hot("lock", names=self._list(names))}
+
+    def known(self, campaign: int, ids: Sequence[str]) -> dict[str, KnownDecision]:
+        """Those of the decisions that are in the log."""
+        found: dict[str, KnownDecision] = {}
+        for start in range(0, len(ids), LONGEST_LIST):
+            part = self._list(ids[start : start + LONGEST_LIST])
+            found |= {row[0]: KnownDecision._make(row) for row in self._hot("known", campaign=campaign, ids=part)}
+        return found
+
+    def newest_job(self, campaign: int) -> JobRow | None:
+        rows = self._hot("newest job", campaign=campaign)
+        return JobRow._make(rows[0]) if rows else None
+
+    def last_decided(self, campaign: int, until: int) -> int:
+        """The last round decided by then, 0 for none."""
+        rows = self._hot("last decided", campaign=campaign, until=until)
+        return int(rows[0][0] or 0)
+
+    def append(self, table: str, rows: Sequence[Row]) -> None:
+        """Rows to the end of decisions, rewards, models, jobs or events."""
+        if rows:
+            self._cursor.executemany(self._statements[table], rows)
+
+    def move(self, before: LiveRow, after: LiveRow) -> None:
+        """The campaign's live row, as it stands now."""
+        values = {f"new_{name}": getattr(after, name) for name in MOVED}
+        self._cursor.execute(
+            self._statements["move"], {"campaign": before.campaign_id, "before": before.version, **values}
+        )
+        if self._cursor.rowcount != 1:  # impossible under the lock; if it happens nothing may be written
+            raise UnavailableError(f"Campaign {before.name} was changed by someone else; try again")
+
+    def schema_revision(self) -> str | None:
+        """What alembic has written, None for a database it has never seen."""
+        if not sa.inspect(self.connection).has_table("alembic_version"):
+            return None
+        found = self.connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalars().all()
+        return str(found[0]) if found else None
+
+    # --- campaigns ---------------------------------------------------------------------------------------------
+
+    def add_campaign(self, name: str, request_hash: bytes, config: str, belief: str, now: int) -> None:
+        values = {"name": name, "request_hash": request_hash, "created_at": now}
+        number = self.connection.execute(insert(campaigns).values(values).returning(campaigns.c.id)).scalar_one()
+        revision = {"campaign_id": number, "revision": 1, "round": 0, "config": config, "created_at": now}
+        self.connection.execute(insert(config_revisions).values(revision))
+        self.connection.execute(
+            insert(live).values(
+                {
+                    **dict.fromkeys(LIVE, 0),
+                    "campaign_id": number,
+                    "version": 1,
+                    "belief": belief,
+                    "clock": now,
+                    "failure": None,
+                }
+            )
+        )
+
+    def creation_hash(self, campaign: int) -> bytes:
+        query = select(campaigns.c.request_hash).where(campaigns.c.id == campaign)
+        return bytes(self.connection.execute(query).scalar_one())
+
+    def config(self, campaign: int) -> str:
+        """The configuration in force, as JSON."""
+        query = select(config_revisions.c.config).where(config_revisions.c.campaign_id == campaign)
+        return str(self.connection.execute(query.order_by(config_revisions.c.revision.desc()).limit(1)).scalar_one())
+
+    def campaign(self, name: str) -> tuple[LiveRow, int] | None:
+        """Where a campaign stands and when it was created, without a lock."""
+        query = (
+            select(live.c.campaign_id, campaigns.c.name, *(live.c[field] for field in LIVE), campaigns.c.created_at)
+            .join_from(campaigns, live)
+            .where(campaigns.c.name == name)
+        )
+        row = self.connection.execute(query).one_or_none()
+        return (LiveRow._make(row[:-1]), row[-1]) if row else None
+
+    def campaign_page(self, after: str, limit: int) -> list[LiveRow]:
+        query = (
+            select(live.c.campaign_id, campaigns.c.name, *(live.c[field] for field in LIVE))
+            .join_from(campaigns, live)
+            .where(campaigns.c.name > after)
+            .order_by(campaigns.c.name)
+            .limit(limit)
+        )
+        return [LiveRow._make(row) for row in self.connection.execute(query)]
+
+    def decision(self, campaign: int, decision_id: str) -> Row | None:
+        """A decision with its request and its reward."""
+        query = (
+            select(decisions, rewards.c.reward, rewards.c.source, rewards.c.received_at)
+            .select_from(
+                decisions.outerjoin(
+                    rewards, (rewards.c.campaign_id == decisions.c.campaign_id) & (rewards.c.round == decisions.c.round)
+                )
+            )
+            .where(decisions.c.campaign_id == campaign, decisions.c.decision_id == decision_id)
+        )
+        row = self.connection.execute(query).mappings().one_or_none()
+        return dict(row) if row else None
+
+    def model_page(self, campaign: int, before: int | None, limit: int) -> list[Row]:
+        """The newest models before a version."""
+        query = select(models).where(models.c.campaign_id == campaign).order_by(models.c.version.desc()).limit(limit)
+        if before is not None:
+            query = query.where(models.c.version < before)
+        return [dict(row) for row in self.connection.execute(query).mappings()]
+
+    # --- the log, as the fold reads it -------------------------------------------------------------------------
+
+    def decisions_after(self, campaign: int, round: int) -> Iterator[DecisionRow]:
+        """The decisions after a round, in order, a page at a time."""
+        query = select(*(decisions.c[name] for name in DecisionRow._fields)).where(decisions.c.campaign_id == campaign)
+        query = query.order_by(decisions.c.round).limit(PAGE)
+        while rows := self.connection.execute(query.where(decisions.c.round > round)).all():
+            yield from map(DecisionRow._make, rows)
+            round = rows[-1].round
+
+    def rewards_after(self, campaign: int, arrival: int) -> Iterator[RewardRow]:
+        """The rewards after the so-manieth, in the order they were committed, a page at a time."""
+        query = select(*(rewards.c[name] for name in RewardRow._fields)).where(rewards.c.campaign_id == campaign)
+        query = query.order_by(rewards.c.arrival).limit(PAGE)
+        while rows := self.connection.execute(query.where(rewards.c.arrival > arrival)).all():
+            yield from map(RewardRow._make, rows)
+            arrival = rows[-1].arrival
+
+    def models_of(self, campaign: int) -> Iterator[Row]:
+        query = select(models).where(models.c.campaign_id == campaign).order_by(models.c.version)
+        for row in self.connection.execution_options(yield_per=PAGE).execute(query).mappings():
+            yield dict(row)
+
+    def jobs_after(self, campaign: int, round: int) -> list[JobRow]:
+        """The jobs that were not over by that round: published later, or not at all so far."""
+        over = jobs.c.published_round.is_not(None) & (jobs.c.published_round < round)
+        query = select(*(jobs.c[name] for name in JobRow._fields)).where(jobs.c.campaign_id == campaign, ~over)
+        return [JobRow._make(row) for row in self.connection.execute(query.order_by(jobs.c.input_round))]
+
+    def events_after(self, campaign: int, round: int) -> list[tuple[int, str]]:
+        """(round, kind) of the events from that round on."""
+        query = select(events.c.round, events.c.kind).where(events.c.campaign_id == campaign, events.c.round >= round)
+        return [(row.round, row.kind) for row in self.connection.execute(query.order_by(events.c.number))]
+
+    def event_count(self, campaign: int) -> int:
+        query = select(sa.func.coalesce(sa.func.max(events.c.number), 0)).where(events.c.campaign_id == campaign)
+        return int(self.connection.execute(query).scalar_one())
+
+    # --- snapshots ---------------------------------------------------------------------------------------------
+
+    def snapshot_rounds(self, campaign: int) -> list[int]:
+        """The rounds that have a snapshot, newest first."""
+        query = select(snapshots.c.round).where(snapshots.c.campaign_id == campaign)
+        return list(self.connection.execute(query.order_by(snapshots.c.round.desc())).scalars())
+
+    def snapshot(self, campaign: int, round: int) -> bytes:
+        query = select(snapshots.c.state).where(snapshots.c.campaign_id == campaign, snapshots.c.round == round)
+        return bytes(self.connection.execute(query).scalar_one())
+
+    def add_snapshot(self, row: Row, keep: Iterable[int]) -> None:
+        """A new snapshot; of the older ones only those of the rounds to keep remain."""
+        kept = [*keep, row["round"]]
+        campaign = row["campaign_id"]
+        self.connection.execute(insert(snapshots).values(row))
+        self.connection.execute(update(live).where(live.c.campaign_id == campaign).values(snapshot_round=row["round"]))
+        self.connection.execute(
+            snapshots.delete().where(snapshots.c.campaign_id == campaign, snapshots.c.round.not_in(kept))
+        )
+        # A result that a snapshot contains need not be kept: the fold starts after it.
+        self.connection.execute(
+            update(jobs)
+            .where(jobs.c.campaign_id == campaign, jobs.c.published_round < row["round"])
+            .values(result=None)
+        )
+
+    # --- jobs --------------------------------------------------------------------------------------------------
+
+    def finish_job(self, campaign: int, input_round: int, status: str, result: bytes | None, seconds: float) -> None:
+        """A job's result; whoever finishes first counts, all find the same."""
+        self.connection.execute(
+            update(jobs)
+            .where(jobs.c.campaign_id == campaign, jobs.c.input_round == input_round, jobs.c.status == "waiting")
+            .values(status=status, result=result, seconds=seconds)
+        )
+
+    def close_job(self, campaign: int, input_round: int, status: str, published_round: int | None) -> None:
+        self.connection.execute(
+            update(jobs)
+            .where(jobs.c.campaign_id == campaign, jobs.c.input_round == input_round)
+            .values(status=status, published_round=published_round)
+        )
+
+    def claim_jobs(self, owner: str, now: int, until: int) -> list[tuple[int, str, int]]:
+        """Jobs whose worker has not finished them in time, now leased to `owner`: (campaign, its name, input round)."""
+        expired = (
+            select(jobs.c.campaign_id, campaigns.c.name, jobs.c.input_round)
+            .join_from(jobs, campaigns)
+            .where(jobs.c.status == "waiting", jobs.c.leased_until < now)
+            .with_for_update(of=jobs, skip_locked=True)
+        )
+        found = [(row.campaign_id, row.name, row.input_round) for row in self.connection.execute(expired)]
+        for campaign, _, input_round in found:
+            self.connection.execute(
+                update(jobs)
+                .where(jobs.c.campaign_id == campaign, jobs.c.input_round == input_round)
+                .values(owner=owner, leased_until=until, attempts=jobs.c.attempts + 1)
+            )
+        return found

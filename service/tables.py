@@ -1,0 +1,194 @@
+"""The database: one table for each kind of row of the log, and `live`, what a worker needs to go on.
+
+Append-only `decisions` and `rewards`, with `config_revisions`, `jobs` and `events`, are the log: the truth (R14).
+`models` and `snapshots` are results of folding it, `live` is its end. Every table is keyed by campaign first. Times are
+microseconds since 1970 (UTC), lists and objects are JSON text, arrays are little-endian float64 or policy.codec bytes.
+"""
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Float,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    false,
+    text,
+)
+
+__all__ = [
+    "campaigns",
+    "config_revisions",
+    "decisions",
+    "events",
+    "jobs",
+    "live",
+    "metadata",
+    "models",
+    "rewards",
+    "snapshots",
+]
+
+metadata = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+    }
+)
+# SQLite numbers rows by itself only in a column of exactly this type.
+Number = BigInteger().with_variant(Integer, "sqlite")
+
+
+def _campaign() -> Column[int]:
+    return Column("campaign_id", Number, ForeignKey("campaigns.id", ondelete="CASCADE"), primary_key=True)
+
+
+campaigns = Table(
+    "campaigns",
+    metadata,
+    Column("id", Number, primary_key=True, autoincrement=True),  # never the name: caches are keyed by it (R23)
+    Column("name", String(64), nullable=False, unique=True),
+    Column("request_hash", LargeBinary, nullable=False),  # of the body that created it: creating is idempotent
+    Column("created_at", BigInteger, nullable=False),
+    sqlite_autoincrement=True,  # the id of a deleted campaign is never used again
+)
+
+config_revisions = Table(
+    "config_revisions",
+    metadata,
+    _campaign(),
+    Column("revision", Integer, primary_key=True, autoincrement=False),
+    Column("round", BigInteger, nullable=False),  # holds from the round after this one on
+    Column("config", Text, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+)
+
+live = Table(
+    "live",
+    metadata,
+    _campaign(),
+    Column("version", BigInteger, nullable=False),  # of this row: changes with every transaction on the campaign
+    Column("round", BigInteger, nullable=False),
+    Column("arrived", BigInteger, nullable=False),  # rewards committed
+    Column("folded", BigInteger, nullable=False),  # of them, in the model
+    Column("settled", BigInteger, nullable=False),  # every round up to this one has its reward, if need be by default
+    Column("model_version", BigInteger, nullable=False),
+    Column("belief", Text, nullable=False),
+    Column("clock", BigInteger, nullable=False),  # the last time used; time never goes backwards (R20)
+    Column("last_at", BigInteger, nullable=False),  # the last `at` (R27)
+    Column("snapshot_round", BigInteger, nullable=False),  # of the newest snapshot
+    Column("failure", Text),  # of the last update or re-estimation, None once one has worked again
+)
+
+decisions = Table(
+    "decisions",
+    metadata,
+    _campaign(),
+    Column("round", BigInteger, primary_key=True, autoincrement=False),
+    Column("decision_id", String(200), nullable=False),
+    Column("request_hash", LargeBinary),  # of the canonical request (R17)
+    Column("subject", String(200)),
+    Column("context", Text),
+    Column("excluded_actions", Text),
+    Column("at", BigInteger),
+    Column("model_version", BigInteger, nullable=False),
+    Column("mode", String(16), nullable=False),
+    Column("action", String(100), nullable=False),
+    Column("propensity", Float, nullable=False),
+    Column("explanation", Text, nullable=False),  # belief and scores
+    Column("decided_at", BigInteger, nullable=False),
+    Column("erased", Boolean, nullable=False, server_default=false()),  # R22: context, subject and reward are gone
+    UniqueConstraint("campaign_id", "decision_id"),
+    Index(None, "campaign_id", "decided_at"),
+    Index(
+        "ix_decisions_subject",
+        "campaign_id",
+        "subject",
+        sqlite_where=text("subject IS NOT NULL"),
+        postgresql_where=text("subject IS NOT NULL"),
+    ),
+)
+
+rewards = Table(
+    "rewards",
+    metadata,
+    Column("campaign_id", Number, primary_key=True, autoincrement=False),
+    Column("round", BigInteger, primary_key=True, autoincrement=False),
+    Column("arrival", BigInteger, nullable=False),  # 1, 2, … in the order they were committed
+    Column("after_round", BigInteger, nullable=False),  # rounds decided by then
+    Column("reward", Float, nullable=False),
+    Column("source", String(16), nullable=False),
+    Column("received_at", BigInteger, nullable=False),
+    ForeignKeyConstraint(["campaign_id", "round"], ["decisions.campaign_id", "decisions.round"], ondelete="CASCADE"),
+    UniqueConstraint("campaign_id", "arrival"),
+    CheckConstraint("source IN ('client', 'default')", name="source"),
+)
+
+models = Table(
+    "models",
+    metadata,
+    _campaign(),
+    Column("version", BigInteger, primary_key=True, autoincrement=False),
+    Column("kind", String(16), nullable=False),
+    Column("round", BigInteger, nullable=False),  # in force from the round after this one on
+    Column("arrived", BigInteger, nullable=False),
+    Column("folded", BigInteger, nullable=False),
+    Column("regimes", SmallInteger, nullable=False),
+    Column("theta", LargeBinary, nullable=False),
+    Column("seconds", Float, nullable=False),  # it took to make
+    Column("published_at", BigInteger, nullable=False),
+    CheckConstraint("kind IN ('update', 'estimation')", name="kind"),
+)
+
+snapshots = Table(
+    "snapshots",
+    metadata,
+    _campaign(),
+    Column("round", BigInteger, primary_key=True, autoincrement=False),
+    Column("arrived", BigInteger, nullable=False),
+    Column("model_version", BigInteger, nullable=False),
+    Column("state", LargeBinary, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+)
+
+jobs = Table(
+    "jobs",
+    metadata,
+    _campaign(),
+    Column("input_round", BigInteger, primary_key=True, autoincrement=False),  # made from the log up to here
+    Column("input_arrived", BigInteger, nullable=False),
+    Column("status", String(16), nullable=False),
+    Column("owner", String(64)),
+    Column("leased_until", BigInteger, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("result", LargeBinary),
+    Column("published_round", BigInteger),  # in force from the round after this one on
+    Column("seconds", Float),
+    Column("created_at", BigInteger, nullable=False),
+    CheckConstraint("status IN ('waiting', 'done', 'nothing', 'published', 'failed')", name="status"),
+    Index(None, "status", "leased_until"),
+)
+
+events = Table(
+    "events",
+    metadata,
+    _campaign(),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("round", BigInteger, nullable=False),  # rounds decided by then
+    Column("kind", String(32), nullable=False),
+    Column("body", Text, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+)

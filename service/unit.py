@@ -1,0 +1,411 @@
+"""One campaign inside one transaction: decide, reward and cross boundaries in memory, then write once (R18)."""
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import msgspec
+import numpy as np
+
+from policy import Decision, Request, StagedPolicy, State
+from policy.codec import decode_estimate
+from service.errors import ConflictError, FieldProblem, GoneError, InvalidError, NotFoundError
+from service.fold import (
+    FAILED_ESTIMATION,
+    FAILED_PUBLICATION,
+    FAILED_UPDATE,
+    SECOND,
+    SKIPPED_ESTIMATION,
+    Course,
+)
+from service.schemas import DecideItem
+from service.store import KnownDecision, LiveRow, Transaction
+
+__all__ = ["Entry", "Job", "Unit", "answer", "request_hash", "reward_answer", "timestamp"]
+
+INLINE_OPERATIONS = 1_000_000  # of a re-estimation, about 5 ms; a larger one is left to a job (R16)
+LEASE_SECONDS = 300
+AHEAD_SECONDS = 60  # that a client's clock may be ahead of ours (R27)
+TABLES = ("decisions", "rewards", "models", "jobs", "events")
+_encode = msgspec.json.Encoder().encode
+
+
+class Entry(NamedTuple):
+    """What a worker keeps of a campaign between transactions: only good for the live row of this version (R23)."""
+
+    version: int
+    policy: StagedPolicy
+    state: State
+    job: int | None  # the input round of the job whose result is not in force yet
+    events: int  # rows so far
+
+
+class Job(NamedTuple):
+    """A re-estimation to be made in the background, from a fixed state (R16)."""
+
+    campaign_id: int
+    campaign: str
+    policy: StagedPolicy
+    state: State
+
+
+class Unit(Course):
+    """Everything that one transaction does to a campaign. Nothing is written before `write`."""
+
+    def __init__(self, tx: Transaction, row: LiveRow, entry: Entry, owner: str, now: int) -> None:
+        super().__init__(entry.policy, entry.state)
+        self.row, self.entry = row, entry
+        self.now = max(now, row.clock)  # time never goes backwards
+        self.known: dict[str, KnownDecision] = {}
+        self.new_jobs: list[Job] = []
+        self._tx, self._owner = tx, owner
+        self._rows: dict[str, list[Mapping[str, Any]]] = {table: [] for table in TABLES}
+        self._last_at, self._settled, self._failure = row.last_at, row.settled, row.failure
+        self._job = entry.job
+        self._closed: tuple[int, str, int | None] | None = None  # a job that is over: input round, status, publication
+
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """A request that fails here fails alone: whatever it did in memory is undone (R18)."""
+        fields = ("state", "_last_at", "_settled", "_failure", "_job", "_closed")
+        before = [getattr(self, field) for field in fields]
+        lengths, jobs = [len(rows) for rows in self._rows.values()], len(self.new_jobs)
+        try:
+            yield
+        except Exception:
+            for field, value in zip(fields, before, strict=True):
+                setattr(self, field, value)
+            for rows, length in zip(self._rows.values(), lengths, strict=True):
+                del rows[length:]
+            del self.new_jobs[jobs:]
+            raise
+
+    def write(self) -> Entry:
+        """Write what was done; what to keep once it is committed."""
+        state, row = self.state, self.row
+        if state is self.entry.state:
+            return self.entry
+        for table, rows in self._rows.items():
+            self._tx.append(table, rows)
+        if self._closed is not None:
+            self._tx.close_job(row.campaign_id, *self._closed)
+        after = row._replace(
+            version=row.version + 1,
+            round=state.round,
+            arrived=state.arrived,
+            folded=state.folded,
+            settled=self._settled,
+            model_version=state.model_version,
+            belief=_encode(state.belief.tolist()).decode(),
+            clock=self.now,
+            last_at=self._last_at,
+            failure=self._failure,
+        )
+        self._tx.move(row, after)
+        return Entry(after.version, self.policy, state, self._job, self.entry.events + len(self._rows["events"]))
+
+    # --- requests ----------------------------------------------------------------------------------------------
+
+    def look_up(self, ids: Sequence[str]) -> None:
+        """Learn which of the ids are in the log; must precede the requests that name them."""
+        if ids:
+            self.known |= self._tx.known(self.row.campaign_id, ids)
+
+    def decide(self, items: Sequence[tuple[DecideItem, bytes]], where: str) -> list[KnownDecision]:
+        """One decision for each item (with its hash): the stored one, its twin's, or a new one."""
+        places: list[KnownDecision | str] = []
+        fresh: dict[str, tuple[DecideItem, bytes]] = {}
+        for item, digest in items:
+            name = item.decision_id or uuid4().hex
+            known, twin = self.known.get(name), fresh.get(name)
+            if known is not None:
+                places.append(_same(known, digest))
+                continue
+            if twin is None:
+                fresh[name] = item, digest
+            elif twin[1] != digest:
+                raise ConflictError(f"decision_id {name!r} is used twice with different requests")
+            places.append(name)
+        if fresh:
+            self._decide(fresh, where)
+        return [self.known[place] if isinstance(place, str) else place for place in places]
+
+    def _decide(self, fresh: Mapping[str, tuple[DecideItem, bytes]], where: str) -> None:
+        requests, times, last_at = [], [], self._last_at
+        clocked = self.policy.config.clock is not None
+        for i, (item, _) in enumerate(fresh.values()):
+            at = self._time(item, where.format(i))
+            if at is None and clocked:
+                at = self.now
+            if at is not None:
+                at = last_at = max(at, last_at)  # R27
+            times.append(at)
+            requests.append(
+                Request(item.context, item.excluded_actions, item.subject, None if at is None else at / SECOND)
+            )
+        prepared = self.policy.prepare(requests, where)
+        decided: list[Decision] = []
+        while len(decided) < len(requests):
+            self.cross()
+            done = len(decided)
+            stop = min(len(requests), done + self.policy.rounds_ahead(self.state))
+            part = prepared.part(done, stop) if stop - done < len(requests) else prepared
+            self.state, made = self.policy.decide_prepared(self.state, part)
+            decided += made
+        for (name, (item, digest)), decision, at in zip(fresh.items(), decided, times, strict=True):
+            self._record(name, item, digest, decision, at)
+        self._last_at = last_at
+
+    def _time(self, item: DecideItem, where: str) -> int | None:
+        if item.at is None:
+            return None
+        at = int(item.at.timestamp() * SECOND)
+        if at > self.now + AHEAD_SECONDS * SECOND:
+            allowed = f"at most {AHEAD_SECONDS} seconds after the server's time, {timestamp(self.now)}"
+            raise InvalidError([FieldProblem(field=f"{where}at", message="lies in the future", allowed=allowed)])
+        return at
+
+    def _record(self, name: str, item: DecideItem, digest: bytes, decision: Decision, at: int | None) -> None:
+        each = zip(decision.eligible, decision.estimates, decision.bonuses, strict=True)
+        scores = [{"action": a, "estimate": e, "bonus": b, "score": e + b} for a, e, b in each]
+        explanation = _encode({"belief": decision.belief, "scores": scores}).decode()
+        self.known[name] = KnownDecision(
+            name, decision.round, digest, decision.model_version, decision.mode, decision.action,
+            decision.propensity, explanation, self.now, False,
+        )  # fmt: skip
+        self._rows["decisions"].append(
+            {
+                "campaign_id": self.row.campaign_id,
+                "round": decision.round,
+                "decision_id": name,
+                "request_hash": digest,
+                "subject": item.subject,
+                "context": _encode(item.context).decode(),
+                "excluded_actions": _encode(item.excluded_actions).decode() if item.excluded_actions else None,
+                "at": at,
+                "model_version": decision.model_version,
+                "mode": decision.mode,
+                "action": decision.action,
+                "propensity": decision.propensity,
+                "explanation": explanation,
+                "decided_at": self.now,
+            }
+        )
+
+    def reward(self, decision_id: str, value: float) -> KnownDecision:
+        """Take the reward of a decision; it is folded by the next stage update (R1)."""
+        known = self.known.get(decision_id)
+        if known is None:
+            raise NotFoundError(f"Campaign {self.row.name} has no decision {decision_id!r}")
+        if known.erased:
+            raise GoneError(f"Decision {decision_id!r} was erased")
+        if known.reward is not None:
+            if known.reward == value:
+                return known
+            how = "by default, because none came in time" if known.source == "default" else "before"
+            raise ConflictError(f"Decision {decision_id!r} got the reward {known.reward!r} {how}; it cannot change")
+        self._take(known.round, value, "client")
+        self.known[decision_id] = rewarded = known._replace(reward=value, source="client", received_at=self.now)
+        return rewarded
+
+    def _take(self, round: int, value: float, source: str) -> None:
+        self.state = self.policy.reward(self.state, round, value)
+        self._rows["rewards"].append(
+            {
+                "campaign_id": self.row.campaign_id,
+                "round": round,
+                "arrival": self.state.arrived,
+                "after_round": self.state.round,
+                "reward": value,
+                "source": source,
+                "received_at": self.now,
+            }
+        )
+
+    # --- boundaries --------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        rules = self.policy.config.rewards
+        if rules.wait_seconds is None or rules.default is None:
+            return
+        # Times never go backwards along the rounds, so the overdue ones are those up to the last decided by then.
+        last = self._tx.last_decided(self.row.campaign_id, self.now - int(rules.wait_seconds * SECOND))
+        history = self.state.history.at(self.state.round, self.state.arrived)
+        overdue = np.flatnonzero(np.isnan(history.rewards[self._settled : last])) + self._settled + 1
+        for round in overdue.tolist():
+            self._take(round, rules.default, "default")
+        self._settled = max(self._settled, last)
+
+    def publish(self) -> None:
+        if self._job is None:
+            return
+        job = self._tx.newest_job(self.row.campaign_id)
+        if job is None or job.status == "waiting":
+            return
+        self._job = None
+        if job.status != "done" or job.result is None:
+            return
+        version, begun = self.state.model_version, time.perf_counter()
+        try:
+            self.state = self.policy.publish(self.state, decode_estimate(job.result))
+        except Exception as error:  # the campaign goes on with the model it has
+            self._closed = job.input_round, "failed", None
+            self._failed(FAILED_PUBLICATION, error)
+        else:
+            self._closed = job.input_round, "published", self.state.round
+            self._published("estimation", version, (job.seconds or 0.0) + time.perf_counter() - begun)
+
+    def estimate(self) -> None:
+        policy, state = self.policy, self.state
+        if policy.config.beliefs.estimation == "auto" and policy.estimation_size(state) > INLINE_OPERATIONS:
+            if self._job is not None:
+                self._event(SKIPPED_ESTIMATION, {"job": self._job})
+            else:
+                self._leave_to_job()
+            self.state = policy.without_estimation(state)
+            return
+        begun = time.perf_counter()
+        try:
+            self.state = policy.reestimate(state)
+        except Exception as error:
+            self.state = policy.without_estimation(state)
+            self._failed(FAILED_ESTIMATION, error)
+        else:
+            self._published("estimation", state.model_version, time.perf_counter() - begun)
+
+    def _leave_to_job(self) -> None:
+        state = self.state
+        self._job = state.round
+        self.new_jobs.append(Job(self.row.campaign_id, self.row.name, self.policy, state))
+        self._rows["jobs"].append(
+            {
+                "campaign_id": self.row.campaign_id,
+                "input_round": state.round,
+                "input_arrived": state.arrived,
+                "status": "waiting",
+                "owner": self._owner,
+                "leased_until": self.now + LEASE_SECONDS * SECOND,
+                "attempts": 1,
+                "result": None,
+                "published_round": None,
+                "seconds": None,
+                "created_at": self.now,
+            }
+        )
+
+    def update(self) -> None:
+        version, begun = self.state.model_version, time.perf_counter()
+        try:
+            updated = self.policy.update(self.state)
+            if not np.isfinite(updated.statistics.theta).all():
+                raise ArithmeticError("the coefficients are not finite")
+            self.state = updated
+        except Exception as error:
+            self.state = self.policy.without_update(self.state)
+            self._failed(FAILED_UPDATE, error)
+        else:
+            self._published("update", version, time.perf_counter() - begun)
+
+    def _published(self, kind: str, before: int, seconds: float) -> None:
+        state = self.state
+        if state.model_version == before:
+            return
+        self._failure = None
+        self._rows["models"].append(
+            {
+                "campaign_id": self.row.campaign_id,
+                "version": state.model_version,
+                "kind": kind,
+                "round": state.round,
+                "arrived": state.arrived,
+                "folded": state.folded,
+                "regimes": state.belief.size,
+                "theta": state.statistics.theta.astype("<f8").tobytes(),
+                "seconds": seconds,
+                "published_at": self.now,
+            }
+        )
+
+    def _failed(self, kind: str, error: Exception) -> None:
+        self._failure = f"{kind} before round {self.state.round + 1}: {type(error).__name__}: {error}"[:500]
+        self._event(kind, {"error": self._failure})
+
+    def _event(self, kind: str, body: Mapping[str, Any]) -> None:
+        rows = self._rows["events"]
+        rows.append(
+            {
+                "campaign_id": self.row.campaign_id,
+                "number": self.entry.events + len(rows) + 1,
+                "round": self.state.round,
+                "kind": kind,
+                "body": json.dumps(body),
+                "created_at": self.now,
+            }
+        )
+
+
+# --- in and out ------------------------------------------------------------------------------------------------
+
+
+def request_hash(item: DecideItem) -> bytes:
+    """What makes two requests the same (R17): 36 and 36.0 are one number, exclusions have no order."""
+    context = {k: int(v) if v.__class__ is float and v.is_integer() else v for k, v in item.context.items()}
+    at = None if item.at is None else item.at.timestamp()
+    whole = [context, sorted(set(item.excluded_actions)), item.subject, at]
+    try:
+        text = _canonical(whole)
+    except (OverflowError, TypeError, ValueError):  # a number beyond 64 bits
+        text = repr(whole).encode()
+    return hashlib.blake2b(text, digest_size=16).digest()
+
+
+_canonical = msgspec.json.Encoder(order="sorted").encode
+
+
+def _same(known: KnownDecision, digest: bytes) -> KnownDecision:
+    if known.erased:
+        raise GoneError(f"Decision {known.decision_id!r} was erased")
+    if known.request_hash != digest:
+        message = f"decision_id {known.decision_id!r} was used before with a different request"
+        raise ConflictError(f"{message}; use a new id for a new decision")
+    return known
+
+
+def timestamp(micros: int) -> str:
+    return datetime.fromtimestamp(micros / SECOND, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def answer(campaign: str, stage_length: int, known: KnownDecision) -> bytes:
+    """A decision as the API answers it, the first time and every time (R17)."""
+    head = _encode(
+        {
+            "decision_id": known.decision_id,
+            "campaign": campaign,
+            "round": known.round,
+            "stage": (known.round - 1) // stage_length + 1,
+            "model_version": known.model_version,
+            "mode": known.mode,
+            "action": known.action,
+            "propensity": known.propensity,
+            "decided_at": timestamp(known.decided_at),
+        }
+    )
+    return b"%b,%b" % (head[:-1], known.explanation[1:].encode())
+
+
+def reward_answer(campaign: str, known: KnownDecision) -> dict[str, Any]:
+    """A committed reward as the API answers it."""
+    assert known.received_at is not None
+    return {
+        "decision_id": known.decision_id,
+        "campaign": campaign,
+        "round": known.round,
+        "reward": known.reward,
+        "source": known.source,
+        "received_at": timestamp(known.received_at),
+    }

@@ -1,0 +1,121 @@
+"""`undercurrent verify`: fold the log from its first round and compare everything with what is stored (R14, R15)."""
+
+import sys
+from collections.abc import Iterator
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from tqdm import tqdm
+
+from policy import Decision, State
+from service.campaigns import Campaigns
+from service.errors import NotFoundError
+from service.fold import Replay
+from service.settings import Settings
+from service.store import DecisionRow, LiveRow, Row, Store, Transaction
+
+__all__ = ["differences", "verify"]
+
+TOLERANCE = 1e-9  # across machines (R15)
+SHOWN = 20  # differences of one campaign
+
+
+def verify(settings: Settings, name: str | None) -> int:
+    """Verify one campaign or all; 1 if anything differs."""
+    store = Store(settings.database_url)
+    failed = False
+    for campaign in [name] if name is not None else _names(store):
+        with store.reading() as tx:
+            found = tx.campaign(campaign)
+            if found is None:
+                raise NotFoundError(f"There is no campaign {campaign!r}")
+            problems = []
+            for problem in differences(tx, found[0], progress=sys.stderr.isatty()):
+                problems.append(problem)
+                if len(problems) <= SHOWN:
+                    print(f"{campaign}: {problem}", file=sys.stderr)
+        failed |= bool(problems)
+        verdict = f"{len(problems)} DIFFERENCES" if problems else "as stored"
+        live = found[0]
+        print(f"{campaign}: {live.round} decisions, {live.arrived} rewards, model {live.model_version}: {verdict}")
+    store.close()
+    return int(failed)
+
+
+def _names(store: Store) -> list[str]:
+    names: list[str] = []
+    with store.reading() as tx:
+        while page := tx.campaign_page(names[-1] if names else "", 1_000):
+            names += [row.name for row in page]
+    return names
+
+
+def differences(tx: Transaction, live: LiveRow, progress: bool = False) -> Iterator[str]:
+    """What the fold finds different from the log's answers, the stored models and the live row."""
+    campaign = live.campaign_id
+    policy = Campaigns.policy(tx, campaign)
+    replay = Replay(policy, policy.initial_state(), tx, campaign, recompute=True)
+    models = tx.models_of(campaign)
+    with tqdm(total=live.round, desc=live.name, unit=" decisions", disable=not progress, leave=False) as bar:
+        for part in replay.parts():
+            for kind, state in replay.models:
+                yield from _model_differences(next(models, None), kind, state)
+            replay.models.clear()
+            for row, decision in zip(part.rows, part.decisions, strict=True):
+                yield from _decision_differences(row, decision)
+            bar.update(len(part.rows))
+    yield from (f"model {row['version']} is stored but the log does not lead to it" for row in models)
+    state = replay.state
+    for field, found in (
+        ("round", state.round),
+        ("arrived", state.arrived),
+        ("folded", state.folded),
+        ("model_version", state.model_version),
+    ):
+        if getattr(live, field) != found:
+            yield f"live {field} is {getattr(live, field)}, the fold gives {found}"
+    if not _close(msgspec.json.decode(live.belief), state.belief):
+        yield f"live belief is {live.belief}, the fold gives {state.belief.tolist()}"
+
+
+def _decision_differences(row: DecisionRow, found: Decision) -> Iterator[str]:
+    for field in ("round", "model_version", "mode", "action"):
+        if getattr(row, field) != getattr(found, field):
+            yield f"round {row.round}: {field} is {getattr(row, field)}, the fold gives {getattr(found, field)}"
+    stored = msgspec.json.decode(row.explanation)
+    scores = stored["scores"]
+    if [score["action"] for score in scores] != list(found.eligible):
+        yield f"round {row.round}: other actions were scored than the fold allows"
+        return
+    for field, was, now in (
+        ("propensity", [row.propensity], [found.propensity]),
+        ("belief", stored["belief"], found.belief),
+        ("estimates", [score["estimate"] for score in scores], found.estimates),
+        ("bonuses", [score["bonus"] for score in scores], found.bonuses),
+    ):
+        if not _close(was, now):
+            yield f"round {row.round}: {field} is {was}, the fold gives {list(now)}"
+
+
+def _model_differences(row: Row | None, kind: str, state: State) -> Iterator[str]:
+    version = state.model_version
+    if row is None or row["version"] != version:
+        yield f"model {version} is missing"
+        return
+    for field, found in (
+        ("kind", kind),
+        ("round", state.round),
+        ("arrived", state.arrived),
+        ("folded", state.folded),
+        ("regimes", state.belief.size),
+    ):
+        if row[field] != found:
+            yield f"model {version}: {field} is {row[field]}, the fold gives {found}"
+    if not _close(np.frombuffer(row["theta"], "<f8"), state.statistics.theta):
+        yield f"model {version}: its coefficients differ from the fold's"
+
+
+def _close(stored: npt.ArrayLike, found: npt.ArrayLike) -> bool:
+    one, other = np.asarray(stored), np.asarray(found)
+    return one.shape == other.shape and bool(np.allclose(one, other, rtol=TOLERANCE, atol=TOLERANCE))

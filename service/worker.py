@@ -1,0 +1,47 @@
+"""The running parts of one worker: store, campaigns, lanes, background work."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from service.background import Background
+from service.campaigns import Campaigns, Operation
+from service.lanes import Lanes
+from service.schema import require_current
+from service.settings import Settings
+from service.store import Store
+from service.warm_up import warm_up
+
+__all__ = ["Service"]
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000
+
+
+class Service:
+    """Everything that a worker runs, from start to stop. `clock` gives microseconds since 1970."""
+
+    def __init__(self, settings: Settings, clock: Callable[[], int] = _now) -> None:
+        self.store = Store(settings.database_url)
+        self.campaigns = Campaigns(self.store, clock)
+        self.background = Background(self.campaigns)
+        self._lanes: Lanes | None = None
+
+    async def start(self) -> None:
+        require_current(self.store)
+        warm_up()
+        self._lanes = self.background.lanes = Lanes(self.campaigns, self.background.start)
+        self.background.watch()
+
+    async def submit(self, operation: Operation) -> Any:
+        """The operation's outcome, once it is committed."""
+        assert self._lanes is not None, "the service has not started"
+        return await self._lanes.submit(operation)
+
+    async def stop(self) -> None:
+        """Finish what was accepted, then let go of the database."""
+        if self._lanes is not None:
+            await self.background.close()
+            await self._lanes.close()
+        self.store.close()
