@@ -467,6 +467,8 @@ class StagedPolicy:
 
     def estimation_size(self, state: State) -> int:
         """About how many multiplications a re-estimation costs: what decides if it may run inline (R16)."""
+        if self._too_early(state):
+            return 0
         if self.config.beliefs.estimator == "spectral":
             return state.round + self.features.symbols**3
         columns = len(self.config.variables) + 2 if self._joint else 1
@@ -476,7 +478,7 @@ class StagedPolicy:
         """What the campaign's estimator finds in a state, not yet in force; with joint statistics a whole Estimate."""
         history, seed = state.history, self.config.seed
         if self._joint:
-            if state.selection is None and state.arrived < self._first_rewards:
+            if self._too_early(state):
                 return spectral.NotEstimable(f"fewer than {self._first_rewards} rewards so far")
             self._check_candidates(state)
             return selection.estimate(
@@ -497,6 +499,9 @@ class StagedPolicy:
             if features is None or found != ((features.dimension,), (features.regimes, features.symbols)):
                 raise ArgumentError("state", "holds candidates of another campaign", "a state of this campaign")
 
+    def _too_early(self, state: State) -> bool:
+        return self._joint and state.selection is None and state.arrived < self._first_rewards
+
     @property
     def _first_rewards(self) -> int:
         """R8: the warm start ends when half as many rewards as it has rounds are known; a noise needs a few."""
@@ -504,7 +509,7 @@ class StagedPolicy:
 
     def _next_estimation(self, state: State) -> int:
         t, every = state.round + 1, self.config.beliefs.every
-        if self._joint and state.selection is None and state.arrived < self._first_rewards:
+        if self._too_early(state):
             return self._stage_start(t + 1)
         due = max(t + 1, math.ceil(t * every.factor)) if isinstance(every, GrowthFactor) else t + (every or 1)
         return self._stage_start(due) if self._joint else due

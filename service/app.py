@@ -11,7 +11,7 @@ from fastapi.staticfiles import StaticFiles
 
 from service import __version__
 from service.errors import RESPONSES, install_error_handlers
-from service.routes import add_routes
+from service.routes import Application, add_routes
 from service.settings import Settings
 from service.worker import Service
 
@@ -30,7 +30,7 @@ def create_app(settings: Settings, service: Service | None = None) -> FastAPI:
         yield
         await worker.stop()
 
-    app = FastAPI(
+    app = Application(
         title="Undercurrent",
         summary="Decides which marketing action to take, and learns, while a hidden regime shifts.",
         version=__version__,

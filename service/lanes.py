@@ -48,11 +48,18 @@ class Lanes:
         future = self._loop.create_future()
         lane.waiting.append((operation, future))
         if not lane.running:
-            # Not at once: the requests that the loop has already read are served before, and come along.
             lane.running = True
             self._idle.clear()
-            self._loop.call_soon(self._run, key, lane)
+            self._loop.call_soon(self._gather, key, lane, 0)
         return future
+
+    def _gather(self, key: str, lane: _Lane, seen: int) -> None:
+        """Wait as long as every turn of the loop brings another request that was already on its way; no timer."""
+        count = len(lane.waiting)
+        if seen < count < LARGEST_GATHER:
+            self._loop.call_soon(self._gather, key, lane, count)
+        else:
+            self._run(key, lane)
 
     def _run(self, key: str, lane: _Lane) -> None:
         gathered, lane.waiting = lane.waiting[:LARGEST_GATHER], lane.waiting[LARGEST_GATHER:]
@@ -80,7 +87,7 @@ class Lanes:
             else:
                 future.set_result(outcome)
         if lane.waiting:
-            self._loop.call_soon(self._run, key, lane)
+            self._loop.call_soon(self._gather, key, lane, 0)
         else:
             lane.running = False
             del self._lanes[key]

@@ -25,16 +25,17 @@ from service.unit import answer as answer_of
 from service.unit import request_hash, timestamp
 from service.worker import Service
 
-__all__ = ["add_routes"]
+__all__ = ["Application", "add_routes"]
 
 LARGEST_BODY = 4 * 2**20
 MAX_PAGE = 200
+FAILURE = "undercurrent.failure"  # in the scope: the exception of a lean route
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE)]
 Body = TypeVar("Body", bound=BaseModel)
 
 
 class LeanRoute(APIRoute):
-    """A route whose endpoint takes the one validated body and returns the answer's bytes."""
+    """A POST whose endpoint takes the one validated body and returns the answer's bytes."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **settings: Any) -> None:
         super().__init__(path, endpoint, **settings)
@@ -42,14 +43,43 @@ class LeanRoute(APIRoute):
         self._body: type[BaseModel] = body
         self._answer: Callable[[Any], Awaitable[bytes]] = endpoint
 
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] != "POST":
-            await super().handle(scope, receive, send)  # says what is allowed
-            return
+    async def answer(self, receive: Receive, send: Send) -> None:
         answer = await self._answer(parsed(self._body, await _body(receive)))
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
         await send({"type": "http.response.start", "status": self.status_code or 200, "headers": headers})
         await send({"type": "http.response.body", "body": answer})
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """What the framework still sees of the route: wrong methods, and what went wrong in `Application`."""
+        if FAILURE in scope:
+            raise scope[FAILURE]
+        await super().handle(scope, receive, send)
+
+
+class Application(FastAPI):
+    """FastAPI, but a good request to a lean route passes none of its layers; a bad one fails through all of them."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._lean: dict[str, LeanRoute] = {}
+
+    def add_lean_route(self, path: str, endpoint: Callable[..., Awaitable[bytes]], **settings: Any) -> None:
+        """A POST route that OpenAPI describes like any other."""
+        self.router.add_api_route(path, endpoint, methods=["POST"], route_class_override=LeanRoute, **settings)
+        (route,) = (r for r in self.router.routes if isinstance(r, LeanRoute) and r.path == path)
+        self._lean[path] = route
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "POST":
+            root: str = scope.get("root_path", "")
+            route = self._lean.get(scope["path"].removeprefix(root) if root else scope["path"])
+            if route is not None:
+                try:
+                    await route.answer(receive, send)
+                    return
+                except Exception as error:
+                    scope[FAILURE] = error
+        await super().__call__(scope, receive, send)
 
 
 async def _body(receive: Receive) -> bytes:
@@ -80,7 +110,7 @@ def parsed(kind: type[Body], body: bytes) -> Body:
         raise InvalidError.of_policy(error) from None
 
 
-def add_routes(app: FastAPI, service: Service) -> None:
+def add_routes(app: Application, service: Service) -> None:
     """Every route of the API."""
     submit = service.submit
 
@@ -118,15 +148,7 @@ def add_routes(app: FastAPI, service: Service) -> None:
         ("/reward/batch", reward_batch, schemas.RewardResults, 200, "decisions"),
         ("/campaigns", create, CampaignConfig, 201, "campaigns"),
     ):
-        app.router.add_api_route(
-            path,
-            endpoint,
-            methods=["POST"],
-            response_model=answers,
-            status_code=status,
-            tags=[tag],
-            route_class_override=LeanRoute,
-        )
+        app.add_lean_route(path, endpoint, response_model=answers, status_code=status, tags=[tag])
 
     @app.get("/campaigns", tags=["campaigns"])
     def campaigns(limit: Limit = 50, cursor: str = "") -> schemas.CampaignPage:

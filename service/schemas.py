@@ -57,7 +57,9 @@ class DecideItem(_Request):
     decision_id: Annotated[
         Text | None, Field(description="your id; the same one with the same request always gets the same answer")
     ] = None
-    excluded_actions: Annotated[list[str], Field(max_length=64, description="actions this customer must not get")] = []
+    excluded_actions: Annotated[
+        tuple[str, ...], Field(max_length=64, description="actions this customer must not get")
+    ] = ()
     subject: Annotated[
         Text | None, Field(description="who it is about; keeps the control assignment, and can be erased")
     ] = None

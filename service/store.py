@@ -6,8 +6,9 @@ driver's cursor itself: a gathered transaction has five of them, and the layers 
 
 import json
 import sqlite3
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -108,34 +109,45 @@ class Store:
         self.embedded = make_url(url).get_backend_name() == "sqlite"
         self.engine = _sqlite_engine(url) if self.embedded else _postgresql_engine(url, pool_size)
         self._statements = _statements(self.engine, self.embedded)
+        self._writer: Connection | None = None
+        self._turn = threading.Lock()
 
     @contextmanager
     def writing(self) -> Iterator["Transaction"]:
         """One transaction that may write; committed at the end, unless an exception leaves it."""
-        with self._connected(writes=True) as connection:
-            yield Transaction(connection, self._statements, self.embedded)
-            connection.commit()
+        with self._turn if self.embedded else nullcontext(), self._errors():
+            if not self.embedded:
+                with self.engine.begin() as connection:
+                    yield Transaction(connection, self._statements, self.embedded)
+                return
+            # SQLite's one writer keeps its connection: taking it from the pool each time costs as much as a commit.
+            if self._writer is None:
+                self._writer = self.engine.connect()
+            self._writer.info["writes"] = True
+            with self._writer.begin():
+                yield Transaction(self._writer, self._statements, self.embedded)
 
     @contextmanager
     def reading(self) -> Iterator["Transaction"]:
         """One transaction that only reads, all of it from one moment."""
-        with self._connected(writes=False) as connection:
+        with self._errors(), self.engine.connect() as connection:
+            connection.info["writes"] = False
             yield Transaction(connection, self._statements, self.embedded)
-            connection.rollback()
 
     @contextmanager
-    def _connected(self, writes: bool) -> Iterator[Connection]:
+    def _errors(self) -> Iterator[None]:
         try:
-            with self.engine.connect() as connection:
-                connection.info["writes"] = writes
-                connection.begin()
-                yield connection
+            yield
         except (DBAPIError, PoolTimeoutError, self.engine.dialect.loaded_dbapi.Error) as error:
             # Whatever it was, the connections may be dead: the next request starts with fresh ones.
-            self.engine.dispose()
+            self.close()
             raise UnavailableError(f"The database does not answer: {_first_line(error)}") from error
 
     def close(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.invalidate()
+            writer.close()
         self.engine.dispose()
 
 
@@ -159,7 +171,9 @@ def _sqlite_engine(url: str) -> Engine:
     @sa.event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
         # IMMEDIATE: one that reads first and writes later would fail at once when another one writes in between.
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.info.get("writes") else "BEGIN")
+        driver = connection.connection.dbapi_connection
+        assert driver is not None
+        driver.cursor().execute("BEGIN IMMEDIATE" if connection.info["writes"] else "BEGIN")
 
     return engine
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -376,6 +377,7 @@ def _same(known: KnownDecision, digest: bytes) -> KnownDecision:
     return known
 
 
+@lru_cache(64)  # all decisions of one transaction have the same
 def timestamp(micros: int) -> str:
     return datetime.fromtimestamp(micros / SECOND, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
