@@ -20,7 +20,7 @@ from service.unit import Entry, Job, Unit, answer, reward_answer
 
 __all__ = ["Campaigns", "Create", "Current", "Decide", "FinishJob", "KeepSnapshot", "Reward", "Snapshot"]
 
-SNAPSHOT_ROUNDS = 1_000  # at least between two snapshots; and a tenth of all rounds, so that their cost is constant
+SNAPSHOT_ROUNDS = 1_000  # at least between two snapshots; and a fifth of all rounds, so that their cost is constant
 RECENT_SNAPSHOTS = 3
 _encode = msgspec.json.Encoder().encode
 
@@ -138,7 +138,7 @@ class Campaigns:
     def _afterwards(self, unit: Unit, entry: Entry) -> Iterable[Job | Snapshot]:
         row, state = unit.row, entry.state
         yield from unit.new_jobs
-        due = row.snapshot_round + max(SNAPSHOT_ROUNDS, row.snapshot_round // 10)
+        due = row.snapshot_round + max(SNAPSHOT_ROUNDS, row.snapshot_round // 5)
         if state.round >= due and row.campaign_id not in self._snapshots_under_way:
             self._snapshots_under_way.add(row.campaign_id)
             yield Snapshot(row.name, row.campaign_id, state)

@@ -20,7 +20,7 @@ from service.settings import Settings, SettingsError
 from service.store import Store
 from service.verify import verify
 
-__all__ = ["main"]
+__all__ = ["main", "uvicorn_config"]
 
 FLAGS = {
     "host": "address to listen on (UNDERCURRENT_HOST, default 127.0.0.1)",
@@ -132,16 +132,18 @@ def serve(settings: Settings) -> int:
     print(f"API documentation: {url}/docs (Ctrl-C stops the service)", flush=True)
     if settings.workers > 1:
         os.environ.update(settings.environment())  # how the worker processes learn of them
-        config = _uvicorn("service.app:from_environment", factory=True, workers=settings.workers)
+        config = uvicorn_config("service.app:from_environment", factory=True, workers=settings.workers)
         Multiprocess(config, sockets=[listener]).run()
         return 0
-    server = uvicorn.Server(_uvicorn(create_app(settings)))
+    server = uvicorn.Server(uvicorn_config(create_app(settings)))
     server.run(sockets=[listener])
     return 0 if server.started else 1
 
 
-def _uvicorn(app: object, **settings: object) -> uvicorn.Config:
-    return uvicorn.Config(app, log_level="warning", access_log=False, **settings)  # type: ignore[arg-type]
+def uvicorn_config(app: object, **settings: object) -> uvicorn.Config:
+    # No route asks who called or under which address, so nothing needs a proxy's headers.
+    quiet = {"log_level": "warning", "access_log": False, "server_header": False, "proxy_headers": False}
+    return uvicorn.Config(app, **quiet, **settings)  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

@@ -21,7 +21,23 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from service.errors import UnavailableError
 from service.tables import campaigns, config_revisions, decisions, events, jobs, live, models, rewards, snapshots
 
-__all__ = ["DecisionRow", "JobRow", "KnownDecision", "LiveRow", "RewardRow", "Row", "Store", "Transaction"]
+__all__ = [
+    "APPENDED",
+    "DecisionRow",
+    "JobRow",
+    "KnownDecision",
+    "LiveRow",
+    "NewDecision",
+    "NewEvent",
+    "NewJob",
+    "NewModel",
+    "NewReward",
+    "NewRow",
+    "RewardRow",
+    "Row",
+    "Store",
+    "Transaction",
+]
 
 Row = Mapping[str, Any]
 BUSY_SECONDS = 10  # that SQLite waits for another process's transaction, and PostgreSQL's pool for a connection
@@ -102,6 +118,76 @@ class JobRow(NamedTuple):
     seconds: float | None
 
 
+class NewDecision(NamedTuple):
+    campaign_id: int
+    round: int
+    decision_id: str
+    request_hash: bytes
+    subject: str | None
+    context: str
+    excluded_actions: str | None
+    at: int | None
+    model_version: int
+    mode: str
+    action: str
+    propensity: float
+    explanation: str
+    decided_at: int
+
+
+class NewReward(NamedTuple):
+    campaign_id: int
+    round: int
+    arrival: int
+    after_round: int
+    reward: float
+    source: str
+    received_at: int
+
+
+class NewModel(NamedTuple):
+    campaign_id: int
+    version: int
+    kind: str
+    round: int
+    arrived: int
+    folded: int
+    regimes: int
+    theta: bytes
+    seconds: float
+    published_at: int
+
+
+class NewJob(NamedTuple):
+    campaign_id: int
+    input_round: int
+    input_arrived: int
+    status: str
+    owner: str
+    leased_until: int
+    attempts: int
+    created_at: int
+
+
+class NewEvent(NamedTuple):
+    campaign_id: int
+    number: int
+    round: int
+    kind: str
+    body: str
+    created_at: int
+
+
+NewRow = NewDecision | NewReward | NewModel | NewJob | NewEvent
+APPENDED: dict[type[NewRow], sa.Table] = {  # in the order that foreign keys need
+    NewDecision: decisions,
+    NewReward: rewards,
+    NewModel: models,
+    NewJob: jobs,
+    NewEvent: events,
+}
+
+
 class Store:
     """One database, for one process."""
 
@@ -157,10 +243,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _sqlite_engine(url: str) -> Engine:
-    # `named` parameters, so that rows are mappings on both databases.
-    engine = sa.create_engine(
-        url, paramstyle="named", connect_args={"check_same_thread": False, "timeout": BUSY_SECONDS}
-    )
+    engine = sa.create_engine(url, connect_args={"check_same_thread": False, "timeout": BUSY_SECONDS})
 
     @sa.event.listens_for(engine, "connect")
     def prepare(connection: sqlite3.Connection, _: Any) -> None:
@@ -181,6 +264,7 @@ def _sqlite_engine(url: str) -> Engine:
 def _postgresql_engine(url: str, pool_size: int) -> Engine:
     return sa.create_engine(
         make_url(url).set(drivername="postgresql+psycopg"),
+        paramstyle="format",  # by position, like SQLite's: rows are tuples
         pool_size=pool_size,
         max_overflow=pool_size,
         pool_timeout=BUSY_SECONDS,
@@ -188,8 +272,20 @@ def _postgresql_engine(url: str, pool_size: int) -> Engine:
     )
 
 
-def _statements(engine: Engine, embedded: bool) -> dict[str, str]:
-    """The hot statements as the driver takes them."""
+class _Statement(NamedTuple):
+    """A statement as the driver takes it, and the order of its parameters."""
+
+    sql: str
+    order: Sequence[str]
+
+
+def _statements(engine: Engine, embedded: bool) -> dict[str, _Statement]:
+    """The hot statements."""
+
+    def compiled(statement: sa.ClauseElement, **options: Any) -> _Statement:
+        made = statement.compile(engine, **options)
+        order = made.positiontup  # type: ignore[attr-defined]
+        return _Statement(str(made), order)
 
     def among(column: sa.Column[Any], name: str) -> sa.ColumnElement[bool]:
         if embedded:
@@ -225,17 +321,17 @@ def _statements(engine: Engine, embedded: bool) -> dict[str, str]:
         .where(live.c.campaign_id == campaign, live.c.version == bindparam("before"))
         .values({name: bindparam(f"new_{name}") for name in MOVED}),
     }
-    sql = {name: str(statement.compile(engine)) for name, statement in statements.items()}
-    for table in (decisions, rewards, models, jobs, events):
-        columns = [column.name for column in table.c if column.server_default is None]
-        sql[table.name] = str(insert(table).compile(engine, column_keys=columns))
-    return sql
+    hot = {name: compiled(statement) for name, statement in statements.items()}
+    for row, table in APPENDED.items():
+        hot[table.name] = compiled(insert(table), column_keys=list(row._fields))
+        assert tuple(hot[table.name].order) == row._fields, f"{row.__name__} has another order than its table"
+    return hot
 
 
 class Transaction:
     """What can be asked and said inside one transaction."""
 
-    def __init__(self, connection: Connection, statements: Mapping[str, str], embedded: bool) -> None:
+    def __init__(self, connection: Connection, statements: Mapping[str, _Statement], embedded: bool) -> None:
         self.connection = connection  # for the schema's tools
         self._cursor = connection.connection.cursor()
         self._statements = statements
@@ -247,7 +343,8 @@ class Transaction:
         return json.dumps(list(items)) if self._embedded else list(items)
 
     def _hot(self, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:
-        self._cursor.execute(self._statements[statement], parameters)
+        sql, order = self._statements[statement]
+        self._cursor.execute(sql, [parameters[name] for name in order])
         return list(self._cursor.fetchall())
 
     def lock(self, names: Iterable[str]) -> dict[str, LiveRow]:
@@ -271,17 +368,17 @@ class Transaction:
         rows = self._hot("last decided", campaign=campaign, until=until)
         return int(rows[0][0] or 0)
 
-    def append(self, table: str, rows: Sequence[Row]) -> None:
-        """Rows to the end of decisions, rewards, models, jobs or events."""
+    def append(self, rows: Sequence[NewRow]) -> None:
+        """New rows, all of one table."""
         if rows:
-            self._cursor.executemany(self._statements[table], rows)
+            self._cursor.executemany(self._statements[APPENDED[type(rows[0])].name].sql, rows)
 
     def move(self, before: LiveRow, after: LiveRow) -> None:
         """The campaign's live row, as it stands now."""
-        values = {f"new_{name}": getattr(after, name) for name in MOVED}
-        self._cursor.execute(
-            self._statements["move"], {"campaign": before.campaign_id, "before": before.version, **values}
-        )
+        values: dict[str, Any] = {f"new_{name}": getattr(after, name) for name in MOVED}
+        values |= {"campaign": before.campaign_id, "before": before.version}
+        sql, order = self._statements["move"]
+        self._cursor.execute(sql, [values[name] for name in order])
         if self._cursor.rowcount != 1:  # impossible under the lock; if it happens nothing may be written
             raise UnavailableError(f"Campaign {before.name} was changed by someone else; try again")
 

@@ -25,14 +25,24 @@ from service.fold import (
     Course,
 )
 from service.schemas import DecideItem
-from service.store import KnownDecision, LiveRow, Transaction
+from service.store import (
+    APPENDED,
+    KnownDecision,
+    LiveRow,
+    NewDecision,
+    NewEvent,
+    NewJob,
+    NewModel,
+    NewReward,
+    NewRow,
+    Transaction,
+)
 
 __all__ = ["Entry", "Job", "Unit", "answer", "request_hash", "reward_answer", "timestamp"]
 
 INLINE_OPERATIONS = 1_000_000  # of a re-estimation, about 5 ms; a larger one is left to a job (R16)
 LEASE_SECONDS = 300
 AHEAD_SECONDS = 60  # that a client's clock may be ahead of ours (R27)
-TABLES = ("decisions", "rewards", "models", "jobs", "events")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -65,7 +75,7 @@ class Unit(Course):
         self.known: dict[str, KnownDecision] = {}
         self.new_jobs: list[Job] = []
         self._tx, self._owner = tx, owner
-        self._rows: dict[str, list[Mapping[str, Any]]] = {table: [] for table in TABLES}
+        self._rows: dict[type[NewRow], list[NewRow]] = {kind: [] for kind in APPENDED}
         self._last_at, self._settled, self._failure = row.last_at, row.settled, row.failure
         self._job = entry.job
         self._closed: tuple[int, str, int | None] | None = None  # a job that is over: input round, status, publication
@@ -91,8 +101,8 @@ class Unit(Course):
         state, row = self.state, self.row
         if state is self.entry.state:
             return self.entry
-        for table, rows in self._rows.items():
-            self._tx.append(table, rows)
+        for rows in self._rows.values():
+            self._tx.append(rows)
         if self._closed is not None:
             self._tx.close_job(row.campaign_id, *self._closed)
         after = row._replace(
@@ -108,7 +118,7 @@ class Unit(Course):
             failure=self._failure,
         )
         self._tx.move(row, after)
-        return Entry(after.version, self.policy, state, self._job, self.entry.events + len(self._rows["events"]))
+        return Entry(after.version, self.policy, state, self._job, self.entry.events + len(self._rows[NewEvent]))
 
     # --- requests ----------------------------------------------------------------------------------------------
 
@@ -179,24 +189,13 @@ class Unit(Course):
             name, decision.round, digest, decision.model_version, decision.mode, decision.action,
             decision.propensity, explanation, self.now, False,
         )  # fmt: skip
-        self._rows["decisions"].append(
-            {
-                "campaign_id": self.row.campaign_id,
-                "round": decision.round,
-                "decision_id": name,
-                "request_hash": digest,
-                "subject": item.subject,
-                "context": _encode(item.context).decode(),
-                "excluded_actions": _encode(item.excluded_actions).decode() if item.excluded_actions else None,
-                "at": at,
-                "model_version": decision.model_version,
-                "mode": decision.mode,
-                "action": decision.action,
-                "propensity": decision.propensity,
-                "explanation": explanation,
-                "decided_at": self.now,
-            }
-        )
+        self._rows[NewDecision].append(
+            NewDecision(
+                self.row.campaign_id, decision.round, name, digest, item.subject, _encode(item.context).decode(),
+                _encode(item.excluded_actions).decode() if item.excluded_actions else None, at,
+                decision.model_version, decision.mode, decision.action, decision.propensity, explanation, self.now,
+            )
+        )  # fmt: skip
 
     def reward(self, decision_id: str, value: float) -> KnownDecision:
         """Take the reward of a decision; it is folded by the next stage update (R1)."""
@@ -216,16 +215,9 @@ class Unit(Course):
 
     def _take(self, round: int, value: float, source: str) -> None:
         self.state = self.policy.reward(self.state, round, value)
-        self._rows["rewards"].append(
-            {
-                "campaign_id": self.row.campaign_id,
-                "round": round,
-                "arrival": self.state.arrived,
-                "after_round": self.state.round,
-                "reward": value,
-                "source": source,
-                "received_at": self.now,
-            }
+        state = self.state
+        self._rows[NewReward].append(
+            NewReward(self.row.campaign_id, round, state.arrived, state.round, value, source, self.now)
         )
 
     # --- boundaries --------------------------------------------------------------------------------------------
@@ -283,20 +275,9 @@ class Unit(Course):
         state = self.state
         self._job = state.round
         self.new_jobs.append(Job(self.row.campaign_id, self.row.name, self.policy, state))
-        self._rows["jobs"].append(
-            {
-                "campaign_id": self.row.campaign_id,
-                "input_round": state.round,
-                "input_arrived": state.arrived,
-                "status": "waiting",
-                "owner": self._owner,
-                "leased_until": self.now + LEASE_SECONDS * SECOND,
-                "attempts": 1,
-                "result": None,
-                "published_round": None,
-                "seconds": None,
-                "created_at": self.now,
-            }
+        lease = self.now + LEASE_SECONDS * SECOND
+        self._rows[NewJob].append(
+            NewJob(self.row.campaign_id, state.round, state.arrived, "waiting", self._owner, lease, 1, self.now)
         )
 
     def update(self) -> None:
@@ -317,37 +298,21 @@ class Unit(Course):
         if state.model_version == before:
             return
         self._failure = None
-        self._rows["models"].append(
-            {
-                "campaign_id": self.row.campaign_id,
-                "version": state.model_version,
-                "kind": kind,
-                "round": state.round,
-                "arrived": state.arrived,
-                "folded": state.folded,
-                "regimes": state.belief.size,
-                "theta": state.statistics.theta.astype("<f8").tobytes(),
-                "seconds": seconds,
-                "published_at": self.now,
-            }
-        )
+        self._rows[NewModel].append(
+            NewModel(
+                self.row.campaign_id, state.model_version, kind, state.round, state.arrived, state.folded,
+                state.belief.size, state.statistics.theta.astype("<f8").tobytes(), seconds, self.now,
+            )
+        )  # fmt: skip
 
     def _failed(self, kind: str, error: Exception) -> None:
         self._failure = f"{kind} before round {self.state.round + 1}: {type(error).__name__}: {error}"[:500]
         self._event(kind, {"error": self._failure})
 
     def _event(self, kind: str, body: Mapping[str, Any]) -> None:
-        rows = self._rows["events"]
-        rows.append(
-            {
-                "campaign_id": self.row.campaign_id,
-                "number": self.entry.events + len(rows) + 1,
-                "round": self.state.round,
-                "kind": kind,
-                "body": json.dumps(body),
-                "created_at": self.now,
-            }
-        )
+        rows = self._rows[NewEvent]
+        number = self.entry.events + len(rows) + 1
+        rows.append(NewEvent(self.row.campaign_id, number, self.state.round, kind, json.dumps(body), self.now))
 
 
 # --- in and out ------------------------------------------------------------------------------------------------

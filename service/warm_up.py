@@ -1,6 +1,7 @@
 """Compile every kernel that a request may need, or load it from the compiler's cache: never inside a request."""
 
 from collections.abc import Iterator
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -11,8 +12,9 @@ __all__ = ["warm_up"]
 ROUNDS = 120
 
 
+@cache
 def warm_up() -> None:
-    """Run a small campaign of every kind, through all that a service does with it."""
+    """Run a small campaign of every kind, through all that a service does with it; once in a process."""
     for kind in _kinds():
         policy = StagedPolicy(CampaignConfig(**kind))
         state = policy.initial_state()

@@ -1,5 +1,6 @@
 """The running parts of one worker: store, campaigns, lanes, background work."""
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Any
@@ -34,10 +35,10 @@ class Service:
         self._lanes = self.background.lanes = Lanes(self.campaigns, self.background.start)
         self.background.watch()
 
-    async def submit(self, operation: Operation) -> Any:
+    def submit(self, operation: Operation) -> "asyncio.Future[Any]":
         """The operation's outcome, once it is committed."""
         assert self._lanes is not None, "the service has not started"
-        return await self._lanes.submit(operation)
+        return self._lanes.submit(operation)
 
     async def stop(self) -> None:
         """Finish what was accepted, then let go of the database."""
