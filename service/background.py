@@ -9,7 +9,7 @@ from policy import HmmParameters, StagedPolicy, State, encode
 from policy.codec import encode_estimate
 from policy.selection import Estimate
 from service.campaigns import Campaigns, FinishJob, KeepSnapshot, Snapshot
-from service.errors import UnavailableError
+from service.errors import NotFoundError, UnavailableError
 from service.fold import SECOND
 from service.lanes import Lanes
 from service.unit import LEASE_SECONDS, Job
@@ -41,7 +41,12 @@ class Background:
     def _keep(self, coroutine: "asyncio._CoroutineLike[None]") -> None:
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("background work failed; the log has it, so the next start does it again", exc_info=error)
 
     async def _estimate(self, job: Job) -> None:
         run = asyncio.get_running_loop().run_in_executor
@@ -50,8 +55,11 @@ class Background:
         await self._submitted(finished)
 
     async def _snapshot(self, work: Snapshot) -> None:
-        encoded = await asyncio.get_running_loop().run_in_executor(self._thread, encode, work.state)
-        await self._submitted(KeepSnapshot(work.campaign, work.campaign_id, work.state, encoded))
+        try:
+            encoded = await asyncio.get_running_loop().run_in_executor(self._thread, encode, work.state)
+            await self._submitted(KeepSnapshot(work.campaign, work.campaign_id, work.state, encoded))
+        finally:
+            self._campaigns.snapshot_ended(work.campaign_id)
 
     async def _submitted(self, operation: FinishJob | KeepSnapshot) -> None:
         while True:
@@ -60,6 +68,8 @@ class Background:
                 return
             except UnavailableError:  # the database is away; the result is still good when it is back
                 await asyncio.sleep(RETRY_SECONDS)
+            except NotFoundError:  # the campaign was deleted meanwhile
+                return
 
     async def _watch(self) -> None:
         # One process owns an embedded database: whoever had a job before this start is dead.

@@ -22,6 +22,7 @@ __all__ = ["Campaigns", "Create", "Current", "Decide", "FinishJob", "KeepSnapsho
 
 SNAPSHOT_ROUNDS = 1_000  # at least between two snapshots; and a fifth of all rounds, so that their cost is constant
 RECENT_SNAPSHOTS = 3
+CACHED_CAMPAIGNS = 1_000
 _encode = msgspec.json.Encoder().encode
 
 
@@ -42,10 +43,10 @@ class Reward(NamedTuple):
 
 
 class Create(NamedTuple):
-    """`POST /campaigns`."""
+    """`POST /campaigns`, with a policy that could be made from its configuration."""
 
     campaign: str
-    config: CampaignConfig
+    policy: StagedPolicy
     request_hash: bytes
 
 
@@ -132,8 +133,18 @@ class Campaigns:
                 self._cache.pop(number, None)
             raise
         for unit, entry in kept:
-            self._cache[unit.row.campaign_id] = entry
+            self._keep(unit.row.campaign_id, entry)
         return outcomes, [work for unit, entry in kept for work in self._afterwards(unit, entry)]
+
+    def _keep(self, campaign: int, entry: Entry) -> None:
+        self._cache.pop(campaign, None)
+        self._cache[campaign] = entry
+        if len(self._cache) > CACHED_CAMPAIGNS:
+            del self._cache[next(iter(self._cache))]  # the one that has been quiet for longest
+
+    def snapshot_ended(self, campaign: int) -> None:
+        """It was kept, or could not be: another may be started."""
+        self._snapshots_under_way.discard(campaign)
 
     def _afterwards(self, unit: Unit, entry: Entry) -> Iterable[Job | Snapshot]:
         row, state = unit.row, entry.state
@@ -144,8 +155,8 @@ class Campaigns:
             yield Snapshot(row.name, row.campaign_id, state)
 
     def _create(self, tx: Transaction, operation: Create, now: int) -> bytes:
-        state = StagedPolicy(operation.config).initial_state()
-        config, belief = operation.config.model_dump_json(), _encode(state.belief.tolist()).decode()
+        config = operation.policy.config.model_dump_json()
+        belief = _encode(operation.policy.initial_state().belief.tolist()).decode()
         tx.add_campaign(operation.campaign, operation.request_hash, config, belief, now)
         return config.encode()
 
@@ -178,7 +189,6 @@ class Campaigns:
         if isinstance(operation, FinishJob):
             tx.finish_job(*operation[1:])
         elif isinstance(operation, KeepSnapshot):
-            self._snapshots_under_way.discard(row.campaign_id)
             self._keep_snapshot(tx, row, operation)
         return None
 
@@ -212,7 +222,7 @@ class Campaigns:
             except MissingInput:
                 state = self._recovered(tx, row.campaign_id, policy)
         else:
-            policy = self.policy(tx, row.campaign_id)
+            policy = StagedPolicy(self.config(tx, row.campaign_id))
             state = self._recovered(tx, row.campaign_id, policy)
         found, expected = (state.round, state.arrived, state.model_version), (row.round, row.arrived, row.model_version)
         if found != expected:
@@ -223,8 +233,9 @@ class Campaigns:
         return Entry(row.version, policy, state, at_work, tx.event_count(row.campaign_id))
 
     @staticmethod
-    def policy(tx: Transaction, campaign: int) -> StagedPolicy:
-        return StagedPolicy(CampaignConfig.model_validate_json(tx.config(campaign)))
+    def config(tx: Transaction, campaign: int) -> CampaignConfig:
+        """The configuration in force."""
+        return CampaignConfig.model_validate_json(tx.config(campaign))
 
     def _recovered(self, tx: Transaction, campaign: int, policy: StagedPolicy) -> State:
         for start in self._starts(tx, campaign, policy):
@@ -246,7 +257,7 @@ class Campaigns:
     def job_input(self, campaign: int, input_round: int) -> tuple[StagedPolicy, State]:
         """The state that a job of another worker, which died, was to start from."""
         with self.store.reading() as tx:
-            policy = self.policy(tx, campaign)
+            policy = StagedPolicy(self.config(tx, campaign))
             for start in self._starts(tx, campaign, policy):
                 if start.round > input_round:
                     continue
@@ -278,7 +289,7 @@ def _decide(unit: Unit, run: Sequence[Decide]) -> list[Outcome]:
             with unit.attempt():
                 known = iter(unit.decide([item for operation in run for item in operation.items], ""))
                 return [_answered(unit, operation, [next(known) for _ in operation.items]) for operation in run]
-        except (ApiError, PolicyError):
+        except Exception:  # whichever it is, it is found when each is tried alone
             return [outcome for operation in run for outcome in _decide(unit, [operation])]
     (operation,) = run
     try:

@@ -11,12 +11,13 @@ from fastapi import Body as BodyField
 from fastapi import FastAPI, Query
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
+from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
-from policy import CampaignConfig, PolicyError, describe
+from policy import CampaignConfig, PolicyError, StagedPolicy, describe
 from policy.description import ModelDescription
 from service import schemas
-from service.campaigns import Create, Current, Decide, Reward
+from service.campaigns import Campaigns, Create, Current, Decide, Reward
 from service.errors import GoneError, InvalidError, NotFoundError, TooLargeError
 from service.schema import require_current
 from service.schemas import CAMPAIGN_EXAMPLE, DecideBatch, DecideRequest, RewardBatch, RewardRequest
@@ -138,7 +139,11 @@ def add_routes(app: Application, service: Service) -> None:
     async def create(config: Annotated[CampaignConfig, BodyField(examples=[CAMPAIGN_EXAMPLE])]) -> bytes:
         """Create a campaign. The answer is its configuration with every default filled in."""
         given = config.model_dump_json(exclude_unset=True).encode()
-        answer: bytes = await submit(Create(config.name, config, hashlib.blake2b(given, digest_size=16).digest()))
+        try:
+            policy = await run_in_threadpool(StagedPolicy, config)  # a wide feature map takes a while
+        except PolicyError as error:
+            raise InvalidError.of_policy(error) from None
+        answer: bytes = await submit(Create(config.name, policy, hashlib.blake2b(given, digest_size=16).digest()))
         return answer
 
     for path, endpoint, answers, status, tag in (
@@ -155,7 +160,7 @@ def add_routes(app: Application, service: Service) -> None:
         """The campaigns by name, a page at a time."""
         with service.store.reading() as tx:
             rows = tx.campaign_page(cursor, limit + 1)
-            lengths = [service.campaigns.policy(tx, row.campaign_id).config.stage_length for row in rows[:limit]]
+            lengths = [Campaigns.config(tx, row.campaign_id).stage_length for row in rows[:limit]]
         return schemas.CampaignPage(
             campaigns=[schemas.CampaignSummary(**_summary(r, n)) for r, n in zip(rows, lengths, strict=False)],
             next_cursor=rows[limit - 1].name if len(rows) > limit else None,
@@ -166,7 +171,7 @@ def add_routes(app: Application, service: Service) -> None:
         """Where a campaign stands, and its configuration."""
         with service.store.reading() as tx:
             row, created_at = _found(tx, name)
-            config = service.campaigns.policy(tx, row.campaign_id).config
+            config = Campaigns.config(tx, row.campaign_id)
         summary = _summary(row, config.stage_length)
         return schemas.CampaignState(**summary, created_at=timestamp(created_at), config=config)
 
@@ -176,7 +181,7 @@ def add_routes(app: Application, service: Service) -> None:
         with service.store.reading() as tx:
             campaign_row, _ = _found(tx, name)
             row = tx.decision(campaign_row.campaign_id, decision_id)
-            config = service.campaigns.policy(tx, campaign_row.campaign_id).config
+            config = Campaigns.config(tx, campaign_row.campaign_id)
         if row is None:
             raise NotFoundError(f"Campaign {name} has no decision {decision_id!r}")
         if row["erased"]:
@@ -202,7 +207,7 @@ def add_routes(app: Application, service: Service) -> None:
         """The models so far, newest first, a page at a time."""
         with service.store.reading() as tx:
             row, _ = _found(tx, name)
-            length = service.campaigns.policy(tx, row.campaign_id).config.stage_length
+            length = Campaigns.config(tx, row.campaign_id).stage_length
             rows = tx.model_page(row.campaign_id, cursor, limit + 1)
         return schemas.StagePage(
             stages=[_stage(model, length) for model in rows[:limit]],

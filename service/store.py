@@ -195,6 +195,10 @@ class Store:
         self.embedded = make_url(url).get_backend_name() == "sqlite"
         self.engine = _sqlite_engine(url) if self.embedded else _postgresql_engine(url, pool_size)
         self._statements = _statements(self.engine, self.embedded)
+        # SQLite reads from one moment anyway.
+        self._reader = (
+            self.engine if self.embedded else self.engine.execution_options(isolation_level="REPEATABLE READ")
+        )
         self._writer: Connection | None = None
         self._turn = threading.Lock()
 
@@ -216,9 +220,10 @@ class Store:
     @contextmanager
     def reading(self) -> Iterator["Transaction"]:
         """One transaction that only reads, all of it from one moment."""
-        with self._errors(), self.engine.connect() as connection:
+        with self._errors(), self._reader.connect() as connection:
             connection.info["writes"] = False
-            yield Transaction(connection, self._statements, self.embedded)
+            with connection.begin():
+                yield Transaction(connection, self._statements, self.embedded)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -429,6 +434,7 @@ class Transaction:
         return (LiveRow._make(row[:-1]), row[-1]) if row else None
 
     def campaign_page(self, after: str, limit: int) -> list[LiveRow]:
+        """Campaigns in the order of their names, from the one after that name on."""
         query = (
             select(live.c.campaign_id, campaigns.c.name, *(live.c[field] for field in LIVE))
             .join_from(campaigns, live)

@@ -150,6 +150,7 @@ class Unit(Course):
         requests, times, last_at = [], [], self._last_at
         clocked = self.policy.config.clock is not None
         for i, (item, _) in enumerate(fresh.values()):
+            _check_numbers(item.context, where.format(i))
             at = self._time(item, where.format(i))
             if at is None and clocked:
                 at = self.now
@@ -241,6 +242,8 @@ class Unit(Course):
         if job is None or job.status == "waiting":
             return
         self._job = None
+        if job.status == "failed":
+            self._failed(FAILED_PUBLICATION, RuntimeError(f"the re-estimation of round {job.input_round} failed"))
         if job.status != "done" or job.result is None:
             return
         version, begun = self.state.model_version, time.perf_counter()
@@ -331,6 +334,15 @@ def request_hash(item: DecideItem) -> bytes:
 
 
 _canonical = msgspec.json.Encoder(order="sorted").encode
+
+
+def _check_numbers(context: Mapping[str, Any], where: str) -> None:
+    """Python takes whole numbers of any length; the log, like most readers of JSON, takes those of 64 bits."""
+    for name, value in context.items():
+        if value.__class__ is int and not -(2**63) <= value < 2**63:
+            raise InvalidError(
+                [FieldProblem(field=f"{where}context.{name}", message="too large a number", allowed="64 bits")]
+            )
 
 
 def _same(known: KnownDecision, digest: bytes) -> KnownDecision:

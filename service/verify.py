@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from policy import Decision, State
+from policy import Decision, StagedPolicy, State
 from service.campaigns import Campaigns
 from service.errors import NotFoundError
 from service.fold import Replay
@@ -54,7 +54,7 @@ def _names(store: Store) -> list[str]:
 def differences(tx: Transaction, live: LiveRow, progress: bool = False) -> Iterator[str]:
     """What the fold finds different from the log's answers, the stored models and the live row."""
     campaign = live.campaign_id
-    policy = Campaigns.policy(tx, campaign)
+    policy = StagedPolicy(Campaigns.config(tx, campaign))
     replay = Replay(policy, policy.initial_state(), tx, campaign, recompute=True)
     models = tx.models_of(campaign)
     with tqdm(total=live.round, desc=live.name, unit=" decisions", disable=not progress, leave=False) as bar:
