@@ -2,6 +2,7 @@
 PYTHON ?= python3
 HOST =
 PORT =
+DATABASE_URL =
 QUICK =
 
 BIN := .venv/bin
@@ -13,8 +14,9 @@ INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-dep
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-6s %s\n", $$1, $$2}' Makefile
 
-run: .venv/ready  ## start the service on http://127.0.0.1:8000 (HOST=, PORT=)
-	@exec $(BIN)/undercurrent serve $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT))
+run: .venv/ready  ## start the service on http://127.0.0.1:8000 (HOST=, PORT=, DATABASE_URL=)
+	@exec $(BIN)/undercurrent serve $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) \
+	  $(if $(DATABASE_URL),--database-url $(DATABASE_URL))
 
 test: lint  ## lint, then all tests
 	$(BIN)/pytest -q
@@ -28,6 +30,7 @@ lint: .venv/ready  ## style, types and layers
 bench: .venv/ready-bench  ## speed beside other libraries, as ratios (QUICK=1 for a minute's run)
 	$(BIN)/python -m benchmarks.policy $(if $(QUICK),--quick)
 	$(BIN)/python -m benchmarks.reproduction $(if $(QUICK),--quick)
+	$(BIN)/python -m benchmarks.http $(if $(QUICK),--quick)
 
 demo: .venv/ready  ## the paper's policy on simulated customers
 	$(BIN)/undercurrent-sim replay --preset paper-complex --rounds 5000 --seeds 1951-1952
@@ -44,6 +47,8 @@ clean:  ## remove .venv and every cache
 	@test -x $(BIN)/undercurrent || $(PYTHON) -m venv --clear .venv
 	@$(INSTALL) -r requirements.lock
 	@$(INSTALL) --no-build-isolation -e .
+	@echo "Compiling the kernels (under a minute) ..."
+	@$(BIN)/python -m service.warm_up
 	@touch $@
 
 .venv/ready-bench: .venv/ready requirements-bench.lock

@@ -328,8 +328,8 @@ class StagedPolicy:
             made, belief = self._decide_rows(state, part, history)
             state = State(
                 state.round + size, belief, state.hmm, state.next_estimation, state.next_update,
-                state.statistics, state.model_version, history, state.arrived, state.folded, state.rebuild, state.selection,
-                int(periods[done + size - 1]) if periods.size else 0,
+                state.statistics, state.model_version, history, state.arrived, state.folded, state.rebuild,
+                state.selection, int(periods[done + size - 1]) if periods.size else 0,
             )  # fmt: skip
             decisions += made
             done += size

@@ -5,10 +5,12 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 import uvicorn
+from sqlalchemy.engine import make_url
 from uvicorn.supervisors import Multiprocess
 
 from policy import CampaignConfig, PolicyError
@@ -19,6 +21,7 @@ from service.schema import require_current, upgrade
 from service.settings import Settings, SettingsError
 from service.store import Store
 from service.verify import verify
+from service.warm_up import warm_up
 
 __all__ = ["main", "uvicorn_config"]
 
@@ -112,6 +115,10 @@ def serve(settings: Settings) -> int:
         upgrade(store)  # nobody else uses it: no reason to ask
     require_current(store)
     store.close()
+    slow = threading.Timer(5.0, _compiling)
+    slow.start()
+    warm_up()  # before anyone can ask; worker processes then find the kernels compiled
+    slow.cancel()
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
         listener = socket.create_server((settings.host, settings.port), family=family)
@@ -130,6 +137,7 @@ def serve(settings: Settings) -> int:
         signal.signal(stop, lambda *_: None)
     print(f"Undercurrent {__version__} is at {url}", flush=True)
     print(f"API documentation: {url}/docs (Ctrl-C stops the service)", flush=True)
+    print(f"Data: {make_url(settings.database_url).render_as_string(hide_password=True)}", flush=True)
     if settings.workers > 1:
         os.environ.update(settings.environment())  # how the worker processes learn of them
         config = uvicorn_config("service.app:from_environment", factory=True, workers=settings.workers)
@@ -138,6 +146,10 @@ def serve(settings: Settings) -> int:
     server = uvicorn.Server(uvicorn_config(create_app(settings)))
     server.run(sockets=[listener])
     return 0 if server.started else 1
+
+
+def _compiling() -> None:
+    print("Compiling the kernels: only at the first start, about a minute ...", file=sys.stderr, flush=True)
 
 
 def uvicorn_config(app: object, **settings: object) -> uvicorn.Config:

@@ -67,3 +67,7 @@ def _kinds() -> Iterator[dict[str, Any]]:
         yield plain | {"regimes": 2, "beliefs": beliefs}
     for form in ("complex", "simplified", "plain"):
         yield plain | {"regimes": 2, "beliefs": {"estimator": "spectral", "start_round": 30}, "bonus": {"form": form}}
+
+
+if __name__ == "__main__":  # set-up runs it, so that the first start need not
+    warm_up()
