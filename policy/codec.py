@@ -63,9 +63,7 @@ def encode_estimate(found: HmmParameters | Estimate) -> bytes:
 def _pack(kind: str, plain: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> bytes:
     parts = {name: np.ascontiguousarray(a, a.dtype.newbyteorder("<")) for name, a in arrays.items()}
     described = [[name, a.dtype.str, list(a.shape)] for name, a in parts.items()]
-    header = json.dumps(
-        {"schema": SCHEMA, "kind": kind, **plain, "arrays": described}, separators=(",", ":")
-    ).encode()
+    header = json.dumps({"schema": SCHEMA, "kind": kind, **plain, "arrays": described}, separators=(",", ":")).encode()
     body = b"".join([_MAGIC, struct.pack("<I", len(header)), header, *(a.tobytes() for a in parts.values())])
     return body + hashlib.sha256(body).digest()
 

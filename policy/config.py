@@ -271,7 +271,7 @@ class Rewards(_Part):
     """What a reward may be, how long to wait for it, and what counts when none comes (R20)."""
 
     range: tuple[Amount, Amount] | None = None
-    wait_seconds: Annotated[Real, Field(gt=0.0)] | None = None
+    wait_seconds: Annotated[Real, Field(gt=0.0, le=1e9)] | None = None
     default: Amount | None = None
 
     @model_validator(mode="after")

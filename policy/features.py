@@ -7,6 +7,7 @@ term with actions, action by action, levels fastest. z = b ⊗ φ is the case wh
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from policy.errors import ArgumentError, ConfigError, ContextError, FieldProblem
 __all__ = ["Column", "Contexts", "FeatureMap", "feature_map"]
 
 MAX_COLUMNS = 1024
+MOST_PROBLEMS = 20  # unknown variables that an error names
 FloatArray = npt.NDArray[np.float64]
 SmallInts = npt.NDArray[np.int16]
 Encoder = Callable[[Any], Any]
@@ -171,11 +173,11 @@ class FeatureMap:
         return Contexts(np.ascontiguousarray(codes[:, :-1]), numbers, np.ascontiguousarray(codes[:, -1]))
 
     def encode_rows(
-        self, contexts: Sequence[Mapping[str, Any]], where: str = "items[{}]."
+        self, contexts: Sequence[Mapping[str, Any]], prefixes: Sequence[str] | None = None
     ) -> tuple[SmallInts, FloatArray]:
         """`encode` as decisions take it: level indices with the symbol at their end, and scaled numbers.
 
-        `where` begins the fields that an error names.
+        `prefixes` begin the fields that errors name, by default items[i].
         """
         rows = [self._encoded(context) for context in contexts]
         if None in rows:
@@ -184,7 +186,7 @@ class FeatureMap:
                     problem
                     for i, (row, context) in enumerate(zip(rows, contexts, strict=True))
                     if row is None
-                    for problem in self._problems(context, f"{where.format(i)}context")
+                    for problem in self._problems(context, f"{prefixes[i] if prefixes else f'items[{i}].'}context")
                 ]
             )
         count = len(rows)
@@ -223,7 +225,8 @@ class FeatureMap:
         names = [v.name for v in self.variables]
         if not isinstance(context, Mapping):
             return [FieldProblem(field, f"not an object: {type(context).__name__}", names)]
-        problems = [FieldProblem(f"{field}.{name}", "unknown variable", names) for name in context if name not in names]
+        unknown = islice((name for name in context if name not in names), MOST_PROBLEMS)
+        problems = [FieldProblem(f"{field}.{name}", "unknown variable", names) for name in unknown]
         for variable, (name, _, encoder, _) in zip(self.variables, self._encoders, strict=True):
             if name not in context:
                 problems.append(FieldProblem(f"{field}.{name}", "missing", _allowed(variable)))

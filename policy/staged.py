@@ -147,12 +147,16 @@ class StagedPolicy:
         """Decide several rounds: exactly what one-by-one calls in that order give; all or nothing."""
         return self.decide_prepared(state, self.prepare(requests))
 
-    def prepare(self, requests: Sequence[Request], where: str = "items[{}].") -> "Prepared":
-        """Requests checked and encoded, ready to be decided; `where` begins the fields an error names."""
+    def prepare(self, requests: Sequence[Request], prefixes: Sequence[str] | None = None) -> "Prepared":
+        """Requests checked and encoded, ready to be decided; `prefixes` begin the fields that errors name."""
         if not all(isinstance(request, Request) for request in requests):
             raise ArgumentError("requests", "holds something else", "a list of policy.Request")
-        rules = [self._rules(r.excluded_actions, r.subject, where.format(i)) for i, r in enumerate(requests)]
-        codes, numbers = self.features.encode_rows([r.context for r in requests], where)
+        if prefixes is None:
+            prefixes = [f"items[{i}]." for i in range(len(requests))]
+        rules = [
+            self._rules(r.excluded_actions, r.subject, prefix) for r, prefix in zip(requests, prefixes, strict=True)
+        ]
+        codes, numbers = self.features.encode_rows([r.context for r in requests], prefixes)
         eligible, subjects = (
             (np.concatenate(column) for column in zip(*rules, strict=True))
             if rules
@@ -160,8 +164,8 @@ class StagedPolicy:
         )
         times = [request.at for request in requests]
         if self.config.clock:
-            for i, at in enumerate(times):
-                _check_time(at, f"{where.format(i)}at")
+            for at, prefix in zip(times, prefixes, strict=True):
+                _check_time(at, f"{prefix}at")
         return Prepared(codes, numbers, eligible, subjects, times)
 
     def decide_prepared(self, state: State, prepared: "Prepared") -> tuple[State, list[Decision]]:

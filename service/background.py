@@ -12,12 +12,14 @@ from service.campaigns import Campaigns, FinishJob, KeepSnapshot, Snapshot
 from service.errors import NotFoundError, UnavailableError
 from service.fold import SECOND
 from service.lanes import Lanes
+from service.store import ClaimedJob
 from service.unit import LEASE_SECONDS, Job
 
 __all__ = ["Background"]
 
 POLL_SECONDS = 15.0  # between two looks for jobs whose worker has died
 RETRY_SECONDS = 1.0
+MOST_ATTEMPTS = 3
 FAR_FUTURE = 2**62
 log = logging.getLogger("undercurrent")
 
@@ -29,6 +31,7 @@ class Background:
         self._campaigns = campaigns
         self._thread = ThreadPoolExecutor(1, "background")
         self._tasks: set[asyncio.Task[None]] = set()
+        self._running: set[tuple[int, int]] = set()  # jobs: campaign id and input round
         self.lanes: Lanes  # set by the application: lanes hand over work, work comes back through lanes
 
     def start(self, work: Job | Snapshot) -> None:
@@ -49,10 +52,13 @@ class Background:
             log.error("background work failed; the log has it, so the next start does it again", exc_info=error)
 
     async def _estimate(self, job: Job) -> None:
-        run = asyncio.get_running_loop().run_in_executor
-        status, result, seconds = await run(self._thread, _estimated, job.policy, job.state)
-        finished = FinishJob(job.campaign, job.campaign_id, job.state.round, status, result, seconds)
-        await self._submitted(finished)
+        run, number = asyncio.get_running_loop().run_in_executor, (job.campaign_id, job.state.round)
+        self._running.add(number)
+        try:
+            status, result, seconds = await run(self._thread, _estimated, job.policy, job.state)
+            await self._submitted(FinishJob(job.campaign, *number, status, result, seconds))
+        finally:
+            self._running.discard(number)
 
     async def _snapshot(self, work: Snapshot) -> None:
         try:
@@ -76,20 +82,27 @@ class Background:
         expired = FAR_FUTURE if self._campaigns.store.embedded else None
         while True:
             try:
-                await self._take_over(expired)
+                for job in await asyncio.get_running_loop().run_in_executor(None, self._claim, expired):
+                    await self._take_over(job)
                 expired = None
             except UnavailableError:
                 pass  # the next look will tell
+            except Exception:  # one job must not end the watch over all others
+                log.exception("a re-estimation could not be taken over")
             await asyncio.sleep(POLL_SECONDS)
 
-    async def _take_over(self, expired: int | None) -> None:
+    async def _take_over(self, job: ClaimedJob) -> None:
+        if (job.campaign_id, job.input_round) in self._running:
+            return  # it is our own, and only slow
+        log.warning("campaign %s: taking over the re-estimation of round %d", job.campaign, job.input_round)
+        if job.attempts >= MOST_ATTEMPTS:  # it may be what kills the workers
+            await self._submitted(FinishJob(job.campaign, job.campaign_id, job.input_round, "failed", None, 0.0))
+            return
         run = asyncio.get_running_loop().run_in_executor
-        for campaign_id, name, input_round in await run(None, self._claim, expired):
-            log.warning("campaign %s: taking over the re-estimation of round %d", name, input_round)
-            policy, state = await run(self._thread, self._campaigns.job_input, campaign_id, input_round)
-            await self._estimate(Job(campaign_id, name, policy, state))
+        policy, state = await run(self._thread, self._campaigns.job_input, job.campaign_id, job.input_round)
+        await self._estimate(Job(job.campaign_id, job.campaign, policy, state))
 
-    def _claim(self, expired: int | None) -> list[tuple[int, str, int]]:
+    def _claim(self, expired: int | None) -> list[ClaimedJob]:
         now = self._campaigns.clock()
         with self._campaigns.store.writing() as tx:
             return tx.claim_jobs(self._campaigns.owner, expired or now, now + LEASE_SECONDS * SECOND)

@@ -4,6 +4,7 @@ The only place that joins policy and store. `process` is what a lane runs: it de
 in its cache only what was committed.
 """
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -15,12 +16,13 @@ from policy import CampaignConfig, CodecError, PolicyError, StagedPolicy, State,
 from service.errors import ApiError, ConflictError, ErrorDetail, InvalidError, NotFoundError, detail_of
 from service.fold import MissingInput, Replay
 from service.schemas import DecideItem, RewardItem
-from service.store import LiveRow, Store, Transaction
+from service.store import FAILURES, LiveRow, Store, Transaction
 from service.unit import Entry, Job, Unit, answer, reward_answer
 
 __all__ = ["Campaigns", "Create", "Current", "Decide", "FinishJob", "KeepSnapshot", "Reward", "Snapshot"]
 
 SNAPSHOT_ROUNDS = 1_000  # at least between two snapshots; and a fifth of all rounds, so that their cost is constant
+MOST_ROUNDS_TO_FOLD = 50_000  # after a restart: a few seconds
 RECENT_SNAPSHOTS = 3
 CACHED_CAMPAIGNS = 1_000
 _encode = msgspec.json.Encoder().encode
@@ -95,6 +97,7 @@ class Campaigns:
         self.store, self.clock = store, clock
         self.owner = owner or uuid4().hex
         self._cache: dict[int, Entry] = {}
+        self._lock = threading.Lock()  # lanes of PostgreSQL are threads
         self._snapshots_under_way: set[int] = set()
 
     def process(self, operations: Sequence[Operation]) -> tuple[list[Outcome], list[Job | Snapshot]]:
@@ -113,19 +116,7 @@ class Campaigns:
                 rows, now = tx.lock(by_campaign), self.clock()
                 touched = [row.campaign_id for row in rows.values()]
                 for name, places in by_campaign.items():
-                    mine = [operations[i] for i in places]
-                    if name not in rows and isinstance(mine[0], Create):
-                        made = self._create(tx, mine[0], now)
-                        rows |= tx.lock([name])
-                        outcomes[places[0]] = made
-                        mine, places = mine[1:], places[1:]
-                    if name not in rows:
-                        for i in places:
-                            outcomes[i] = NotFoundError(f"There is no campaign {name!r}")
-                        continue
-                    unit, results = self._serve(tx, rows[name], mine, now)
-                    for i, result in zip(places, results, strict=True):
-                        outcomes[i] = result
+                    unit = self._serve_all(tx, rows.get(name), [(i, operations[i]) for i in places], outcomes, now)
                     if unit is not None:
                         kept.append((unit, unit.write()))
         except BaseException:
@@ -136,11 +127,44 @@ class Campaigns:
             self._keep(unit.row.campaign_id, entry)
         return outcomes, [work for unit, entry in kept for work in self._afterwards(unit, entry)]
 
+    def _serve_all(
+        self,
+        tx: Transaction,
+        row: LiveRow | None,
+        numbered: Sequence[tuple[int, Operation]],
+        outcomes: list[Outcome],
+        now: int,
+    ) -> Unit | None:
+        """All operations on one campaign; what it did to it is still to be written."""
+        for place, (i, operation) in enumerate(numbered):
+            if row is not None:
+                break
+            if not isinstance(operation, Create):
+                outcomes[i] = NotFoundError(f"There is no campaign {operation.campaign!r}")
+                continue
+            made = self._create(tx, operation, now)
+            row = tx.lock([operation.campaign])[operation.campaign]
+            outcomes[i] = made or self._maintain(tx, row, operation)
+            numbered = numbered[place + 1 :]
+            break
+        if row is None or not numbered:
+            return None
+        try:
+            unit, results = self._serve(tx, row, [operation for _, operation in numbered], now)
+        except FAILURES:
+            raise
+        except Exception as error:  # a campaign that cannot be loaded is no reason to refuse the others
+            unit, results = None, [error] * len(numbered)
+        for (i, _), result in zip(numbered, results, strict=True):
+            outcomes[i] = result
+        return unit
+
     def _keep(self, campaign: int, entry: Entry) -> None:
-        self._cache.pop(campaign, None)
-        self._cache[campaign] = entry
-        if len(self._cache) > CACHED_CAMPAIGNS:
-            del self._cache[next(iter(self._cache))]  # the one that has been quiet for longest
+        with self._lock:
+            self._cache.pop(campaign, None)
+            self._cache[campaign] = entry
+            if len(self._cache) > CACHED_CAMPAIGNS:
+                del self._cache[next(iter(self._cache))]  # the one that has been quiet for longest
 
     def snapshot_ended(self, campaign: int) -> None:
         """It was kept, or could not be: another may be started."""
@@ -149,16 +173,16 @@ class Campaigns:
     def _afterwards(self, unit: Unit, entry: Entry) -> Iterable[Job | Snapshot]:
         row, state = unit.row, entry.state
         yield from unit.new_jobs
-        due = row.snapshot_round + max(SNAPSHOT_ROUNDS, row.snapshot_round // 5)
+        due = row.snapshot_round + min(max(SNAPSHOT_ROUNDS, row.snapshot_round // 5), MOST_ROUNDS_TO_FOLD)
         if state.round >= due and row.campaign_id not in self._snapshots_under_way:
             self._snapshots_under_way.add(row.campaign_id)
             yield Snapshot(row.name, row.campaign_id, state)
 
-    def _create(self, tx: Transaction, operation: Create, now: int) -> bytes:
+    def _create(self, tx: Transaction, operation: Create, now: int) -> bytes | None:
         config = operation.policy.config.model_dump_json()
         belief = _encode(operation.policy.initial_state().belief.tolist()).decode()
-        tx.add_campaign(operation.campaign, operation.request_hash, config, belief, now)
-        return config.encode()
+        added = tx.add_campaign(operation.campaign, operation.request_hash, config, belief, now)
+        return config.encode() if added else None
 
     def _serve(
         self, tx: Transaction, row: LiveRow, operations: Sequence[Operation], now: int
@@ -287,15 +311,18 @@ def _decide(unit: Unit, run: Sequence[Decide]) -> list[Outcome]:
     if len(run) > 1:
         try:
             with unit.attempt():
-                known = iter(unit.decide([item for operation in run for item in operation.items], ""))
+                known = iter(unit.decide([item for operation in run for item in operation.items]))
                 return [_answered(unit, operation, [next(known) for _ in operation.items]) for operation in run]
+        except FAILURES:
+            raise
         except Exception:  # whichever it is, it is found when each is tried alone
             return [outcome for operation in run for outcome in _decide(unit, [operation])]
     (operation,) = run
     try:
         with unit.attempt():
-            where = "items[{}]." if operation.batch else ""
-            return [_answered(unit, operation, unit.decide(operation.items, where))]
+            return [_answered(unit, operation, unit.decide(operation.items, operation.batch))]
+    except FAILURES:  # then the transaction is lost, whoever else is in it (R18)
+        raise
     except PolicyError as error:
         return [InvalidError.of_policy(error)]
     except Exception as error:

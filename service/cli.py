@@ -154,7 +154,13 @@ def _compiling() -> None:
 
 def uvicorn_config(app: object, **settings: object) -> uvicorn.Config:
     # No route asks who called or under which address, so nothing needs a proxy's headers.
-    quiet = {"log_level": "warning", "access_log": False, "server_header": False, "proxy_headers": False}
+    quiet = {
+        "log_level": "warning",
+        "access_log": False,
+        "server_header": False,
+        "proxy_headers": False,
+        "timeout_graceful_shutdown": 30,  # for those who never finish sending
+    }
     return uvicorn.Config(app, **quiet, **settings)  # type: ignore[arg-type]
 
 

@@ -27,6 +27,7 @@ CODES = {
 }
 
 RETRY_SECONDS = "1"
+MOST_FIELDS = 50  # that one error names
 
 
 class ApiError(Exception):
@@ -70,7 +71,9 @@ class InvalidError(ApiError):
     status = 422
 
     def __init__(self, fields: Sequence["FieldProblem"]) -> None:
-        super().__init__("; ".join(f"{problem.field}: {problem.message}" for problem in fields), fields)
+        told = fields[:MOST_FIELDS]
+        rest = f"; and {len(fields) - len(told)} more" if len(fields) > len(told) else ""
+        super().__init__("; ".join(f"{problem.field}: {problem.message}" for problem in told) + rest, told)
 
     @classmethod
     def of_policy(cls, error: PolicyError) -> "InvalidError":

@@ -5,7 +5,8 @@ read from the log (`Replay`). Rows say what a pure function of the log cannot: w
 when its result was published, and what failed.
 """
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ import msgspec
 from policy import Decision, HmmParameters, Request, StagedPolicy, State
 from policy.codec import decode_estimate
 from policy.selection import Estimate
-from service.store import DecisionRow, JobRow, Transaction
+from service.store import PAGE, DecisionRow, JobRow, Transaction
 
 __all__ = [
     "FAILED_ESTIMATION",
@@ -82,15 +83,28 @@ class Part(NamedTuple):
 
 
 class Replay(Course):
-    """The log from a state on. `recompute` takes no stored result on trust: every job is run again."""
+    """The log from a state on. `recompute` takes no stored result on trust: every job is run again.
+
+    `pauses` are moments, (round, rewards) in order, whose states are put aside on the way.
+    """
 
     def __init__(
-        self, policy: StagedPolicy, state: State, log: Transaction, campaign: int, *, recompute: bool = False
+        self,
+        policy: StagedPolicy,
+        state: State,
+        log: Transaction,
+        campaign: int,
+        *,
+        recompute: bool = False,
+        pauses: Sequence[tuple[int, int]] = (),
     ) -> None:
         super().__init__(policy, state)
         jobs = log.jobs_after(campaign, state.round)
         self.inputs: dict[int, State] = {}  # of the jobs met on the way, by input round
         self.models: list[tuple[str, State]] = []  # published on the way, until someone takes them
+        self.paused: list[State] = []  # at the moments asked for, until someone takes them
+        self.missed: list[tuple[int, int]] = []  # moments that the log does not have
+        self._pauses = deque(pauses)
         self._jobs = {job.input_round for job in jobs}
         self._published = {job.published_round: job for job in jobs if job.published_round is not None}
         self._events = set(log.events_after(campaign, state.round))
@@ -110,7 +124,12 @@ class Replay(Course):
         self._take_rewards()
         while (first := next(self._decisions, None)) is not None:
             self.cross()
-            rows = [first, *islice(self._decisions, self.policy.rounds_ahead(self.state) - 1)]
+            count = min(self.policy.rounds_ahead(self.state), PAGE)
+            while self._pauses and self._pauses[0][0] <= self.state.round:
+                self.missed.append(self._pauses.popleft())
+            if self._pauses:
+                count = min(count, self._pauses[0][0] - self.state.round)
+            rows = [first, *islice(self._decisions, count - 1)]
             prepared = self.policy.prepare([request_of(row) for row in rows])
             self.state, decisions = self.policy.decide_prepared(self.state, prepared)
             yield Part(rows, decisions)
@@ -118,9 +137,16 @@ class Replay(Course):
 
     def _take_rewards(self) -> None:
         """The rewards that came before the next round; when exactly does not matter before something is due."""
+        self._pause()
         while (row := self._reward) is not None and row.after_round <= self.state.round:
             self.state = self.policy.reward(self.state, row.round, row.reward)
             self._reward = next(self._rewards, None)
+            self._pause()
+
+    def _pause(self) -> None:
+        if self._pauses and self._pauses[0] == (self.state.round, self.state.arrived):
+            self._pauses.popleft()
+            self.paused.append(self.state)
 
     def publish(self) -> None:
         job = self._published.get(self.state.round)
@@ -129,11 +155,12 @@ class Replay(Course):
             self.models.append(("estimation", self.state))
 
     def _result(self, job: JobRow) -> HmmParameters | Estimate:
+        start = self.inputs.pop(job.input_round, None)
         if job.result is not None and not self._recompute:
             return decode_estimate(job.result)
-        if job.input_round not in self.inputs:
+        if start is None:
             raise MissingInput
-        found = self.policy.estimate(self.inputs.pop(job.input_round))
+        found = self.policy.estimate(start)
         assert isinstance(found, HmmParameters | Estimate)  # it was published
         return found
 

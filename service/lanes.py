@@ -8,14 +8,15 @@ campaign, whose transactions wait for the network and for the live row's lock in
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
 from typing import Any
 
-from service.campaigns import Campaigns, Operation, Outcome, Snapshot
+from service.campaigns import Campaigns, Decide, Operation, Outcome, Reward, Snapshot
 from service.unit import Job
 
 __all__ = ["Lanes"]
 
-LARGEST_GATHER = 256
+LARGEST_GATHER = 1_000  # decisions and rewards; a single batch may have as many
 Work = tuple[list[Outcome], list[Job | Snapshot]]
 
 
@@ -62,7 +63,9 @@ class Lanes:
             self._run(key, lane)
 
     def _run(self, key: str, lane: _Lane) -> None:
-        gathered, lane.waiting = lane.waiting[:LARGEST_GATHER], lane.waiting[LARGEST_GATHER:]
+        weights = accumulate(len(o.items) if isinstance(o, Decide | Reward) else 1 for o, _ in lane.waiting)
+        count = max(1, sum(weight <= LARGEST_GATHER for weight in weights))
+        gathered, lane.waiting = lane.waiting[:count], lane.waiting[count:]
         operations = [operation for operation, _ in gathered]
         futures = [future for _, future in gathered]
         if self._pool is None:

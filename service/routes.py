@@ -18,7 +18,7 @@ from policy import CampaignConfig, PolicyError, StagedPolicy, describe
 from policy.description import ModelDescription
 from service import schemas
 from service.campaigns import Campaigns, Create, Current, Decide, Reward
-from service.errors import GoneError, InvalidError, NotFoundError, TooLargeError
+from service.errors import FieldProblem, GoneError, InvalidError, NotFoundError, TooLargeError
 from service.schema import require_current
 from service.schemas import CAMPAIGN_EXAMPLE, DecideBatch, DecideRequest, RewardBatch, RewardRequest
 from service.store import KnownDecision, LiveRow, Row, Transaction
@@ -30,8 +30,11 @@ __all__ = ["Application", "add_routes"]
 
 LARGEST_BODY = 4 * 2**20
 MAX_PAGE = 200
+MOST_MISTAKES = 1_000
 FAILURE = "undercurrent.failure"  # in the scope: the exception of a lean route
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE)]
+NameCursor = Annotated[str, Query(max_length=64, pattern=r"^[^\x00]*$")]
+VersionCursor = Annotated[int | None, Query(ge=1, le=2**62)]
 Body = TypeVar("Body", bound=BaseModel)
 
 
@@ -105,7 +108,10 @@ def parsed(kind: type[Body], body: bytes) -> Body:
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
-        problems = [{**problem, "loc": ("body", *problem["loc"])} for problem in error.errors()]
+        if error.error_count() > MOST_MISTAKES:  # writing them all out would take seconds
+            told = FieldProblem(field="body", message=f"{error.error_count()} mistakes", allowed="see /docs")
+            raise InvalidError([told]) from None
+        problems = [{**problem, "loc": ("body", *problem["loc"])} for problem in error.errors(include_url=False)]
         raise InvalidError.of_pydantic(problems) from None
     except PolicyError as error:
         raise InvalidError.of_policy(error) from None
@@ -156,7 +162,7 @@ def add_routes(app: Application, service: Service) -> None:
         app.add_lean_route(path, endpoint, response_model=answers, status_code=status, tags=[tag])
 
     @app.get("/campaigns", tags=["campaigns"])
-    def campaigns(limit: Limit = 50, cursor: str = "") -> schemas.CampaignPage:
+    def campaigns(limit: Limit = 50, cursor: NameCursor = "") -> schemas.CampaignPage:
         """The campaigns by name, a page at a time."""
         with service.store.reading() as tx:
             rows = tx.campaign_page(cursor, limit + 1)
@@ -180,7 +186,7 @@ def add_routes(app: Application, service: Service) -> None:
         """A decision as it was made: request, answer, explanation, and the reward if it has come."""
         with service.store.reading() as tx:
             campaign_row, _ = _found(tx, name)
-            row = tx.decision(campaign_row.campaign_id, decision_id)
+            row = None if "\x00" in decision_id else tx.decision(campaign_row.campaign_id, decision_id)
             config = Campaigns.config(tx, campaign_row.campaign_id)
         if row is None:
             raise NotFoundError(f"Campaign {name} has no decision {decision_id!r}")
@@ -203,7 +209,7 @@ def add_routes(app: Application, service: Service) -> None:
         return _model(name, describe(policy, state))
 
     @app.get("/campaigns/{name}/stages", tags=["models"])
-    def stages(name: str, limit: Limit = 50, cursor: int | None = None) -> schemas.StagePage:
+    def stages(name: str, limit: Limit = 50, cursor: VersionCursor = None) -> schemas.StagePage:
         """The models so far, newest first, a page at a time."""
         with service.store.reading() as tx:
             row, _ = _found(tx, name)
@@ -227,7 +233,7 @@ def add_routes(app: Application, service: Service) -> None:
 
 
 def _found(tx: Transaction, name: str) -> tuple[LiveRow, int]:
-    found = tx.campaign(name)
+    found = None if "\x00" in name else tx.campaign(name)  # PostgreSQL's text cannot even ask for it
     if found is None:
         raise NotFoundError(f"There is no campaign {name!r}")
     return found

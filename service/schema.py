@@ -6,6 +6,7 @@ import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
+from alembic.util import CommandError
 
 import migrations
 from service.errors import UnavailableError
@@ -31,12 +32,18 @@ def head() -> str:
 
 def upgrade(store: Store, revision: str = "head") -> None:
     """Bring the database to a revision, all of it or nothing."""
-    with store.writing() as tx:
-        command.upgrade(alembic_config(tx.connection), revision)
+    try:
+        with store.writing() as tx:
+            command.upgrade(alembic_config(tx.connection), revision)
+    except CommandError as error:
+        raise UnavailableError(f"The database cannot be migrated: {error}; is it of a newer version?") from None
 
 
 def require_current(store: Store) -> None:
     """The schema must be the one this version was written for."""
+    file = store.engine.url.database
+    if store.embedded and file and not Path(file).exists():  # SQLite would make one
+        raise UnavailableError(f"There is no database file {file}")
     with store.reading() as tx:
         found = tx.schema_revision()
     if found != head():

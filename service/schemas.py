@@ -31,7 +31,7 @@ __all__ = [
 MAX_BATCH = 1_000
 # No control characters: ids and subjects are stored as text and shown to people.
 Text = Annotated[str, Strict(), Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
-CampaignName = Annotated[str, Strict(), Field(min_length=1, max_length=64)]
+CampaignName = Annotated[str, Strict(), Field(min_length=1, max_length=64, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Reward = Annotated[float, Strict(), Field(allow_inf_nan=False)]
 
 CAMPAIGN_EXAMPLE: dict[str, Any] = {

@@ -3,12 +3,16 @@
 from collections.abc import Mapping
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
 
 PREFIX = "UNDERCURRENT_"
 # A file, not :memory:, which would lose everything; and the driver is ours to choose.
 DATABASES = r"^(sqlite:///[^:?]+|postgresql(\+psycopg)?://.+)$"
+
+NOT_AN_ADDRESS = "not a database address like sqlite:///FILE or postgresql://USER@HOST/NAME"
 
 
 class SettingsError(Exception):
@@ -24,6 +28,15 @@ class Settings(BaseModel):
     port: Annotated[int, Field(ge=0, le=65535)] = 8000  # 0: any free one
     database_url: Annotated[str, Field(pattern=DATABASES)] = "sqlite:///undercurrent.db"
     workers: Annotated[int, Field(ge=1, le=64)] = 1
+
+    @field_validator("database_url")
+    @classmethod
+    def _an_address(cls, url: str) -> str:
+        try:
+            make_url(url)
+        except (ArgumentError, ValueError):
+            raise PydanticCustomError("address", NOT_AN_ADDRESS) from None
+        return url
 
     @model_validator(mode="after")
     def _one_writer(self) -> Self:
@@ -55,9 +68,7 @@ class Settings(BaseModel):
 def _told(problem: ErrorDetails, source: Mapping[str, str]) -> str:
     if not problem["loc"]:  # a rule about several settings
         return f"{source[problem['type']]}: {problem['msg']}"
-    message = (
-        problem["msg"]
-        if problem["type"] != "string_pattern_mismatch"
-        else "not a database address like sqlite:///FILE or postgresql://USER@HOST/NAME"
-    )
-    return f"{source[str(problem['loc'][0])]} is {problem['input']!r}: {message}"
+    name = source[str(problem["loc"][0])]
+    if problem["loc"][0] == "database_url":  # it may hold a password
+        return f"{name} is {NOT_AN_ADDRESS}"
+    return f"{name} is {problem['input']!r}: {problem['msg']}"

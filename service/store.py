@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
+import psycopg
 import sqlalchemy as sa
 from sqlalchemy import bindparam, insert, select, update
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine, make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -23,6 +24,9 @@ from service.tables import campaigns, config_revisions, decisions, events, jobs,
 
 __all__ = [
     "APPENDED",
+    "FAILURES",
+    "PAGE",
+    "ClaimedJob",
     "DecisionRow",
     "JobRow",
     "KnownDecision",
@@ -43,6 +47,7 @@ Row = Mapping[str, Any]
 BUSY_SECONDS = 10  # that SQLite waits for another process's transaction, and PostgreSQL's pool for a connection
 PAGE = 5_000  # rows of the log read at a time
 LONGEST_LIST = 10_000  # ids looked up at a time
+FAILURES = (DBAPIError, PoolTimeoutError, sqlite3.Error, psycopg.Error)  # of the database, however it was asked
 LIVE = tuple(column.name for column in live.c if column.name != "campaign_id")
 MOVED = tuple(name for name in LIVE if name != "snapshot_round")
 
@@ -116,6 +121,15 @@ class JobRow(NamedTuple):
     result: bytes | None
     published_round: int | None
     seconds: float | None
+
+
+class ClaimedJob(NamedTuple):
+    """A job that was taken over, and how often it had been tried before."""
+
+    campaign_id: int
+    campaign: str
+    input_round: int
+    attempts: int
 
 
 class NewDecision(NamedTuple):
@@ -206,16 +220,30 @@ class Store:
     def writing(self) -> Iterator["Transaction"]:
         """One transaction that may write; committed at the end, unless an exception leaves it."""
         with self._turn if self.embedded else nullcontext(), self._errors():
-            if not self.embedded:
-                with self.engine.begin() as connection:
+            connection = self._writing_connection()
+            try:
+                transaction = connection.begin()
+                try:
                     yield Transaction(connection, self._statements, self.embedded)
-                return
-            # SQLite's one writer keeps its connection: taking it from the pool each time costs as much as a commit.
-            if self._writer is None:
-                self._writer = self.engine.connect()
-            self._writer.info["writes"] = True
-            with self._writer.begin():
-                yield Transaction(self._writer, self._statements, self.embedded)
+                    transaction.commit()  # by name: it fails if anything has ended the transaction before
+                except BaseException:
+                    transaction.rollback()
+                    raise
+            except FAILURES:
+                connection.invalidate()
+                self._writer = None
+                raise
+            finally:
+                if connection is not self._writer:
+                    connection.close()
+
+    def _writing_connection(self) -> Connection:
+        # SQLite's one writer keeps its connection: taking it from the pool each time costs as much as a commit.
+        connection = self._writer or self.engine.connect()
+        connection.info["writes"] = True
+        if self.embedded:
+            self._writer = connection
+        return connection
 
     @contextmanager
     def reading(self) -> Iterator["Transaction"]:
@@ -227,19 +255,26 @@ class Store:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
+        """Whatever the database says, the answer is 503: nothing was written, and the retry finds the truth (R18)."""
         try:
             yield
-        except (DBAPIError, PoolTimeoutError, self.engine.dialect.loaded_dbapi.Error) as error:
-            # Whatever it was, the connections may be dead: the next request starts with fresh ones.
-            self.close()
+        except FAILURES as error:
+            if _disconnected(error):
+                self.engine.dispose()  # the other connections of the pool are dead too
             raise UnavailableError(f"The database does not answer: {_first_line(error)}") from error
 
     def close(self) -> None:
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            writer.invalidate()
-            writer.close()
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
         self.engine.dispose()
+
+
+def _disconnected(error: BaseException) -> bool:
+    """Did PostgreSQL go away? Then its errors have no code, or one of the classes for that."""
+    original = getattr(error, "orig", None) or error
+    code = getattr(original, "sqlstate", None) or ""
+    return isinstance(original, psycopg.OperationalError) and (not code or code.startswith(("08", "57P")))
 
 
 def _first_line(error: Exception) -> str:
@@ -273,7 +308,12 @@ def _postgresql_engine(url: str, pool_size: int) -> Engine:
         pool_size=pool_size,
         max_overflow=pool_size,
         pool_timeout=BUSY_SECONDS,
-        connect_args={"connect_timeout": BUSY_SECONDS, "application_name": "undercurrent"},
+        connect_args={
+            "connect_timeout": BUSY_SECONDS,
+            "application_name": "undercurrent",
+            "tcp_user_timeout": 2_000 * BUSY_SECONDS,  # milliseconds
+            "options": f"-c lock_timeout={BUSY_SECONDS}s -c idle_in_transaction_session_timeout={6 * BUSY_SECONDS}s",
+        },
     )
 
 
@@ -295,7 +335,7 @@ def _statements(engine: Engine, embedded: bool) -> dict[str, _Statement]:
     def among(column: sa.Column[Any], name: str) -> sa.ColumnElement[bool]:
         if embedded:
             return column.in_(select(sa.func.json_each(bindparam(name)).table_valued("value").c.value))
-        return column == sa.any_(bindparam(name, type_=ARRAY(sa.Text)))
+        return column == sa.any_(bindparam(name, type_=postgresql.ARRAY(sa.Text)))
 
     campaign: sa.BindParameter[int] = bindparam("campaign")
     its_reward = (rewards.c.campaign_id == decisions.c.campaign_id) & (rewards.c.round == decisions.c.round)
@@ -396,9 +436,13 @@ class Transaction:
 
     # --- campaigns ---------------------------------------------------------------------------------------------
 
-    def add_campaign(self, name: str, request_hash: bytes, config: str, belief: str, now: int) -> None:
+    def add_campaign(self, name: str, request_hash: bytes, config: str, belief: str, now: int) -> bool:
+        """A new campaign; False if another worker has just created one of that name."""
         values = {"name": name, "request_hash": request_hash, "created_at": now}
-        number = self.connection.execute(insert(campaigns).values(values).returning(campaigns.c.id)).scalar_one()
+        new = (sqlite.insert if self._embedded else postgresql.insert)(campaigns).values(values)
+        number = self.connection.execute(new.on_conflict_do_nothing().returning(campaigns.c.id)).scalar_one_or_none()
+        if number is None:
+            return False
         revision = {"campaign_id": number, "revision": 1, "round": 0, "config": config, "created_at": now}
         self.connection.execute(insert(config_revisions).values(revision))
         self.connection.execute(
@@ -413,6 +457,7 @@ class Transaction:
                 }
             )
         )
+        return True
 
     def creation_hash(self, campaign: int) -> bytes:
         query = select(campaigns.c.request_hash).where(campaigns.c.id == campaign)
@@ -505,6 +550,11 @@ class Transaction:
 
     # --- snapshots ---------------------------------------------------------------------------------------------
 
+    def snapshot_moments(self, campaign: int) -> list[tuple[int, int]]:
+        """(round, rewards) of every snapshot, oldest first."""
+        query = select(snapshots.c.round, snapshots.c.arrived).where(snapshots.c.campaign_id == campaign)
+        return [(row.round, row.arrived) for row in self.connection.execute(query.order_by(snapshots.c.round))]
+
     def snapshot_rounds(self, campaign: int) -> list[int]:
         """The rounds that have a snapshot, newest first."""
         query = select(snapshots.c.round).where(snapshots.c.campaign_id == campaign)
@@ -547,19 +597,19 @@ class Transaction:
             .values(status=status, published_round=published_round)
         )
 
-    def claim_jobs(self, owner: str, now: int, until: int) -> list[tuple[int, str, int]]:
-        """Jobs whose worker has not finished them in time, now leased to `owner`: (campaign, its name, input round)."""
+    def claim_jobs(self, owner: str, now: int, until: int) -> list[ClaimedJob]:
+        """Jobs whose worker has not finished them in time, now leased to `owner`."""
         expired = (
-            select(jobs.c.campaign_id, campaigns.c.name, jobs.c.input_round)
+            select(jobs.c.campaign_id, campaigns.c.name, jobs.c.input_round, jobs.c.attempts)
             .join_from(jobs, campaigns)
             .where(jobs.c.status == "waiting", jobs.c.leased_until < now)
             .with_for_update(of=jobs, skip_locked=True)
         )
-        found = [(row.campaign_id, row.name, row.input_round) for row in self.connection.execute(expired)]
-        for campaign, _, input_round in found:
+        found = [ClaimedJob._make(row) for row in self.connection.execute(expired)]
+        for job in found:
             self.connection.execute(
                 update(jobs)
-                .where(jobs.c.campaign_id == campaign, jobs.c.input_round == input_round)
+                .where(jobs.c.campaign_id == job.campaign_id, jobs.c.input_round == job.input_round)
                 .values(owner=owner, leased_until=until, attempts=jobs.c.attempts + 1)
             )
         return found

@@ -127,11 +127,12 @@ class Unit(Course):
         if ids:
             self.known |= self._tx.known(self.row.campaign_id, ids)
 
-    def decide(self, items: Sequence[tuple[DecideItem, bytes]], where: str) -> list[KnownDecision]:
+    def decide(self, items: Sequence[tuple[DecideItem, bytes]], batch: bool = False) -> list[KnownDecision]:
         """One decision for each item (with its hash): the stored one, its twin's, or a new one."""
         places: list[KnownDecision | str] = []
         fresh: dict[str, tuple[DecideItem, bytes]] = {}
-        for item, digest in items:
+        prefixes: list[str] = []  # of the fields that an error names
+        for i, (item, digest) in enumerate(items):
             name = item.decision_id or uuid4().hex
             known, twin = self.known.get(name), fresh.get(name)
             if known is not None:
@@ -139,19 +140,20 @@ class Unit(Course):
                 continue
             if twin is None:
                 fresh[name] = item, digest
+                prefixes.append(f"items[{i}]." if batch else "")
             elif twin[1] != digest:
                 raise ConflictError(f"decision_id {name!r} is used twice with different requests")
             places.append(name)
         if fresh:
-            self._decide(fresh, where)
+            self._decide(fresh, prefixes)
         return [self.known[place] if isinstance(place, str) else place for place in places]
 
-    def _decide(self, fresh: Mapping[str, tuple[DecideItem, bytes]], where: str) -> None:
+    def _decide(self, fresh: Mapping[str, tuple[DecideItem, bytes]], prefixes: Sequence[str]) -> None:
         requests, times, last_at = [], [], self._last_at
         clocked = self.policy.config.clock is not None
-        for i, (item, _) in enumerate(fresh.values()):
-            _check_numbers(item.context, where.format(i))
-            at = self._time(item, where.format(i))
+        for (item, _), prefix in zip(fresh.values(), prefixes, strict=True):
+            _check_numbers(item.context, prefix)
+            at = self._time(item, prefix)
             if at is None and clocked:
                 at = self.now
             if at is not None:
@@ -160,7 +162,7 @@ class Unit(Course):
             requests.append(
                 Request(item.context, item.excluded_actions, item.subject, None if at is None else at / SECOND)
             )
-        prepared = self.policy.prepare(requests, where)
+        prepared = self.policy.prepare(requests, prefixes)
         decided: list[Decision] = []
         while len(decided) < len(requests):
             self.cross()
@@ -169,8 +171,12 @@ class Unit(Course):
             part = prepared.part(done, stop) if stop - done < len(requests) else prepared
             self.state, made = self.policy.decide_prepared(self.state, part)
             decided += made
-        for (name, (item, digest)), decision, at in zip(fresh.items(), decided, times, strict=True):
-            self._record(name, item, digest, decision, at)
+        recorded = [
+            self._recorded(name, item, digest, decision, at)
+            for (name, (item, digest)), decision, at in zip(fresh.items(), decided, times, strict=True)
+        ]
+        self._rows[NewDecision] += [row for row, _ in recorded]
+        self.known |= {known.decision_id: known for _, known in recorded}
         self._last_at = last_at
 
     def _time(self, item: DecideItem, where: str) -> int | None:
@@ -182,21 +188,23 @@ class Unit(Course):
             raise InvalidError([FieldProblem(field=f"{where}at", message="lies in the future", allowed=allowed)])
         return at
 
-    def _record(self, name: str, item: DecideItem, digest: bytes, decision: Decision, at: int | None) -> None:
+    def _recorded(
+        self, name: str, item: DecideItem, digest: bytes, decision: Decision, at: int | None
+    ) -> tuple[NewDecision, KnownDecision]:
+        """A decision as its row, and as its answer is made from."""
         each = zip(decision.eligible, decision.estimates, decision.bonuses, strict=True)
         scores = [{"action": a, "estimate": e, "bonus": b, "score": e + b} for a, e, b in each]
         explanation = _encode({"belief": decision.belief, "scores": scores}).decode()
-        self.known[name] = KnownDecision(
+        row = NewDecision(
+            self.row.campaign_id, decision.round, name, digest, item.subject, _encode(item.context).decode(),
+            _encode(item.excluded_actions).decode() if item.excluded_actions else None, at,
+            decision.model_version, decision.mode, decision.action, decision.propensity, explanation, self.now,
+        )  # fmt: skip
+        known = KnownDecision(
             name, decision.round, digest, decision.model_version, decision.mode, decision.action,
             decision.propensity, explanation, self.now, False,
         )  # fmt: skip
-        self._rows[NewDecision].append(
-            NewDecision(
-                self.row.campaign_id, decision.round, name, digest, item.subject, _encode(item.context).decode(),
-                _encode(item.excluded_actions).decode() if item.excluded_actions else None, at,
-                decision.model_version, decision.mode, decision.action, decision.propensity, explanation, self.now,
-            )
-        )  # fmt: skip
+        return row, known
 
     def reward(self, decision_id: str, value: float) -> KnownDecision:
         """Take the reward of a decision; it is folded by the next stage update (R1)."""
@@ -234,12 +242,18 @@ class Unit(Course):
         for round in overdue.tolist():
             self._take(round, rules.default, "default")
         self._settled = max(self._settled, last)
+        if overdue.size:  # requests of the same transaction must see them
+            settled = set(overdue.tolist())
+            for name, known in self.known.items():
+                if known.round in settled:
+                    self.known[name] = known._replace(reward=rules.default, source="default", received_at=self.now)
 
     def publish(self) -> None:
         if self._job is None:
             return
         job = self._tx.newest_job(self.row.campaign_id)
-        if job is None or job.status == "waiting":
+        # A job that this transaction began is not in the table yet: the newest one there is over already.
+        if job is None or job.input_round != self._job or job.status == "waiting":
             return
         self._job = None
         if job.status == "failed":

@@ -8,10 +8,11 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from policy import Decision, StagedPolicy, State
+from policy import CodecError, Decision, StagedPolicy, State, decode
 from service.campaigns import Campaigns
 from service.errors import NotFoundError
 from service.fold import Replay
+from service.schema import require_current
 from service.settings import Settings
 from service.store import DecisionRow, LiveRow, Row, Store, Transaction
 
@@ -24,6 +25,7 @@ SHOWN = 20  # differences of one campaign
 def verify(settings: Settings, name: str | None) -> int:
     """Verify one campaign or all; 1 if anything differs."""
     store = Store(settings.database_url)
+    require_current(store)
     failed = False
     for campaign in [name] if name is not None else _names(store):
         with store.reading() as tx:
@@ -55,7 +57,8 @@ def differences(tx: Transaction, live: LiveRow, progress: bool = False) -> Itera
     """What the fold finds different from the log's answers, the stored models and the live row."""
     campaign = live.campaign_id
     policy = StagedPolicy(Campaigns.config(tx, campaign))
-    replay = Replay(policy, policy.initial_state(), tx, campaign, recompute=True)
+    moments = tx.snapshot_moments(campaign)
+    replay = Replay(policy, policy.initial_state(), tx, campaign, recompute=True, pauses=moments)
     models = tx.models_of(campaign)
     with tqdm(total=live.round, desc=live.name, unit=" decisions", disable=not progress, leave=False) as bar:
         for part in replay.parts():
@@ -64,7 +67,12 @@ def differences(tx: Transaction, live: LiveRow, progress: bool = False) -> Itera
             replay.models.clear()
             for row, decision in zip(part.rows, part.decisions, strict=True):
                 yield from _decision_differences(row, decision)
+            yield from _snapshot_differences(tx, campaign, replay)
             bar.update(len(part.rows))
+    yield from _snapshot_differences(tx, campaign, replay)
+    yield from (
+        f"snapshot of round {moment[0]}: the log never had {moment[1]} rewards then" for moment in replay.missed
+    )
     yield from (f"model {row['version']} is stored but the log does not lead to it" for row in models)
     state = replay.state
     for field, found in (
@@ -77,6 +85,23 @@ def differences(tx: Transaction, live: LiveRow, progress: bool = False) -> Itera
             yield f"live {field} is {getattr(live, field)}, the fold gives {found}"
     if not _close(msgspec.json.decode(live.belief), state.belief):
         yield f"live belief is {live.belief}, the fold gives {state.belief.tolist()}"
+
+
+def _snapshot_differences(tx: Transaction, campaign: int, replay: Replay) -> Iterator[str]:
+    for state in replay.paused:
+        try:
+            stored = decode(tx.snapshot(campaign, state.round))
+        except CodecError as error:
+            yield f"snapshot of round {state.round}: {error}"
+            continue
+        for name, was, now in (
+            ("belief", stored.belief, state.belief),
+            ("beliefs of record", stored.history.beliefs[: state.round], state.history.beliefs[: state.round]),
+            *((name, getattr(stored.statistics, name), a) for name, a in state.statistics._asdict().items()),
+        ):
+            if not _close(was, now):
+                yield f"snapshot of round {state.round}: its {name} differ from the fold's"
+    replay.paused.clear()
 
 
 def _decision_differences(row: DecisionRow, found: Decision) -> Iterator[str]:
