@@ -359,10 +359,7 @@ def _reward(unit: Unit, operation: Reward) -> Outcome:
     return _encode({"results": results})
 
 
-def _kept(rounds: Sequence[int]) -> list[int]:
-    """Of the snapshots so far, newest first: the last few, and of the older ones each at most half as old (R21)."""
-    kept = list(rounds[: RECENT_SNAPSHOTS - 1])
-    for round in rounds[len(kept) :]:
-        if round <= kept[-1] // 2:
-            kept.append(round)
-    return kept
+def _kept(rounds: Sequence[int]) -> set[int]:
+    """Of the snapshots so far, newest first: the last few, and the first one after every power of two (R21)."""
+    firsts = {round.bit_length(): round for round in rounds}
+    return {*rounds[: RECENT_SNAPSHOTS - 1], *firsts.values()}

@@ -130,7 +130,7 @@ class Replay(Course):
             if self._pauses:
                 count = min(count, self._pauses[0][0] - self.state.round)
             rows = [first, *islice(self._decisions, count - 1)]
-            prepared = self.policy.prepare([request_of(row) for row in rows])
+            prepared = self.policy.prepare([request_of(row) for row in rows], [f"round {row.round} " for row in rows])
             self.state, decisions = self.policy.decide_prepared(self.state, prepared)
             yield Part(rows, decisions)
             self._take_rewards()

@@ -312,9 +312,10 @@ class Unit(Course):
 
     def _published(self, kind: str, before: int, seconds: float) -> None:
         state = self.state
+        if self._failure is not None and self._failure.startswith(FAILED_UPDATE) == (kind == "update"):
+            self._failure = None  # the same step works again
         if state.model_version == before:
             return
-        self._failure = None
         self._rows[NewModel].append(
             NewModel(
                 self.row.campaign_id, state.model_version, kind, state.round, state.arrived, state.folded,

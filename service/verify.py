@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from policy import CodecError, Decision, StagedPolicy, State, decode
+from policy import CodecError, Decision, PolicyError, StagedPolicy, State, decode
 from service.campaigns import Campaigns
 from service.errors import NotFoundError
 from service.fold import Replay
@@ -57,23 +57,33 @@ def differences(tx: Transaction, live: LiveRow, progress: bool = False) -> Itera
     """What the fold finds different from the log's answers, the stored models and the live row."""
     campaign = live.campaign_id
     policy = StagedPolicy(Campaigns.config(tx, campaign))
-    moments = tx.snapshot_moments(campaign)
+    moments = []
+    for round, arrived in tx.snapshot_moments(campaign):
+        try:
+            decode(tx.snapshot(campaign, round))
+            moments.append((round, arrived))
+        except CodecError as error:
+            yield f"snapshot of round {round}: {error}"
     replay = Replay(policy, policy.initial_state(), tx, campaign, recompute=True, pauses=moments)
-    models = tx.models_of(campaign)
-    with tqdm(total=live.round, desc=live.name, unit=" decisions", disable=not progress, leave=False) as bar:
-        for part in replay.parts():
-            for kind, state in replay.models:
-                yield from _model_differences(next(models, None), kind, state)
-            replay.models.clear()
-            for row, decision in zip(part.rows, part.decisions, strict=True):
-                yield from _decision_differences(row, decision)
-            yield from _snapshot_differences(tx, campaign, replay)
-            bar.update(len(part.rows))
+    models = _Models(tx.models_of(campaign))
+    try:
+        with tqdm(total=live.round, desc=live.name, unit=" decisions", disable=not progress, leave=False) as bar:
+            for part in replay.parts():
+                for kind, state in replay.models:
+                    yield from models.differences(kind, state)
+                replay.models.clear()
+                for row, decision in zip(part.rows, part.decisions, strict=True):
+                    yield from _decision_differences(row, decision)
+                yield from _snapshot_differences(tx, campaign, replay)
+                bar.update(len(part.rows))
+    except (PolicyError, ValueError, AssertionError) as error:
+        yield f"after round {replay.state.round} the log cannot be folded: {error}"
+        return
     yield from _snapshot_differences(tx, campaign, replay)
     yield from (
         f"snapshot of round {moment[0]}: the log never had {moment[1]} rewards then" for moment in replay.missed
     )
-    yield from (f"model {row['version']} is stored but the log does not lead to it" for row in models)
+    yield from models.left()
     state = replay.state
     for field, found in (
         ("round", state.round),
@@ -89,11 +99,7 @@ def differences(tx: Transaction, live: LiveRow, progress: bool = False) -> Itera
 
 def _snapshot_differences(tx: Transaction, campaign: int, replay: Replay) -> Iterator[str]:
     for state in replay.paused:
-        try:
-            stored = decode(tx.snapshot(campaign, state.round))
-        except CodecError as error:
-            yield f"snapshot of round {state.round}: {error}"
-            continue
+        stored = decode(tx.snapshot(campaign, state.round))
         for name, was, now in (
             ("belief", stored.belief, state.belief),
             ("beliefs of record", stored.history.beliefs[: state.round], state.history.beliefs[: state.round]),
@@ -118,27 +124,43 @@ def _decision_differences(row: DecisionRow, found: Decision) -> Iterator[str]:
         ("belief", stored["belief"], found.belief),
         ("estimates", [score["estimate"] for score in scores], found.estimates),
         ("bonuses", [score["bonus"] for score in scores], found.bonuses),
+        ("scores", [score["score"] for score in scores], [score.score for score in found.scores]),
     ):
         if not _close(was, now):
             yield f"round {row.round}: {field} is {was}, the fold gives {list(now)}"
 
 
-def _model_differences(row: Row | None, kind: str, state: State) -> Iterator[str]:
-    version = state.model_version
-    if row is None or row["version"] != version:
-        yield f"model {version} is missing"
-        return
-    for field, found in (
-        ("kind", kind),
-        ("round", state.round),
-        ("arrived", state.arrived),
-        ("folded", state.folded),
-        ("regimes", state.belief.size),
-    ):
-        if row[field] != found:
-            yield f"model {version}: {field} is {row[field]}, the fold gives {found}"
-    if not _close(np.frombuffer(row["theta"], "<f8"), state.statistics.theta):
-        yield f"model {version}: its coefficients differ from the fold's"
+class _Models:
+    """The stored models, in step with the fold's."""
+
+    def __init__(self, rows: Iterator[Row]) -> None:
+        self._rows = rows
+        self._next = next(rows, None)
+
+    def differences(self, kind: str, state: State) -> Iterator[str]:
+        version, row = state.model_version, self._next
+        if row is None or row["version"] > version:
+            yield f"model {version} is missing"
+            return
+        self._next = next(self._rows, None)
+        for field, found in (
+            ("version", version),
+            ("kind", kind),
+            ("round", state.round),
+            ("arrived", state.arrived),
+            ("folded", state.folded),
+            ("regimes", state.belief.size),
+        ):
+            if row[field] != found:
+                yield f"model {version}: {field} is {row[field]}, the fold gives {found}"
+        if not _close(np.frombuffer(row["theta"], "<f8"), state.statistics.theta):
+            yield f"model {version}: its coefficients differ from the fold's"
+
+    def left(self) -> Iterator[str]:
+        """Models that the fold did not make."""
+        while self._next is not None:
+            yield f"model {self._next['version']} is stored but the log does not lead to it"
+            self._next = next(self._rows, None)
 
 
 def _close(stored: npt.ArrayLike, found: npt.ArrayLike) -> bool:
