@@ -512,26 +512,25 @@ class Transaction:
 
     # --- the log, as the fold reads it -------------------------------------------------------------------------
 
+    def _paged(self, table: sa.Table, order: str, campaign: int, after: int, fields: Sequence[str]) -> Iterator[Any]:
+        """Rows of a campaign by a counting column, from the one after that on, a page at a time."""
+        counter, columns = table.c[order], [table.c[name] for name in fields]
+        query = select(counter, *columns).where(table.c.campaign_id == campaign).order_by(counter).limit(PAGE)
+        while rows := self.connection.execute(query.where(counter > after)).all():
+            yield from (row[1:] for row in rows)
+            after = rows[-1][0]
+
     def decisions_after(self, campaign: int, round: int) -> Iterator[DecisionRow]:
-        """The decisions after a round, in order, a page at a time."""
-        query = select(*(decisions.c[name] for name in DecisionRow._fields)).where(decisions.c.campaign_id == campaign)
-        query = query.order_by(decisions.c.round).limit(PAGE)
-        while rows := self.connection.execute(query.where(decisions.c.round > round)).all():
-            yield from map(DecisionRow._make, rows)
-            round = rows[-1].round
+        """The decisions after a round, in order."""
+        return map(DecisionRow._make, self._paged(decisions, "round", campaign, round, DecisionRow._fields))
 
     def rewards_after(self, campaign: int, arrival: int) -> Iterator[RewardRow]:
-        """The rewards after the so-manieth, in the order they were committed, a page at a time."""
-        query = select(*(rewards.c[name] for name in RewardRow._fields)).where(rewards.c.campaign_id == campaign)
-        query = query.order_by(rewards.c.arrival).limit(PAGE)
-        while rows := self.connection.execute(query.where(rewards.c.arrival > arrival)).all():
-            yield from map(RewardRow._make, rows)
-            arrival = rows[-1].arrival
+        """The rewards after the so-manieth, in the order they were committed."""
+        return map(RewardRow._make, self._paged(rewards, "arrival", campaign, arrival, RewardRow._fields))
 
-    def models_of(self, campaign: int) -> Iterator[Row]:
-        query = select(models).where(models.c.campaign_id == campaign).order_by(models.c.version)
-        for row in self.connection.execution_options(yield_per=PAGE).execute(query).mappings():
-            yield dict(row)
+    def models_of(self, campaign: int) -> Iterator[NewModel]:
+        """All models, in order."""
+        return map(NewModel._make, self._paged(models, "version", campaign, 0, NewModel._fields))
 
     def jobs_after(self, campaign: int, round: int) -> list[JobRow]:
         """The jobs that were not over by that round: published later, or not at all so far."""

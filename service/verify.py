@@ -14,7 +14,7 @@ from service.errors import NotFoundError
 from service.fold import Replay
 from service.schema import require_current
 from service.settings import Settings
-from service.store import DecisionRow, LiveRow, Row, Store, Transaction
+from service.store import DecisionRow, LiveRow, NewModel, Store, Transaction
 
 __all__ = ["differences", "verify"]
 
@@ -133,13 +133,13 @@ def _decision_differences(row: DecisionRow, found: Decision) -> Iterator[str]:
 class _Models:
     """The stored models, in step with the fold's."""
 
-    def __init__(self, rows: Iterator[Row]) -> None:
+    def __init__(self, rows: Iterator[NewModel]) -> None:
         self._rows = rows
         self._next = next(rows, None)
 
     def differences(self, kind: str, state: State) -> Iterator[str]:
         version, row = state.model_version, self._next
-        if row is None or row["version"] > version:
+        if row is None or row.version > version:
             yield f"model {version} is missing"
             return
         self._next = next(self._rows, None)
@@ -151,15 +151,15 @@ class _Models:
             ("folded", state.folded),
             ("regimes", state.belief.size),
         ):
-            if row[field] != found:
-                yield f"model {version}: {field} is {row[field]}, the fold gives {found}"
-        if not _close(np.frombuffer(row["theta"], "<f8"), state.statistics.theta):
+            if getattr(row, field) != found:
+                yield f"model {version}: {field} is {getattr(row, field)}, the fold gives {found}"
+        if not _close(np.frombuffer(row.theta, "<f8"), state.statistics.theta):
             yield f"model {version}: its coefficients differ from the fold's"
 
     def left(self) -> Iterator[str]:
         """Models that the fold did not make."""
         while self._next is not None:
-            yield f"model {self._next['version']} is stored but the log does not lead to it"
+            yield f"model {self._next.version} is stored but the log does not lead to it"
             self._next = next(self._rows, None)
 
 
