@@ -50,7 +50,8 @@ LARGEST_REWARD = 1e100  # sums of more could leave the floats, and a NaN in θ̂
 INTERCEPT, ACTIONS = "intercept", "actions"
 
 # No control characters: names are shown to people and stored as text.
-Name = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]+$")]
+PLAIN_TEXT = r"^[^\x00-\x1f\x7f]+$"
+Name = Annotated[str, Field(min_length=1, max_length=100, pattern=PLAIN_TEXT)]
 Slug = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-z0-9]+(?:[-_][a-z0-9]+)*$")]
 # Strict: true and "5" are not numbers.
 Whole = Annotated[int, Strict()]
@@ -551,6 +552,10 @@ def _translated(detail: ErrorDetails) -> FieldProblem:
         return FieldProblem(field, "unknown field", list(section.model_fields))
     if detail["type"] == "missing":
         return FieldProblem(field, "is required", "a value")
+    if context.get("pattern") == PLAIN_TEXT:
+        return FieldProblem(
+            field, f"{detail['input']!r:.60} has a control character", "text without control characters"
+        )
     if detail["type"] == "string_pattern_mismatch":
         return FieldProblem(field, f"{detail['input']!r} is not a slug", "a-z, 0-9 and single - or _ between")
     if "<auto>" in detail["loc"]:

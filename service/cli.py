@@ -115,7 +115,7 @@ def serve(settings: Settings) -> int:
         upgrade(store)  # nobody else uses it: no reason to ask
     require_current(store)
     store.close()
-    slow = threading.Timer(5.0, _compiling)
+    slow = threading.Timer(15.0, _compiling)
     slow.start()
     warm_up()  # before anyone can ask; worker processes then find the kernels compiled
     slow.cancel()
@@ -132,18 +132,25 @@ def serve(settings: Settings) -> int:
         return 1
     host, port = listener.getsockname()[:2]
     url = f"http://[{host}]:{port}" if family == socket.AF_INET6 else f"http://{host}:{port}"
-    # When done, uvicorn raises the signal that stopped it once more; a stop that was asked for is no failure.
-    for stop in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(stop, lambda *_: None)
-    print(f"Undercurrent {__version__} is at {url}", flush=True)
-    print(f"API documentation: {url}/docs (Ctrl-C stops the service)", flush=True)
-    print(f"Data: {make_url(settings.database_url).render_as_string(hide_password=True)}", flush=True)
+    announced = f"""Undercurrent {__version__} is at {url}
+API documentation: {url}/docs (Ctrl-C stops the service)
+Data: {make_url(settings.database_url).render_as_string(hide_password=True)}"""
     if settings.workers > 1:
         os.environ.update(settings.environment())  # how the worker processes learn of them
         config = uvicorn_config("service.app:from_environment", factory=True, workers=settings.workers)
-        Multiprocess(config, sockets=[listener]).run()
+        several = Multiprocess(config, sockets=[listener])  # from here on it hears signals
+        print(announced, flush=True)
+        several.run()
         return 0
     server = uvicorn.Server(uvicorn_config(create_app(settings)))
+
+    # Uvicorn hears signals only once it runs, and when done raises the one that stopped it once more: no failure.
+    def stop(*_: object) -> None:
+        server.should_exit = True
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    print(announced, flush=True)
     server.run(sockets=[listener])
     return 0 if server.started else 1
 

@@ -181,8 +181,11 @@ def _field_problem(problem: Mapping[str, Any]) -> FieldProblem:
         path = []
     context = problem.get("ctx", {})
     bounds = [f"{BOUNDS[name]} {value}" for name, value in context.items() if name in BOUNDS]
+    field = ""
+    for part in path:
+        field += f"[{part}]" if isinstance(part, int) else f".{part}" if field else str(part)
     return FieldProblem(
-        field=".".join(map(str, path)) or str(place),
+        field=field or str(place),
         message=problem["msg"],
         allowed=context.get("expected") or ", ".join(bounds) or None,
     )

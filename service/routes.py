@@ -205,6 +205,8 @@ def add_routes(app: Application, service: Service) -> None:
     @app.get("/campaigns/{name}/model", tags=["models"])
     async def model(name: str) -> schemas.Model:
         """The model in force: the regimes, and what each coefficient says, in the campaign's own words."""
+        if "\x00" in name:
+            raise NotFoundError(f"There is no campaign {name!r}")
         policy, state = await submit(Current(name))
         return _model(name, describe(policy, state))
 

@@ -6,6 +6,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, Strict
 from pydantic.config import JsonDict
 
 from policy import CampaignConfig
+from policy.config import PLAIN_TEXT
 from service import __version__
 from service.errors import ErrorDetail
 
@@ -30,8 +31,9 @@ __all__ = [
 
 MAX_BATCH = 1_000
 # No control characters: ids and subjects are stored as text and shown to people.
-Text = Annotated[str, Strict(), Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
-CampaignName = Annotated[str, Strict(), Field(min_length=1, max_length=64, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Text = Annotated[str, Strict(), Field(min_length=1, max_length=200, pattern=PLAIN_TEXT)]
+CampaignName = Annotated[str, Strict(), Field(min_length=1, max_length=64, pattern=PLAIN_TEXT)]
+Time = Annotated[AwareDatetime, Strict()]
 Reward = Annotated[float, Strict(), Field(allow_inf_nan=False)]
 
 CAMPAIGN_EXAMPLE: dict[str, Any] = {
@@ -63,7 +65,7 @@ class DecideItem(_Request):
     subject: Annotated[
         Text | None, Field(description="who it is about; keeps the control assignment, and can be erased")
     ] = None
-    at: Annotated[AwareDatetime | None, Field(description="when it happened, if not now")] = None
+    at: Annotated[Time | None, Field(description="when it happened, if not now; with a time zone")] = None
 
 
 class DecideRequest(DecideItem):

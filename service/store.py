@@ -308,6 +308,7 @@ def _postgresql_engine(url: str, pool_size: int) -> Engine:
         pool_size=pool_size,
         max_overflow=pool_size,
         pool_timeout=BUSY_SECONDS,
+        pool_pre_ping=True,  # after an outage the first request would meet a dead connection
         connect_args={
             "connect_timeout": BUSY_SECONDS,
             "application_name": "undercurrent",
@@ -453,6 +454,7 @@ class Transaction:
                     "version": 1,
                     "belief": belief,
                     "clock": now,
+                    "last_at": -(2**62),  # any time is later
                     "failure": None,
                 }
             )

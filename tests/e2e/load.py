@@ -1,0 +1,285 @@
+"""Marketing systems that call the service all at the same time, and remember what they were told."""
+
+import json
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import count
+from typing import Any, NamedTuple
+
+import httpx
+
+from service.cli import main
+from tests.e2e.log import Log, read_logs
+
+__all__ = ["CAMPAIGN", "PATIENCE_SECONDS", "Exchange", "Load", "client_of", "wait_until"]
+
+PATIENCE_SECONDS = 60
+MOST_STEPS = 5_000  # of one caller: the load ends even if nobody stops it
+LARGEST_BATCH = 12
+RISKS = ["low", "middle", "high"]
+CAMPAIGN = {
+    "actions": ["none", "email", "call"],
+    "variables": [{"name": "risk", "levels": RISKS}, {"name": "revenue", "cuts": [10, 36]}],
+}
+KINDS: list[dict[str, Any]] = [{}, {"stage_length": 3}, {"control": {"share": 0.2}, "propensity_floor": 0.05}]
+TOLD = ("round", "model_version", "mode", "action", "propensity", "belief", "scores")
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """Wait for something that comes soon, and fail if it does not."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.002)
+
+
+def client_of(url: str) -> httpx.Client:
+    """A patient client; without certificates, which take longer to read than all its requests."""
+    return httpx.Client(base_url=url, timeout=PATIENCE_SECONDS, verify=False)
+
+
+class Exchange(NamedTuple):
+    """A request, and the bytes that answered it if any did."""
+
+    path: str
+    body: dict[str, Any]
+    answer: bytes = b""
+
+    @property
+    def campaign(self) -> str:
+        return str(self.body["campaign"])
+
+    @property
+    def ids(self) -> list[str]:
+        """Of the decisions it is about."""
+        return [item["decision_id"] for item in self.items]
+
+    @property
+    def rewards(self) -> bool:
+        """Or does it decide?"""
+        return self.path.startswith("/reward")
+
+    @property
+    def items(self) -> list[dict[str, Any]]:
+        items: list[dict[str, Any]] = self.body.get("items", [self.body])
+        return items
+
+    def is_stored(self, log: Log) -> bool:
+        """Is it in the log? It must be there as a whole or not at all."""
+        rows = log.rewards if self.rewards else log.decisions
+        found = [rows[name] for name in self.ids if name in rows]
+        assert len(found) in (0, len(self.ids)), f"half of {self}"
+        for row, item in zip(found, self.items, strict=False):
+            if self.rewards:
+                assert (row["reward"], row["source"]) == (item["reward"], "client")
+            else:
+                assert json.loads(row["context"]) == item["context"]
+        return bool(found)
+
+    def check(self, log: Log) -> None:
+        """It must be in the log just as it was answered."""
+        assert self.is_stored(log), f"lost: {self}"
+        told = json.loads(self.answer)
+        for decision in [] if self.rewards else told.get("decisions", [told]):
+            row = log.decisions[decision["decision_id"]]
+            assert {field: row[field] for field in TOLD} == {field: decision[field] for field in TOLD}
+        for result in told.get("results", []):
+            assert result["error"] is None
+
+
+def _decide(campaign: str, chance: random.Random, ids: Sequence[str]) -> Exchange:
+    """A request for these decisions: a batch, if it is more than one."""
+    contexts = [{"risk": chance.choice(RISKS), "revenue": chance.randrange(50)} for _ in ids]
+    return _request("/decide", campaign, [{"context": c, "decision_id": i} for c, i in zip(contexts, ids, strict=True)])
+
+
+def _reward(campaign: str, chance: random.Random, ids: Sequence[str]) -> Exchange:
+    """Rewards for these decisions."""
+    return _request("/reward", campaign, [{"decision_id": name, "reward": chance.random()} for name in ids])
+
+
+def _request(path: str, campaign: str, items: list[dict[str, Any]]) -> Exchange:
+    if len(items) == 1:
+        return Exchange(path, {"campaign": campaign, **items[0]})
+    return Exchange(f"{path}/batch", {"campaign": campaign, "items": items})
+
+
+class Caller:
+    """One marketing system: a request at a time, some of them batches; what is refused with 503 it asks again."""
+
+    def __init__(self, name: str, servers: Sequence[str], campaigns: Sequence[str], twins: bool) -> None:
+        self.acknowledged: list[Exchange] = []
+        self.unanswered: list[Exchange] = []  # at most one: the request that nobody lived to answer
+        self.refusals: list[httpx.Response] = []
+        self._name, self._campaigns, self._random = name, campaigns, random.Random(name)
+        self._clients = [client_of(url) for url in servers]
+        self._twins = ThreadPoolExecutor(len(servers)) if twins else None
+        self._unrewarded: dict[str, list[str]] = {name: [] for name in campaigns}
+
+    def run(self, stop: threading.Event, most_steps: int) -> None:
+        """Call until told to stop, until the server is gone, or until it is enough."""
+        try:
+            for step in range(most_steps):
+                if stop.is_set() or not self._step(step, stop):
+                    break
+        finally:
+            if self._twins is not None:
+                self._twins.shutdown()
+            for client in self._clients:
+                client.close()
+
+    def _step(self, step: int, stop: threading.Event) -> bool:
+        """Decide, and often reward that decision or earlier ones of the campaign."""
+        campaign = self._random.choice(self._campaigns)
+        asked = _decide(campaign, self._random, [f"{self._name}-{step}-{i}" for i in range(self._size())])
+        if not self._call(asked, stop):
+            return False
+        unrewarded = self._unrewarded[campaign]
+        unrewarded += asked.ids
+        if self._random.random() < 0.3:
+            return True
+        self._random.shuffle(unrewarded)
+        size = self._size()
+        self._unrewarded[campaign], rewarded = unrewarded[size:], unrewarded[:size]
+        return self._call(_reward(campaign, self._random, rewarded), stop)
+
+    def _size(self) -> int:
+        return self._random.randint(2, LARGEST_BATCH) if self._random.random() < 0.1 else 1
+
+    def _call(self, asked: Exchange, stop: threading.Event) -> bool:
+        """Ask one of the servers, or now and then all at once: they must say the same (R17)."""
+        self.unanswered = [asked]
+        if self._twins is not None and self._random.random() < 0.4:
+            futures = [self._twins.submit(self._ask, client, asked, stop) for client in self._clients]
+            answers = [future.result() for future in futures]
+        else:
+            answers = [self._ask(self._random.choice(self._clients), asked, stop)]
+        if None in answers:
+            return False
+        assert len(set(answers)) == 1, f"different answers to {asked}: {answers}"
+        self.acknowledged.append(asked._replace(answer=answers[0]))
+        self.unanswered = []
+        return True
+
+    def _ask(self, client: httpx.Client, asked: Exchange, stop: threading.Event) -> bytes | None:
+        while True:
+            try:
+                response = client.post(asked.path, json=asked.body)
+            except httpx.TransportError:
+                return None
+            if response.status_code != 503:
+                assert response.status_code == 200, response.text
+                return response.content
+            self.refusals.append(response)
+            if stop.wait(0.02):
+                return None
+
+
+class Load:
+    """Callers at work at the same time, and everything that those who have ended were told."""
+
+    def __init__(self) -> None:
+        self.acknowledged: list[Exchange] = []
+        self.unanswered: list[Exchange] = []
+        self.refusals: list[httpx.Response] = []
+        self._campaigns: list[str] = []
+        self._callers: list[Caller] = []
+        self._futures: list[Future[None]] = []
+        self._names = (f"caller{number}" for number in count())
+        self._stop = threading.Event()
+
+    def create(self, url: str, *campaigns: str) -> Sequence[str]:
+        """New campaigns: the default, one with short stages, one with much chance, and so on."""
+        self._campaigns += campaigns
+        with client_of(url) as client:
+            for i, name in enumerate(campaigns):
+                config = {"name": name} | CAMPAIGN | KINDS[i % len(KINDS)]
+                assert client.post("/campaigns", json=config).status_code == 201
+        return campaigns
+
+    def age(self, url: str, campaign: str, rounds: int) -> None:
+        """Decide and reward so many rounds in one go."""
+        ids = [f"{campaign}-{i}" for i in range(rounds)]
+        chance = random.Random(campaign)
+        for asked in (_decide(campaign, chance, ids), _reward(campaign, chance, ids)):
+            self.unanswered.append(asked)
+        self.retry(url)
+
+    def start(
+        self,
+        servers: Sequence[str],
+        campaigns: Sequence[str],
+        callers: int = 8,
+        most_steps: int = MOST_STEPS,
+        twins: bool = False,
+    ) -> None:
+        """Let new callers begin."""
+        self._stop.clear()
+        self._callers = [Caller(next(self._names), servers, campaigns, twins) for _ in range(callers)]
+        pool = ThreadPoolExecutor(callers)
+        self._futures = [pool.submit(caller.run, self._stop, most_steps) for caller in self._callers]
+        pool.shutdown(wait=False)
+
+    def answers(self) -> int:
+        """How many came since the start."""
+        return sum(len(caller.acknowledged) for caller in self._callers)
+
+    def wait_for(self, more: int) -> None:
+        """Wait until so many more requests are answered."""
+        enough = self.answers() + more
+        wait_until(lambda: self.answers() >= enough or all(future.done() for future in self._futures))
+
+    def wait_for_refusals(self, more: int) -> None:
+        """Wait until so many more are refused."""
+        refused = [caller.refusals for caller in self._callers]
+        enough = sum(map(len, refused)) + more
+        wait_until(lambda: sum(map(len, refused)) >= enough)
+
+    def join(self) -> None:
+        """Wait until the callers have ended by themselves; what they complain about is raised here."""
+        futures, callers, self._futures, self._callers = self._futures, self._callers, [], []
+        complaints = [future.exception() for future in futures]
+        for caller in callers:
+            self.acknowledged += caller.acknowledged
+            self.unanswered += caller.unanswered
+            self.refusals += caller.refusals
+        for complaint in filter(None, complaints):
+            raise complaint
+
+    def stop(self) -> None:
+        """Let the callers finish what they are at."""
+        self._stop.set()
+        self.join()
+
+    def check(self, database_url: str) -> list[Exchange]:
+        """Of our campaigns all that was answered is in the log, as it was answered, and nothing else; `verify` agrees.
+
+        Gives the requests that were not answered and are in the log all the same.
+        """
+        stored = read_logs(database_url)
+        logs = {name: stored[name] for name in self._campaigns}
+        for told in self.acknowledged:
+            told.check(logs[told.campaign])
+        unheard = [asked for asked in self.unanswered if asked.is_stored(logs[asked.campaign])]
+        asked = [*self.acknowledged, *unheard]
+        decided = [name for exchange in asked if not exchange.rewards for name in exchange.ids]
+        rewarded = [name for exchange in asked if exchange.rewards for name in exchange.ids]
+        assert sorted(decided) == sorted(name for log in logs.values() for name in log.decisions)
+        assert sorted(rewarded) == sorted(name for log in logs.values() for name in log.rewards)
+        for name in self._campaigns:
+            assert main(["verify", name, "--database-url", database_url]) == 0
+        return unheard
+
+    def retry(self, url: str) -> None:
+        """Ask everything again: what was answered gets the same bytes, the rest gets its answer (R17)."""
+        with client_of(url) as client, ThreadPoolExecutor(8) as pool:
+            again = pool.map(lambda told: client.post(told.path, json=told.body).content, self.acknowledged)
+            assert list(again) == [told.answer for told in self.acknowledged]
+            for asked in self.unanswered:
+                response = client.post(asked.path, json=asked.body)
+                assert response.status_code == 200, response.text
+                self.acknowledged.append(asked._replace(answer=response.content))
+        self.unanswered = []

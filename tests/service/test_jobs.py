@@ -1,0 +1,309 @@
+"""Large re-estimations as background jobs: leased, published at a stage's end, reproducible (R16)."""
+
+import logging
+import threading
+import time
+
+import pytest
+import sqlalchemy as sa
+
+import service.campaigns
+import service.unit
+from policy import StagedPolicy
+from policy.codec import decode_estimate
+from service.background import _estimated
+from service.tables import events, jobs, models, snapshots
+from service.unit import LEASE_SECONDS, Job
+from service.warm_up import warm_up
+from tests.service.playing import CONFIGS, Script, http_post
+
+ROUNDS = 95
+STAGE = 5
+PLAYED = {  # the default re-estimates at every stage's end at first: here with time between two jobs
+    "default": CONFIGS["default"] | {"beliefs": {"every": 20}},
+    "spectral": CONFIGS["spectral"],
+    "smoothed": CONFIGS["smoothed"],
+}
+
+
+@pytest.fixture(autouse=True)
+def everything_is_large(monkeypatch):
+    """Every re-estimation that finds anything is left to a job."""
+    monkeypatch.setattr(service.unit, "INLINE_OPERATIONS", 0)
+
+
+def played(script, worker, until, patience, restart=None):
+    """Play; a job is finished so many requests after it was created.
+
+    With `restart` a new worker comes when the newest job's state is another than at the last restart, and sometimes in
+    between; it makes the jobs' inputs again from the log. Gives the states in which it came.
+    """
+    number, requests, waited, phases = worker.campaign(script.name).campaign_id, 0, 0, []
+
+    def post(path, body):
+        nonlocal worker, requests, waited
+        newest = [row for row in worker.rows(jobs) if row["campaign_id"] == number][-1:]
+        requests += 1
+        status = newest[0]["status"] if newest else None
+        if restart is not None and (phases[-1:] != [status] or requests % 4 == 0):
+            worker = restart()
+            phases.append(status)
+        waited += status == "waiting"
+        if waited > patience:
+            worker.finish(taken_over(worker, script.name, newest[0]) if restart else worker.work.pop())
+            waited = 0
+        return worker.post(path, body)
+
+    script.play(post, until)
+    return phases
+
+
+def taken_over(worker, name, row):
+    return Job(row["campaign_id"], name, *worker.campaigns.job_input(row["campaign_id"], row["input_round"]))
+
+
+@pytest.mark.parametrize("name", PLAYED)
+def test_jobs_are_published_at_a_stages_end(direct, clock, name):
+    """R16: the row says from which round its result holds; later decisions use it; `verify` recomputes every job."""
+    worker = direct()
+    script = Script(PLAYED[name], clock).create(worker.post)
+    played(script, worker, ROUNDS, patience=4)
+    published = [row for row in worker.rows(jobs) if row["status"] == "published"]
+    assert len(published) >= 3
+    estimates = {row["round"]: row for row in worker.rows(models) if row["kind"] == "estimation"}
+    assert list(estimates) == [row["published_round"] for row in published]
+    for row in published:
+        assert row["input_round"] < row["published_round"]
+        assert row["published_round"] % STAGE == 0
+        version = estimates[row["published_round"]]["version"]
+        before, after = script.decisions[row["published_round"] - 1 : row["published_round"] + 1]
+        assert before["model_version"] < version <= after["model_version"]
+        decode_estimate(row["result"])
+    assert worker.differences(name) == []
+
+
+@pytest.mark.parametrize("name", ["default", "smoothed"])
+def test_a_restart_in_the_middle_of_a_job_changes_no_digit(direct, clock, name):
+    """R15, R16: with many new workers, whether the job is waiting, done or published."""
+    first = direct()
+    whole = Script(PLAYED[name], clock, name="whole").create(first.post)
+    played(whole, first, 60, patience=4)
+    parts = Script(PLAYED[name], clock, name="parts").create(first.post)
+    phases = played(parts, first, 60, patience=4, restart=direct)
+    assert {"waiting", "done", "published"} <= set(phases)
+    assert parts.answers == whole.answers
+    one, other = (
+        [
+            (row["input_round"], row["input_arrived"], row["status"], row["published_round"], row["result"])
+            for row in first.rows(jobs)
+            if row["campaign_id"] == first.campaign(campaign).campaign_id
+        ]
+        for campaign in ("whole", "parts")
+    )
+    assert one == other  # to the last bit of every result
+    assert first.differences("parts") == []
+
+
+def test_a_worker_that_missed_a_publication_catches_up(direct, clock, monkeypatch):
+    """R15, R16, R21: although the result itself is gone, because a snapshot contains it."""
+    monkeypatch.setattr(service.campaigns, "SNAPSHOT_ROUNDS", 10)
+    first, second = direct(), direct()
+    whole = Script(CONFIGS["smoothed"], clock, name="whole").create(first.post)
+    parts = Script(CONFIGS["smoothed"], clock, name="parts").create(first.post)
+    for script, begins in ((whole, first), (parts, second)):
+        script.play(begins.post, 35)  # a job is waiting
+        begins.finish_all()
+        script.play(first.post, 60)  # it is published
+        first.finish_all()  # with snapshots
+        script.play(begins.post, 70)
+        first.work.clear()
+    assert None in [row["result"] for row in first.rows(jobs) if row["status"] == "published"]
+    assert parts.answers == whole.answers
+    first.execute(sa.delete(snapshots))  # then every job is run again
+    for script in (whole, parts):
+        script.play(direct().post, 90)
+    assert parts.answers == whole.answers
+    assert first.differences("parts") == []
+
+
+# --- the real background ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def held(monkeypatch):
+    """The next re-estimations take until they are let go."""
+    warm_up()  # which estimates too
+    begun, let_go = threading.Event(), threading.Event()
+    estimate = StagedPolicy.estimate
+
+    def slow(policy, state):
+        begun.set()
+        assert let_go.wait(60)
+        return estimate(policy, state)
+
+    monkeypatch.setattr(StagedPolicy, "estimate", slow)
+    yield begun, let_go
+    let_go.set()
+
+
+def eventually(found, what):
+    """What a background thread makes true; a minute is more than it ever needs."""
+    for _ in range(6_000):
+        if found():
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"never {what}")
+
+
+def statuses(worker):
+    return [row["status"] for row in worker.rows(jobs)]
+
+
+def test_decisions_go_on_while_a_job_is_at_work(start, direct, clock, held):
+    """R16: they are answered meanwhile; a re-estimation due then is skipped, in the log too; then all is published."""
+    begun, let_go = held
+    post, log = http_post(start().client), direct()
+    script = Script(CONFIGS["smoothed"], clock).create(post).play(post, 33)
+    assert begun.wait(60)
+    script.play(post, 60)
+    assert statuses(log) == ["waiting"]
+    assert {row["kind"] for row in log.rows(models)} == {"update"}
+    skipped = [(row["round"], row["kind"]) for row in log.rows(events)]
+    assert skipped == [(44, "skipped_estimation"), (57, "skipped_estimation")]
+    let_go.set()
+    eventually(lambda: statuses(log) == ["done"], "done")
+    script.play(post, 66)
+    assert statuses(log)[0] == "published"
+    (row, *_) = log.rows(jobs)
+    assert row["input_round"] == 31
+    assert row["published_round"] in (60, 65)
+    assert "estimation" in {row["kind"] for row in log.rows(models)}
+    assert log.differences("smoothed") == []
+
+
+def abandoned(worker, clock, name):
+    """A campaign with a job that its worker, which is dead, never ran; and the result it would have had."""
+    script = Script(PLAYED[name], clock).create(worker.post)
+    while not worker.work:
+        script.step(worker.post)
+    (job,) = worker.work
+    status, result, _ = _estimated(job.policy, job.state)
+    assert status == "done"
+    script.step(worker.post)
+    return script, result
+
+
+@pytest.mark.parametrize("name", ["default", "smoothed"])
+def test_a_dead_workers_job_is_taken_over(start, direct, clock, name):
+    """R16: as soon as its lease is over, with the same result."""
+    dead = direct()
+    script, result = abandoned(dead, clock, name)
+    (before,) = dead.rows(jobs)
+    assert (before["status"], before["attempts"], before["owner"]) == ("waiting", 1, dead.campaigns.owner)
+    clock.now = before["leased_until"] + 1
+    taking = start()
+    eventually(lambda: statuses(dead) != ["waiting"], "taken over")
+    (after,) = dead.rows(jobs)
+    assert (after["status"], after["attempts"], after["result"]) == ("done", 2, result)
+    assert after["owner"] == taking.service.campaigns.owner != before["owner"]
+    script.play(http_post(taking.client), script.round + 10)
+    assert statuses(dead)[0] == "published"
+    assert dead.differences(name) == []
+
+
+def test_a_lease_is_respected(direct, clock):
+    """R16: a job at work is nobody else's, until its worker must be dead."""
+    worker, other = direct(), direct()
+    abandoned(worker, clock, "smoothed")
+    (row,) = worker.rows(jobs)
+    assert row["leased_until"] == row["created_at"] + LEASE_SECONDS * 1_000_000
+
+    def claimed(now):
+        with other.store.writing() as tx:
+            return tx.claim_jobs("other", now, now + 1_000)
+
+    assert claimed(row["leased_until"]) == []
+    assert claimed(row["leased_until"] + 1) == [(row["campaign_id"], "smoothed", row["input_round"], 1)]
+    assert claimed(row["leased_until"] + 2) == []  # leased again
+    assert [(row["owner"], row["attempts"]) for row in worker.rows(jobs)] == [("other", 2)]
+
+
+def test_an_embedded_database_needs_no_lease_to_end(start, direct, clock, database_url):
+    """R16, R19: one process owns a SQLite file, so whoever had a job before this start is dead."""
+    if database_url.startswith("postgresql"):
+        pytest.skip("only SQLite is embedded")
+    dead = direct()
+    _, result = abandoned(dead, clock, "smoothed")
+    start()
+    eventually(lambda: statuses(dead) == ["done"], "taken over")
+    assert [row["result"] for row in dead.rows(jobs)] == [result]
+
+
+def test_the_first_result_counts(direct, clock):
+    """R16: a worker that was thought dead may still come with its own."""
+    worker = direct()
+    abandoned(worker, clock, "smoothed")
+    (job,) = worker.work
+    worker.finish(job)
+    before = worker.rows(jobs)
+    worker.finish(job)
+    assert worker.rows(jobs) == before
+
+
+def test_a_job_that_fails_stops_nothing(start, direct, clock, monkeypatch, caplog):
+    """R14, R16: it is marked, the log and the campaign tell of it, and the next one works."""
+    warm_up()  # which estimates too
+    estimate = StagedPolicy.estimate
+
+    def fails_first(policy, state):
+        if state.round < 40:
+            raise ArithmeticError("a bad day")
+        return estimate(policy, state)
+
+    monkeypatch.setattr(StagedPolicy, "estimate", fails_first)
+    client, log = start().client, direct()
+    post = http_post(client)
+    with caplog.at_level(logging.ERROR, "undercurrent"):
+        script = Script(CONFIGS["smoothed"], clock).create(post).play(post, 33)
+        eventually(lambda: statuses(log) == ["failed"], "failed")
+    assert "the re-estimation of round 31 failed" in caplog.text
+    script.play(post, 36)
+    failure = client.get("/campaigns/smoothed").json()["failure"]
+    script.play(post, 46)
+    eventually(lambda: statuses(log) == ["failed", "done"], "done")
+    script.play(post, 57)
+    assert statuses(log)[:2] == ["failed", "published"]
+    assert log.differences("smoothed") == []
+    assert client.get("/campaigns/smoothed").json()["failure"] is None
+    assert failure is not None
+    assert "round 31" in failure
+
+
+def test_a_result_that_cannot_be_published_stops_nothing(direct, clock):
+    """R14, R16: the campaign goes on with the model it has, and says so in the log; so does the fold."""
+    worker = direct()
+    script, _ = abandoned(worker, clock, "smoothed")
+    worker.finish(worker.work.pop())
+    worker.execute(sa.update(jobs).values(result=b"damaged"))
+    script.play(worker.post, 40)
+    (row,) = worker.rows(jobs)
+    assert (row["status"], row["published_round"]) == ("failed", None)
+    (event,) = worker.rows(events)
+    assert (event["kind"], event["round"]) == ("failed_publication", 35)
+    assert {row["kind"] for row in worker.rows(models)} == {"update"}
+    assert worker.differences("smoothed") == []
+    script.play(direct().post, 60)
+    assert worker.differences("smoothed") == []
+
+
+def test_a_job_that_finds_nothing_stops_nothing(direct, clock):
+    """R7, R16: not estimable yet is no failure; the next one is made in its time."""
+    worker = direct()
+    config = CONFIGS["spectral"] | {"beliefs": CONFIGS["spectral"]["beliefs"] | {"start_round": 4, "every": 9}}
+    script = Script(config, clock).create(worker.post)
+    played(script, worker, 40, patience=1)
+    found = statuses(worker)
+    assert found[0] == "nothing"
+    assert worker.campaign("spectral").failure is None
+    assert worker.rows(events) == []
+    assert worker.differences("spectral") == []

@@ -1,0 +1,586 @@
+"""The log is the truth: restarts, several workers, `verify`, failures, snapshots and gathered batches (R14–R23)."""
+
+import itertools
+import json
+import random
+from contextlib import suppress
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+
+import service.campaigns
+import service.unit
+from policy import StagedPolicy
+from service.errors import ApiError, ConflictError, InvalidError, NotFoundError, UnavailableError
+from service.tables import campaigns, decisions, events, jobs, live, models, rewards, snapshots
+from service.warm_up import warm_up
+from tests.service.playing import (
+    CONFIGS,
+    Script,
+    check_rounds,
+    found_differences,
+    http_post,
+    operation,
+)
+
+ROUNDS = 95  # the default policy says something about regimes from round 75 on
+
+
+def one_by_one(post):
+    """Ask for each decision of a batch in a request of its own."""
+
+    def single(path, body):
+        if path != "/decide/batch":
+            return post(path, body)
+        return {"decisions": [post("/decide", {"campaign": body["campaign"], **item}) for item in body["items"]]}
+
+    return single
+
+
+# --- restarts and several workers ---------------------------------------------------------------------------------
+
+
+def test_a_restart_changes_no_digit(start, direct, clock, subtests):
+    """R15: half by one worker and half by a new one, by batches, is the whole by one worker, here one by one."""
+    first, log, played = start(), direct(), {}
+    post = http_post(first.client)
+    for name, config in CONFIGS.items():
+        asking = one_by_one(log.post) if name in ("clock", "waiting") else log.post
+        whole = Script(config, clock, name=f"{name}-whole").create(asking).play(asking, ROUNDS)
+        played[name] = whole, Script(config, clock, name=f"{name}-halves").create(post).play(post, ROUNDS // 2)
+    first.stop()
+    post = http_post(start().client)
+    for name, (whole, halves) in played.items():
+        with subtests.test(name):
+            halves.play(post, ROUNDS)
+            assert halves.answers == whole.answers
+            check_rounds(halves.decisions)
+            assert log.differences(halves.name) == []  # R14
+            one, other = (log.campaign(script.name) for script in (whole, halves))
+            same = ("round", "arrived", "folded", "settled", "model_version", "belief", "clock", "last_at", "failure")
+            assert [getattr(one, field) for field in same] == [getattr(other, field) for field in same]
+            theta = [[m["theta"] for m in rows_of(log, models, row)] for row in (one, other)]
+            assert theta[0] == theta[1]
+            assert len(theta[0]) == one.model_version
+            check_script(log, name, whole)
+
+
+def rows_of(worker, table, row):
+    """A campaign's rows."""
+    return [found for found in worker.rows(table) if found["campaign_id"] == row.campaign_id]
+
+
+def check_script(log, name, script):
+    """What was played holds what it is for: late, missing and default rewards, re-estimations, several regimes."""
+    assert {decision["mode"] for decision in script.decisions} == {"warm_start", "control", "optimistic"}
+    row = log.campaign(script.name)
+    made, taken = rows_of(log, models, row), rows_of(log, rewards, row)
+    assert row.arrived < row.round
+    assert any(reward["after_round"] > reward["round"] + 15 for reward in taken)
+    order = [reward["round"] for reward in sorted(taken, key=lambda reward: reward["arrival"])]
+    assert order != sorted(order)
+    assert (sum(model["kind"] == "estimation" for model in made) > 3) == (name != "given")
+    assert (max(model["regimes"] for model in made) > 1) == (name != "one-regime")
+    defaults = name == "waiting"
+    assert {reward["source"] for reward in taken} == ({"client", "default"} if defaults else {"client"})
+    assert any(answer.get("error") for answer in script.answers) == defaults  # came after the default
+
+
+def test_a_restart_before_every_request(direct, clock):
+    """R15: whatever the last request was, the next worker goes on from it."""
+    steady, config = direct(), CONFIGS["waiting"]
+    whole = Script(config, clock, name="whole").create(steady.post).play(steady.post, 30)
+    parts = Script(config, clock, name="parts").create(steady.post)
+    parts.play(lambda path, body: direct().post(path, body), 30)
+    assert parts.answers == whole.answers
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_two_workers_are_as_good_as_one(start, direct, clock):
+    """R15, R19: requests of one campaign to either of two workers, at random, on one PostgreSQL."""
+    one, other = http_post(start().client), http_post(start().client)
+    whole = Script(CONFIGS["waiting"], clock, name="whole").create(one).play(one, ROUNDS)
+    shared = Script(CONFIGS["waiting"], clock, name="shared").create(other)
+    chance = random.Random(3)
+    shared.play(lambda path, body: chance.choice((one, other))(path, body), ROUNDS)
+    assert shared.answers == whole.answers
+    check_rounds(shared.decisions)
+    assert direct().differences("shared") == []
+
+
+# --- verify -------------------------------------------------------------------------------------------------------
+
+
+def changed(table, where, **values):
+    return sa.update(table).where(where).values(values)
+
+
+def explained(tx, change):
+    """The stored explanation of round 40, with a change."""
+    query = sa.select(decisions.c.explanation).where(decisions.c.round == 40)
+    explanation = json.loads(tx.connection.execute(query).scalar_one())
+    change(explanation)
+    return changed(decisions, decisions.c.round == 40, explanation=json.dumps(explanation))
+
+
+def swap_action(action):
+    return sa.case((action == "mail", "call"), else_="mail")
+
+
+def shift_belief(explanation):
+    explanation["belief"][0] += 1e-6
+
+
+def shift_score(field):
+    def shift(explanation):
+        explanation["scores"][-1][field] += 1e-6
+
+    return shift
+
+
+def other_theta(tx):
+    query = sa.select(models.c.theta).where(models.c.version == 9)
+    theta = np.frombuffer(tx.connection.execute(query).scalar_one(), "<f8").copy()
+    theta[-1] += 1e-6
+    return changed(models, models.c.version == 9, theta=theta.tobytes())
+
+
+at_40 = decisions.c.round == 40
+TAMPERINGS = {  # what is changed, and what `verify` must say of it
+    "action": (lambda tx: changed(decisions, at_40, action=swap_action(decisions.c.action)), "round 40: action"),
+    "mode": (lambda tx: changed(decisions, at_40, mode="elsewhere"), "round 40: mode"),
+    "model version": (lambda tx: changed(decisions, at_40, model_version=3), "round 40: model_version"),
+    "propensity": (
+        lambda tx: changed(decisions, at_40, propensity=decisions.c.propensity + 1e-6),
+        "round 40: propensity",
+    ),
+    "belief": (lambda tx: explained(tx, shift_belief), "round 40: belief"),
+    "estimate": (lambda tx: explained(tx, shift_score("estimate")), "round 40: estimate"),
+    "bonus": (lambda tx: explained(tx, shift_score("bonus")), "round 40: bonus"),
+    "score": (lambda tx: explained(tx, shift_score("score")), "round 40: score"),
+    "context": (
+        lambda tx: changed(decisions, at_40, context='{"season":"winter","spend":1,"tenure":7.9}'),
+        "round 40: ",
+    ),
+    "impossible context": (lambda tx: changed(decisions, at_40, context='{"season":"monsoon"}'), "round 40"),
+    "coefficients": (other_theta, "model 9: its coefficients"),
+    "rewards folded": (lambda tx: changed(models, models.c.version == 9, folded=1), "model 9: folded"),
+    "kind of model": (lambda tx: changed(models, models.c.version == 1, kind="estimation"), "model 1: kind"),
+    "no model": (lambda tx: sa.delete(models).where(models.c.version == 9), "model 9 is missing"),
+    "another model": (
+        lambda tx: sa.insert(models).from_select(
+            [column.name for column in models.c],
+            sa.select(*(sa.literal(999) if c.name == "version" else c for c in models.c)).where(models.c.version == 9),
+        ),
+        "model 999 is stored",
+    ),
+    "reward": (lambda tx: changed(rewards, rewards.c.round == 3, reward=rewards.c.reward + 0.01), "coefficients"),
+    "impossible reward": (lambda tx: changed(rewards, rewards.c.round == 3, reward=1e300), "round 3"),
+    "no reward": (lambda tx: sa.delete(rewards).where(rewards.c.round == 3), "live arrived"),
+    "no decision": (lambda tx: sa.delete(decisions).where(decisions.c.round == 45), "round 46: round"),
+    "live round": (lambda tx: sa.update(live).values(round=live.c.round + 1), "live round"),
+    "live rewards": (lambda tx: sa.update(live).values(arrived=1), "live arrived"),
+    "live folded": (lambda tx: sa.update(live).values(folded=1), "live folded"),
+    "live model": (lambda tx: sa.update(live).values(model_version=1), "live model_version"),
+    "live belief": (lambda tx: sa.update(live).values(belief="[0.25,0.75]"), "live belief"),
+}
+
+
+class Undone(Exception):  # noqa: N818 - not an error
+    """Leaves a transaction without a trace."""
+
+
+def tampered(store, name, change):
+    """What `verify` would find after a change, which is then undone."""
+    found = []
+    with suppress(Undone), store.writing() as tx:
+        tx.connection.execute(change(tx))
+        found += found_differences(tx, name)
+        raise Undone
+    return found
+
+
+@pytest.fixture
+def played(direct, clock):
+    """A worker and a campaign of 60 rounds."""
+    worker = direct()
+    Script(CONFIGS["smoothed"], clock).create(worker.post).play(worker.post, 50)
+    return worker, "smoothed"
+
+
+def test_verify_finds_every_change(played, subtests):
+    """R14: whatever is changed in the log or in the models, the fold does not lead to it."""
+    worker, name = played
+    for what, (change, said) in TAMPERINGS.items():
+        with subtests.test(what):
+            found = tampered(worker.store, name, change)
+            assert any(said in difference for difference in found), found
+    assert worker.differences(name) == []
+
+
+def test_verify_says_which_model_is_missing(played):
+    """R14: one model that is gone is one difference, the others are as they were."""
+    worker, name = played
+    assert tampered(worker.store, name, TAMPERINGS["no model"][0]) == ["model 9 is missing"]
+
+
+def test_verify_allows_another_machine_its_last_digits(played):
+    """R15: across machines 1e-9 is allowed."""
+    worker, name = played
+    shift = changed(decisions, at_40, propensity=decisions.c.propensity + 1e-12)
+    assert tampered(worker.store, name, lambda tx: shift) == []
+
+
+# --- failures -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def broken(monkeypatch):
+    """`broken(method, round)`: from that round on the policy's method fails, in each campaign once, always there."""
+
+    def arm(method, round):
+        warm_up()  # which must not fail
+        works = getattr(StagedPolicy, method)
+        failed = {}
+
+        def sometimes(policy, state):
+            if state.round >= round and failed.setdefault(policy.config.name, state.round) == state.round:
+                raise ArithmeticError("a bad day")
+            return works(policy, state)
+
+        monkeypatch.setattr(StagedPolicy, method, sometimes)
+        return failed
+
+    return arm
+
+
+FAILURES = {
+    "update": ("update", "failed_update", "given"),
+    "estimation": ("reestimate", "failed_estimation", "smoothed"),
+    "estimation at a stage's end": ("reestimate", "failed_estimation", "default"),
+}
+
+
+@pytest.mark.parametrize(("method", "kind", "config"), FAILURES.values(), ids=FAILURES)
+def test_a_failure_stops_nothing_and_is_told(start, direct, clock, broken, method, kind, config):
+    """R14: the decision is answered with the last model, the failure is a row with its round, and it is shown."""
+    failed, shown = broken(method, 40), []
+    client = start().client
+
+    def watched(path, body):
+        answer = http_post(client)(path, body)
+        if failed and not shown:
+            shown.append(client.get(f"/campaigns/{config}").json()["failure"])
+        return answer
+
+    script = Script(CONFIGS[config], clock).create(watched).play(one_by_one(watched), 60)
+    at, log = failed[config], direct()
+    (event,) = log.rows(events)
+    assert (event["round"], event["kind"]) == (at, kind)
+    assert "a bad day" in event["body"]
+    versions = [decision["model_version"] for decision in script.decisions]
+    updates = (at % 5 == 0) and method != "update"
+    assert versions[at] == versions[at - 1] + updates  # of the rounds after and before
+    assert versions[-1] > versions[at]
+    assert client.get(f"/campaigns/{config}").json()["failure"] is None  # several have worked since
+    assert log.differences(config) == []
+    assert str(shown[0]).startswith(f"{kind} before round {at + 1}: ")
+    assert "a bad day" in shown[0]
+
+
+@pytest.mark.parametrize(("method", "kind", "config"), FAILURES.values(), ids=FAILURES)
+def test_a_failure_happens_again_in_the_fold(direct, clock, broken, method, kind, config):
+    """R14, R15: a restart after a failure goes on exactly; the fold never tries again what failed."""
+    broken(method, 40)
+    steady = direct()
+    whole = Script(CONFIGS[config], clock, name="whole").create(steady.post).play(steady.post, 60)
+    parts = Script(CONFIGS[config], clock, name="parts").create(steady.post)
+    for until in (39, 44, 48, 60):
+        parts.play(direct().post, until)
+    assert parts.answers == whole.answers
+    assert steady.differences("parts") == steady.differences("whole") == []
+    assert [event["kind"] for event in steady.rows(events)] == [kind, kind]
+
+
+# --- snapshots ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def often(monkeypatch):
+    """Snapshots after a few rounds already."""
+    monkeypatch.setattr(service.campaigns, "SNAPSHOT_ROUNDS", 4)
+
+
+def played_with_snapshots(worker, script, until):
+    """Play; snapshots are kept as they come. The rounds of all that were made."""
+    made = []
+    while script.round < until:
+        script.step(worker.post)
+        made += [work.state.round for work in worker.work]
+        worker.finish_all()
+    return made
+
+
+def test_snapshots_are_the_last_few_and_a_geometric_set(direct, clock, often):
+    """R21: few enough to keep for ever, and from any damaged one it is not far back to an older one."""
+    worker = direct()
+    script = Script(CONFIGS["given"], clock).create(worker.post)
+    made = played_with_snapshots(worker, script, 250)
+    kept = [row["round"] for row in worker.rows(snapshots)]
+    assert len(made) > 15
+    assert set(kept) < set(made)
+    assert kept[-3:] == made[-3:]
+    assert worker.campaign("given").snapshot_round == made[-1]
+    assert len(kept) <= 3 + np.log2(made[-1])
+    assert all(newer <= 4 * older for older, newer in itertools.pairwise(kept)), kept
+    assert kept[0] <= 4 * made[0]
+
+
+def garbled(worker, name, contexts, last):
+    """Make the rounds up to that one unreadable, so that a fold over them fails, and all later ones readable."""
+    mine = decisions.c.campaign_id == worker.campaign(name).campaign_id
+    contexts |= {row["round"]: row["context"] for row in worker.rows(decisions) if row["context"] != "gone"}
+    restored = sa.case(contexts, value=decisions.c.round, else_=decisions.c.context)
+    worker.execute(
+        changed(decisions, mine & (decisions.c.round > last), context=restored),
+        changed(decisions, mine & (decisions.c.round <= last), context="gone"),
+    )
+
+
+def test_a_restart_begins_at_the_newest_good_snapshot(direct, clock, often):
+    """R21: the log before it is not read; a damaged one is passed over; without any the whole log is folded."""
+    first, config = direct(), CONFIGS["default"]
+    parts = Script(config, clock, name="parts").create(first.post)
+    played_with_snapshots(first, parts, 50)
+    kept = {row["round"]: row["state"] for row in first.rows(snapshots)}
+    *_, last_but_one, newest = sorted(kept)
+    contexts = {}
+
+    def damage(round):
+        state = kept[round]
+        first.execute(changed(snapshots, snapshots.c.round == round, state=state[:-1] + bytes([state[-1] ^ 1])))
+
+    garbled(first, "parts", contexts, newest)
+    parts.play(direct().post, 60)
+    damage(newest)
+    (unread,) = direct().process(asked("parts", 1))  # the snapshot before it needs rounds that cannot be read
+    assert isinstance(unread, ValueError)
+    garbled(first, "parts", contexts, last_but_one)
+    parts.play(direct().post, 68)
+    garbled(first, "parts", contexts, 0)
+    assert f"snapshot of round {newest}: " in first.differences("parts")[0]
+    for round in kept:
+        damage(round)
+    parts.play(direct().post, 76)
+    first.execute(sa.delete(snapshots))
+    parts.play(direct().post, ROUNDS)
+    assert first.differences("parts") == []
+    whole = Script(config, clock, name="whole").create(first.post).play(first.post, ROUNDS)
+    assert parts.answers == whole.answers
+
+
+# --- gathered batches ---------------------------------------------------------------------------------------------
+
+
+def asked(campaign, number, **more):
+    """A good request for a decision."""
+    context = {"season": "spring", "spend": 10 * number % 70, "tenure": 4}
+    return operation("/decide", {"campaign": campaign, "decision_id": f"d{number}", "context": context} | more)
+
+
+def rewarded(campaign, number, reward):
+    return operation("/reward", {"campaign": campaign, "decision_id": f"d{number}", "reward": reward})
+
+
+def batch(campaign, *numbers, **more):
+    items = [
+        {"decision_id": f"d{n}", "context": {"season": "winter", "spend": n, "tenure": 1}, **more} for n in numbers
+    ]
+    return operation("/decide/batch", {"campaign": campaign, "items": items})
+
+
+UNKNOWN_LEVEL = {"context": {"season": "monsoon", "spend": 1, "tenure": 1}}
+TOO_LARGE = {"context": {"season": "spring", "spend": 10**30, "tenure": 1}}
+
+
+def gathered():
+    """Requests of two campaigns in one gather, each with the error it must get."""
+    return [
+        (asked("one", 1), None),
+        (asked("one", 2, **UNKNOWN_LEVEL), InvalidError),
+        (asked("two", 1), None),
+        (rewarded("one", 1, 0.5), None),  # decided a moment ago, in this very batch
+        (asked("one", 1), None),  # a twin
+        (asked("one", 1, subject="someone"), ConflictError),
+        (rewarded("one", 1, 0.5), None),
+        (rewarded("one", 1, 0.75), ConflictError),
+        (rewarded("one", 77, 1), NotFoundError),
+        (asked("nowhere", 1), NotFoundError),
+        (rewarded("two", 1, 1e6), InvalidError),
+        (batch("two", 2, 3, 4, 5, 6, 7), None),  # over a stage's end
+        (batch("two", 8, 9, excluded_actions=["none", "mail", "call"]), InvalidError),
+        (batch("one", 3, 4), None),
+        (asked("one", 5, **TOO_LARGE), InvalidError),
+        (asked("two", 8, at="2100-01-01T00:00:00Z"), InvalidError),
+        (asked("two", 9), None),
+        (asked("one", 6), None),
+        (rewarded("two", 9, -1), None),
+        (asked("two", 10, excluded_actions=["fax"]), InvalidError),
+    ]
+
+
+def create_two(worker):
+    for name in ("one", "two"):
+        worker.post("/campaigns", CONFIGS["waiting"] | {"name": name})
+
+
+def told(outcome):
+    """An outcome, so that two can be compared."""
+    return outcome.message if isinstance(outcome, ApiError) else json.loads(outcome)
+
+
+def test_a_bad_request_in_a_gathered_batch_fails_alone(direct):
+    """R17, R18: the others get the answers they get alone, and rounds have no gap."""
+    worker = direct()
+    create_two(worker)
+    requests = gathered()
+    outcomes = worker.process(*(request for request, _ in requests))
+    for (request, error), outcome in zip(requests, outcomes, strict=True):
+        assert isinstance(outcome, error or bytes), (request, outcome)
+    assert outcomes[4] == outcomes[0]
+    assert outcomes[6] == outcomes[3]
+    assert [row["round"] for row in worker.rows(decisions)] == [1, 2, 3, 4, *range(1, 9)]
+    assert [worker.differences(name) for name in ("one", "two")] == [[], []]
+
+    worker.execute(sa.delete(campaigns))
+    create_two(worker)
+    alone = [worker.process(request)[0] for request, _ in requests]
+    assert [told(outcome) for outcome in outcomes] == [told(outcome) for outcome in alone]
+
+
+def test_a_campaign_is_created_among_requests_for_it(direct):
+    """R18: a request that came too early fails alone; creating is not one of those."""
+    worker = direct()
+    create = operation("/campaigns", CONFIGS["given"])
+    early, made, again, late = worker.process(asked("given", 1), create, create, asked("given", 1))
+    assert isinstance(early, NotFoundError)
+    assert isinstance(made, bytes), made
+    assert again == made
+    assert json.loads(late)["round"] == 1
+
+
+def test_a_problem_is_named_by_its_place_in_the_batch(direct):
+    """R17, R24: items that are known already count as well."""
+    worker = direct()
+    create_two(worker)
+    worker.process(batch("one", 1))
+    items = [
+        {"decision_id": "d1", "context": {"season": "winter", "spend": 1, "tenure": 1}},
+        {"decision_id": "d2", "context": {"season": "winter", "spend": 1, "tenure": 1}},
+        {"decision_id": "d3", **UNKNOWN_LEVEL},
+    ]
+    (refused,) = worker.process(operation("/decide/batch", {"campaign": "one", "items": items}))
+    assert [problem.field for problem in refused.fields] == ["items[2].context.season"]
+
+
+# --- a database that fails ----------------------------------------------------------------------------------------
+
+DEFERRED = (
+    "CREATE TABLE parent (id INTEGER PRIMARY KEY)",
+    "CREATE TABLE child (id INTEGER REFERENCES parent (id) DEFERRABLE INITIALLY DEFERRED)",
+)
+SABOTAGE = {  # by place, and whether it is SQLite: statements that make every transaction on a campaign fail there
+    ("in the middle", True): (
+        "CREATE TRIGGER broken BEFORE UPDATE ON live BEGIN SELECT RAISE(ABORT, 'sabotage'); END",
+    ),
+    ("in the middle", False): (
+        "CREATE FUNCTION broken() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'sabotage'; END $$",
+        "CREATE TRIGGER broken BEFORE UPDATE ON live FOR EACH ROW EXECUTE FUNCTION broken()",
+    ),
+    ("at the commit", True): (
+        *DEFERRED,
+        "CREATE TRIGGER broken AFTER UPDATE ON live BEGIN INSERT INTO child VALUES (1); END",
+    ),
+    ("at the commit", False): (
+        *DEFERRED,
+        "CREATE FUNCTION broken() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN INSERT INTO child VALUES (1); RETURN NEW; END $$",
+        "CREATE TRIGGER broken AFTER UPDATE ON live FOR EACH ROW EXECUTE FUNCTION broken()",
+    ),
+}
+LOG = (campaigns, decisions, rewards, models, events, jobs, live, snapshots)
+
+
+def after_23_rounds(worker, clock, name):
+    """A campaign just before a stage's end, and what is asked of it then, together with another campaign."""
+    Script(CONFIGS["waiting"], clock, name=name).create(worker.post).play(worker.post, 23)
+    worker.post("/campaigns", CONFIGS["given"] | {"name": f"{name}-other"})
+    return [
+        *(asked(name, number) for number in range(100, 108)),
+        rewarded(name, 101, 1),
+        asked(f"{name}-other", 1),
+        asked(f"{name}-other", 2, **UNKNOWN_LEVEL),
+    ]
+
+
+@pytest.mark.parametrize("place", ["in the middle", "at the commit"])
+def test_a_database_error_fails_the_gather_and_leaves_nothing(direct, clock, place):
+    """R18: 503 for all of them, no row, no state in memory that was not committed; the retry gets the right answer."""
+    worker, saboteur = direct(), direct()
+    expected = worker.process(*after_23_rounds(worker, clock, "twin"))
+    requests = after_23_rounds(worker, clock, "main")
+    before = [worker.rows(table) for table in LOG]
+    saboteur.execute(*SABOTAGE[place, worker.store.embedded])
+    for _ in range(2):
+        with pytest.raises(UnavailableError, match=r"(?i)sabotage|foreign key"):
+            worker.process(*requests)
+    assert [worker.rows(table) for table in LOG] == before
+    saboteur.execute("DROP TRIGGER broken" + ("" if worker.store.embedded else " ON live"))
+    retried = worker.process(*requests)
+    assert [told(outcome) for outcome in retried] == [
+        json.loads(json.dumps(told(outcome)).replace("twin", "main")) for outcome in expected
+    ]
+    assert worker.differences("main") == worker.differences("main-other") == []
+
+
+def test_a_database_error_while_one_request_is_decided_fails_them_all(direct, clock, monkeypatch):
+    """R18: it is the database's failure (503, try again), never a request's own."""
+    monkeypatch.setattr(service.unit, "INLINE_OPERATIONS", 0)
+    worker, saboteur = direct(), direct()
+    script = Script(CONFIGS["smoothed"], clock).create(worker.post).play(worker.post, 33)
+    assert [row["status"] for row in worker.rows(jobs)] == ["waiting"]  # so that the next stage's end reads the table
+    numbers = range(100, 106)
+    saboteur.execute("ALTER TABLE jobs RENAME TO elsewhere")
+    for requests in ([asked("smoothed", number) for number in numbers], [batch("smoothed", *numbers)]):
+        with pytest.raises(UnavailableError):
+            worker.process(*requests)
+    saboteur.execute("ALTER TABLE elsewhere RENAME TO jobs")
+    (answer,) = worker.process(batch("smoothed", *numbers))
+    check_rounds(script.decisions + json.loads(answer)["decisions"])
+    assert worker.differences("smoothed") == []
+
+
+# --- one name, two campaigns --------------------------------------------------------------------------------------
+
+
+def test_a_new_campaign_of_an_old_name_starts_afresh(direct, clock):
+    """R23: a worker that knew the old one answers from the new one, although both rows have the same version."""
+    first, second = direct(), direct()
+    old = Script(CONFIGS["default"], clock, name="spring").create(first.post)
+    old.play(first.post, 40)
+    version = first.campaign("spring").version
+    second.execute(sa.delete(campaigns).where(campaigns.c.name == "spring"))
+    assert [second.rows(table) for table in LOG] == [[] for _ in LOG]
+    (gone,) = first.process(asked("spring", 1))
+    assert isinstance(gone, NotFoundError)
+
+    expected = Script(CONFIGS["given"], clock, name="expected", seed=2).create(second.post)
+    new = Script(CONFIGS["given"], clock, name="spring", seed=2).create(second.post)
+    while second.campaign("spring").version < version:
+        expected.step(second.post)
+        new.step(second.post)
+    expected.play(second.post, new.round + 20)
+    new.play(first.post, new.round + 20)
+    assert new.answers == expected.answers
+    assert first.differences("spring") == []

@@ -1,0 +1,112 @@
+"""The schema's history: one chain, up and down on both databases, and no difference to service/tables.py."""
+
+import pytest
+import sqlalchemy as sa
+from alembic import command
+from alembic.script import ScriptDirectory
+from alembic.util import CommandError
+
+from service.schema import alembic_config, head, require_current, upgrade
+from service.store import Store
+from service.tables import metadata
+
+
+@pytest.fixture
+def store(database_url):
+    opened = Store(database_url)
+    yield opened
+    opened.close()
+
+
+def run(store, action, *arguments):
+    """One of Alembic's commands, in one transaction."""
+    with store.writing() as tx:
+        action(alembic_config(tx.connection), *arguments)
+
+
+def schema(store):
+    """What the database has, as its own catalogue tells it."""
+    with store.reading() as tx:
+        inspector = sa.inspect(tx.connection)
+        return {
+            table: (
+                sorted((c["name"], str(c["type"]), c["nullable"]) for c in inspector.get_columns(table)),
+                inspector.get_pk_constraint(table)["constrained_columns"],
+                sorted((k["name"], k["options"].get("ondelete")) for k in inspector.get_foreign_keys(table)),
+                sorted(unique["name"] for unique in inspector.get_unique_constraints(table)),
+                sorted(check["name"] for check in inspector.get_check_constraints(table)),
+                sorted(index["name"] for index in inspector.get_indexes(table)),
+            )
+            for table in inspector.get_table_names()
+            if table != "alembic_version"
+        }
+
+
+def revision(store):
+    with store.reading() as tx:
+        return tx.schema_revision()
+
+
+def test_the_chain_has_one_head():
+    scripts = ScriptDirectory.from_config(alembic_config())
+    assert scripts.get_heads() == [head()]
+    assert len(scripts.get_bases()) == 1
+
+
+def test_down_and_up_again(store):
+    migrated = schema(store)
+    assert migrated.keys() == set(metadata.tables)
+    run(store, command.downgrade, "base")
+    assert schema(store) == {}
+    assert revision(store) is None
+    upgrade(store)
+    assert schema(store) == migrated
+    assert revision(store) == head()
+    require_current(store)
+    upgrade(store)  # there is nothing left to do
+    assert schema(store) == migrated
+
+
+def test_every_step_can_be_undone(store):
+    """Each revision alone, newest first, and back."""
+    steps = [script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions()]
+    for _ in steps:
+        before = schema(store)
+        run(store, command.downgrade, "-1")
+        after = schema(store)
+        assert after != before
+        run(store, command.upgrade, "+1")
+        assert schema(store) == before
+        run(store, command.downgrade, "-1")
+    assert schema(store) == {}
+
+
+def test_tables_and_migrations_agree(store):
+    run(store, command.check)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "ALTER TABLE decisions ADD COLUMN mood TEXT",
+        "DROP INDEX ix_jobs_status_leased_until",
+        "ALTER TABLE live DROP COLUMN failure",
+        "DROP TABLE snapshots",
+    ],
+)
+def test_a_disagreement_would_be_found(store, change):
+    with store.writing() as tx:
+        tx.connection.execute(sa.text(change))
+    with pytest.raises(CommandError, match="New upgrade operations detected"):
+        run(store, command.check)
+
+
+def test_a_failed_migration_leaves_nothing(store):
+    """All of it or nothing: a table that is in the way stops it before anything is made."""
+    run(store, command.downgrade, "base")
+    with store.writing() as tx:
+        tx.connection.execute(sa.text("CREATE TABLE rewards (mine INTEGER)"))  # the last that the chain makes
+    with pytest.raises(Exception, match="rewards"):
+        upgrade(store)
+    assert schema(store).keys() == {"rewards"}
+    assert revision(store) is None

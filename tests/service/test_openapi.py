@@ -1,0 +1,102 @@
+"""The API's own description: complete, and every example in it works as it stands."""
+
+import re
+
+import pytest
+
+from tests.service.answers import good
+
+ROUTES = {
+    ("post", "/campaigns"),
+    ("get", "/campaigns"),
+    ("get", "/campaigns/{name}"),
+    ("get", "/campaigns/{name}/decisions/{decision_id}"),
+    ("get", "/campaigns/{name}/model"),
+    ("get", "/campaigns/{name}/stages"),
+    ("post", "/decide"),
+    ("post", "/decide/batch"),
+    ("post", "/reward"),
+    ("post", "/reward/batch"),
+    ("get", "/healthz"),
+    ("get", "/readyz"),
+}
+BODIES = {
+    "/campaigns": ("CampaignConfig", "201", "CampaignConfig"),
+    "/decide": ("DecideRequest", "200", "DecisionAnswer"),
+    "/decide/batch": ("DecideBatch", "200", "DecisionBatch"),
+    "/reward": ("RewardRequest", "200", "RewardAnswer"),
+    "/reward/batch": ("RewardBatch", "200", "RewardResults"),
+}
+
+
+@pytest.fixture
+def document(shared):
+    return good(shared.get("/openapi.json"))
+
+
+def operations(document):
+    """(method, path, operation) of every route."""
+    return [(method, path, one) for path, methods in document["paths"].items() for method, one in methods.items()]
+
+
+def schema_of(document, content):
+    """The schema of a body and its name; CampaignConfig has one for what goes in and one for what comes out."""
+    name = content["application/json"]["schema"]["$ref"].rpartition("/")[2]
+    return document["components"]["schemas"][name], re.sub(r"-(Input|Output)$", "", name)
+
+
+def examples(document, path):
+    """Examples stand beside the reference to the schema, or in it."""
+    content = document["paths"][path]["post"]["requestBody"]["content"]
+    beside = content["application/json"]["schema"].get("examples", [])
+    return beside + schema_of(document, content)[0].get("examples", [])
+
+
+def test_every_route_is_described(document):
+    """R24: its purpose, its parameters, and the one shape of its errors."""
+    found = operations(document)
+    assert {(method, path) for method, path, _ in found} == ROUTES
+    for method, path, operation in found:
+        assert operation["description"], path
+        for status in ("4XX", "5XX"):
+            _, name = schema_of(document, operation["responses"][status]["content"])
+            assert name == "ErrorBody"
+        assert ("requestBody" in operation) == (method == "post")  # R25: reading takes no body, changing is a POST
+        named = {parameter["name"] for parameter in operation.get("parameters", ()) if parameter["in"] == "path"}
+        assert named == set(re.findall(r"{(\w+)}", path))
+
+
+def test_lean_routes_show_what_they_take_and_give(document):
+    for path, (taken, status, given) in BODIES.items():
+        operation = document["paths"][path]["post"]
+        assert operation["requestBody"]["required"] is True
+        body, name = schema_of(document, operation["requestBody"]["content"])
+        assert name == taken
+        assert body["additionalProperties"] is False
+        (good_status,) = (code for code in operation["responses"] if code.isdigit())
+        answer, name = schema_of(document, operation["responses"][good_status]["content"])
+        assert (good_status, name) == (status, given)
+        assert answer["required"]
+
+
+def test_reading_routes_show_what_they_give(document):
+    for method, path, operation in operations(document):
+        if method == "get":
+            answer, _ = schema_of(document, operation["responses"]["200"]["content"])
+            assert answer["properties"], path
+
+
+def test_every_example_works_as_it_stands(client):
+    """In the order a newcomer would try them, on a fresh service; and once more, as retries."""
+    document = good(client.get("/openapi.json"))
+    for _ in range(2):
+        for path in ("/campaigns", "/decide", "/reward", "/decide/batch", "/reward/batch"):
+            bodies = examples(document, path)
+            assert bodies, path
+            for body in bodies:
+                answer = good(client.post(path, json=body), int(BODIES[path][1]))
+                assert all(result["error"] is None for result in answer.get("results", ()))
+    (campaign,) = good(client.get("/campaigns"))["campaigns"]
+    decides = [body for path in ("/decide", "/decide/batch") for body in examples(document, path)]
+    decided = sum(len(body.get("items", [body])) for body in decides)
+    assert (campaign["round"], campaign["rewards_received"]) == (decided, decided)
