@@ -9,7 +9,7 @@ from policy import CampaignConfig, Request, StagedPolicy, decode, describe, enco
 
 __all__ = ["warm_up"]
 
-ROUNDS = 120
+ROUNDS = 99  # enough for regimes to be fitted, and judged once
 
 
 @cache
@@ -48,6 +48,7 @@ def _kinds() -> Iterator[dict[str, Any]]:
         ],
         "signals": ["season"],
         "warm_start_rounds": 20,
+        "beliefs": {"estimator": "em", "every": 40},
         "control": {"share": 0.1},
         "propensity_floor": 0.01,
         "seed": 1,
