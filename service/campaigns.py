@@ -14,7 +14,7 @@ import msgspec
 
 from policy import CampaignConfig, CodecError, PolicyError, StagedPolicy, State, decode
 from service.errors import ApiError, ConflictError, ErrorDetail, InvalidError, NotFoundError, detail_of
-from service.fold import MissingInput, Replay
+from service.fold import FAILED_PUBLICATION, MissingInput, Replay
 from service.schemas import DecideItem, RewardItem
 from service.store import FAILURES, LiveRow, Store, Transaction
 from service.unit import Entry, Job, Unit, answer, reward_answer
@@ -252,9 +252,7 @@ class Campaigns:
         if found != expected:
             message = f"log and live row of campaign {row.name!r} disagree: (round, rewards, model) {found}, {expected}"
             raise RuntimeError(f"{message}; run `undercurrent verify {row.name}`")
-        job = tx.newest_job(row.campaign_id)
-        at_work = job.input_round if job is not None and job.status in ("waiting", "done") else None
-        return Entry(row.version, policy, state, at_work, tx.event_count(row.campaign_id))
+        return Entry(row.version, policy, state, _open_job(tx, row.campaign_id), tx.event_count(row.campaign_id))
 
     @staticmethod
     def config(tx: Transaction, campaign: int) -> CampaignConfig:
@@ -293,6 +291,18 @@ class Campaigns:
                 except MissingInput:
                     continue
         raise AssertionError("a job is logged with the round that needs it")
+
+
+def _open_job(tx: Transaction, campaign: int) -> int | None:
+    """The job whose result has not been put in force, or whose failure has not been told."""
+    job = tx.newest_job(campaign)
+    if job is None or job.status in ("published", "nothing"):
+        return None
+    if job.status == "failed" and any(
+        kind == FAILED_PUBLICATION for _, kind in tx.events_after(campaign, job.input_round)
+    ):
+        return None
+    return job.input_round
 
 
 def _ids(operations: Sequence[Operation]) -> list[str]:

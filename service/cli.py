@@ -7,6 +7,7 @@ import socket
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import uvicorn
@@ -102,19 +103,18 @@ def config_check(file: str) -> int:
 
 def migrate(settings: Settings) -> int:
     """Bring the schema up to date."""
-    store = Store(settings.database_url)
-    upgrade(store)
+    with closing(Store(settings.database_url)) as store:
+        upgrade(store)
     print("The database is up to date.")
     return 0
 
 
 def serve(settings: Settings) -> int:
     """Serve until SIGTERM or Ctrl-C."""
-    store = Store(settings.database_url)
-    if store.embedded:
-        upgrade(store)  # nobody else uses it: no reason to ask
-    require_current(store)
-    store.close()
+    with closing(Store(settings.database_url)) as store:
+        if store.embedded:
+            upgrade(store)  # nobody else uses it: no reason to ask
+        require_current(store)
     slow = threading.Timer(15.0, _compiling)
     slow.start()
     warm_up()  # before anyone can ask; worker processes then find the kernels compiled

@@ -49,4 +49,5 @@ def require_current(store: Store) -> None:
     if found != head():
         state = "has no tables yet" if found is None else f"is at revision {found}, not {head()}"
         url = store.engine.url.render_as_string(hide_password=True)
-        raise UnavailableError(f"The database {state}; run: undercurrent migrate --database-url {url}")
+        hint = " (with its password)" if store.engine.url.password else ""
+        raise UnavailableError(f"The database {state}; run: undercurrent migrate --database-url {url}{hint}")

@@ -83,7 +83,7 @@ class Unit(Course):
     @contextmanager
     def attempt(self) -> Iterator[None]:
         """A request that fails here fails alone: whatever it did in memory is undone (R18)."""
-        fields = ("state", "_last_at", "_settled", "_failure", "_job", "_closed")
+        fields = ("state", "known", "_last_at", "_settled", "_failure", "_job", "_closed")
         before = [getattr(self, field) for field in fields]
         lengths, jobs = [len(rows) for rows in self._rows.values()], len(self.new_jobs)
         try:
@@ -243,10 +243,13 @@ class Unit(Course):
             self._take(round, rules.default, "default")
         self._settled = max(self._settled, last)
         if overdue.size:  # requests of the same transaction must see them
-            settled = set(overdue.tolist())
-            for name, known in self.known.items():
-                if known.round in settled:
-                    self.known[name] = known._replace(reward=rules.default, source="default", received_at=self.now)
+            settled, default = set(overdue.tolist()), rules.default
+            self.known = {
+                name: known._replace(reward=default, source="default", received_at=self.now)
+                if known.round in settled
+                else known
+                for name, known in self.known.items()
+            }
 
     def publish(self) -> None:
         if self._job is None:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 
 import msgspec
 import numpy as np
@@ -24,25 +25,25 @@ SHOWN = 20  # differences of one campaign
 
 def verify(settings: Settings, name: str | None) -> int:
     """Verify one campaign or all; 1 if anything differs."""
-    store = Store(settings.database_url)
-    require_current(store)
-    failed = False
-    for campaign in [name] if name is not None else _names(store):
-        with store.reading() as tx:
-            found = tx.campaign(campaign)
-            if found is None:
-                raise NotFoundError(f"There is no campaign {campaign!r}")
-            problems = []
-            for problem in differences(tx, found[0], progress=sys.stderr.isatty()):
-                problems.append(problem)
-                if len(problems) <= SHOWN:
-                    print(f"{campaign}: {problem}", file=sys.stderr)
-        failed |= bool(problems)
-        verdict = f"{len(problems)} DIFFERENCES" if problems else "as stored"
-        live = found[0]
-        print(f"{campaign}: {live.round} decisions, {live.arrived} rewards, model {live.model_version}: {verdict}")
-    store.close()
-    return int(failed)
+    with closing(Store(settings.database_url)) as store:
+        require_current(store)
+        clean = [_verified(store, campaign) for campaign in ([name] if name is not None else _names(store))]
+    return 0 if all(clean) else 1
+
+
+def _verified(store: Store, campaign: str) -> bool:
+    with store.reading() as tx:
+        found = tx.campaign(campaign)
+        if found is None:
+            raise NotFoundError(f"There is no campaign {campaign!r}")
+        live, count = found[0], 0
+        for problem in differences(tx, live, progress=sys.stderr.isatty()):
+            count += 1
+            if count <= SHOWN:
+                print(f"{campaign}: {problem}", file=sys.stderr)
+    verdict = f"{count} DIFFERENCES" if count else "as stored"
+    print(f"{campaign}: {live.round} decisions, {live.arrived} rewards, model {live.model_version}: {verdict}")
+    return not count
 
 
 def _names(store: Store) -> list[str]:

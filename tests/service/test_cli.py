@@ -205,6 +205,21 @@ def test_serve_refuses_several_workers_on_sqlite(called, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@only_postgresql
+def test_every_command_lets_go_of_its_database(called, database_url, taken):
+    """Whether it succeeds or fails: a server has only so many connections."""
+    watching = sa.create_engine(sa.make_url(database_url).set(database="postgres"), isolation_level="AUTOCOMMIT")
+    count = sa.text("SELECT count(*) FROM pg_stat_activity WHERE datname = :name")
+    held = {}
+    with watching.connect() as connection:
+        for command in (["migrate"], ["verify"], ["verify", "nobody"], ["serve", "--port", taken]):
+            called(*command, "--database-url", database_url)
+            name = {"name": sa.make_url(database_url).database}
+            held[" ".join(map(str, command))] = connection.execute(count, name).scalar_one()
+    watching.dispose()
+    assert set(held.values()) == {0}, held
+
+
 # --- verify -------------------------------------------------------------------------------------------------------
 
 
@@ -376,7 +391,7 @@ store.close()
 default_clock = CONFIGS["default"] | {"name": "default-clock", "clock": {"period_seconds": 1.5}}
 for config in (*CONFIGS.values(), default_clock):
     worker = Direct(url, clock)
-    Script(config, clock).create(worker.post).play(worker.post, 95)
+    Script(config, clock).create(worker.post).play(worker.post, 95 if "default" in config["name"] else 50)
     worker = Direct(url, clock)
     assert worker.differences(config["name"]) == []
     worker.process(Current(config["name"]))

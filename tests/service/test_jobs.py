@@ -126,6 +126,29 @@ def test_a_worker_that_missed_a_publication_catches_up(direct, clock, monkeypatc
     assert first.differences("parts") == []
 
 
+def test_one_request_over_many_stages_publishes_a_job_once(direct, clock):
+    """R16, R18: a job that the request itself begins is not the finished one of before."""
+    worker = direct()
+    script = Script(CONFIGS["smoothed"], clock).create(worker.post)
+    played(script, worker, 42, patience=1)
+    assert statuses(worker) == ["published"]
+    context = {"season": "spring", "spend": 5, "tenure": 2}
+    items = [{"decision_id": f"batch {i}", "context": context} for i in range(40)]
+    worker.post("/decide/batch", {"campaign": "smoothed", "items": items})
+    assert statuses(worker) == ["published", "waiting"]
+    assert [row["round"] for row in worker.rows(models) if row["kind"] == "estimation"] == [35]
+    assert worker.differences("smoothed") == []
+
+
+def test_inline_estimation_never_leaves_anything_to_a_job(direct, clock):
+    """R16: it is what replays and parity use, so it must not depend on a background."""
+    worker = direct()
+    config = CONFIGS["smoothed"] | {"beliefs": CONFIGS["smoothed"]["beliefs"] | {"estimation": "inline"}}
+    Script(config, clock).create(worker.post).play(worker.post, 50)
+    assert worker.rows(jobs) == worker.work == []
+    assert [row["round"] for row in worker.rows(models) if row["kind"] == "estimation"] == [31, 44]
+
+
 # --- the real background ------------------------------------------------------------------------------------------
 
 
@@ -211,6 +234,18 @@ def test_a_dead_workers_job_is_taken_over(start, direct, clock, name):
     assert dead.differences(name) == []
 
 
+def test_a_job_that_kills_its_workers_is_given_up(start, direct, clock):
+    """R14, R16: after three attempts it has failed; the campaign goes on and shows it."""
+    dead = direct()
+    script, _ = abandoned(dead, clock, "smoothed")
+    dead.execute(sa.update(jobs).values(attempts=3, leased_until=clock.now - 1))
+    worker = start()
+    eventually(lambda: statuses(dead) == ["failed"], "given up")
+    script.play(http_post(worker.client), 41)
+    assert "round 31" in worker.client.get("/campaigns/smoothed").json()["failure"]
+    assert dead.differences("smoothed") == []
+
+
 def test_a_lease_is_respected(direct, clock):
     """R16: a job at work is nobody else's, until its worker must be dead."""
     worker, other = direct(), direct()
@@ -228,10 +263,9 @@ def test_a_lease_is_respected(direct, clock):
     assert [(row["owner"], row["attempts"]) for row in worker.rows(jobs)] == [("other", 2)]
 
 
-def test_an_embedded_database_needs_no_lease_to_end(start, direct, clock, database_url):
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_an_embedded_database_needs_no_lease_to_end(start, direct, clock):
     """R16, R19: one process owns a SQLite file, so whoever had a job before this start is dead."""
-    if database_url.startswith("postgresql"):
-        pytest.skip("only SQLite is embedded")
     dead = direct()
     _, result = abandoned(dead, clock, "smoothed")
     start()
