@@ -153,15 +153,12 @@ class StagedPolicy:
             raise ArgumentError("requests", "holds something else", "a list of policy.Request")
         if prefixes is None:
             prefixes = [f"items[{i}]." for i in range(len(requests))]
-        rules = [
-            self._rules(r.excluded_actions, r.subject, prefix) for r, prefix in zip(requests, prefixes, strict=True)
-        ]
+        count = len(requests)
+        eligible, subjects = np.ones((count, len(self.config.actions)), np.bool_), np.zeros((count, 2), np.uint64)
+        for i, (request, prefix) in enumerate(zip(requests, prefixes, strict=True)):
+            if request.excluded_actions or request.subject is not None:
+                eligible[i], subjects[i] = self._rules(request.excluded_actions, request.subject, prefix)
         codes, numbers = self.features.encode_rows([r.context for r in requests], prefixes)
-        eligible, subjects = (
-            (np.concatenate(column) for column in zip(*rules, strict=True))
-            if rules
-            else (self._all_eligible[:0], _NO_SUBJECT[:0])
-        )
         times = [request.at for request in requests]
         if self.config.clock:
             for at, prefix in zip(times, prefixes, strict=True):

@@ -611,6 +611,23 @@ def test_a_repeated_reward_gets_the_same_bytes(start, clock):
     assert campaign.state()["rewards_received"] == 12
 
 
+def test_an_erased_decision_is_gone(start):
+    """R17: whatever is asked of it; the others stay."""
+    worker = start()
+    campaign = Campaign(worker.client, QUICK | {"name": "erasing"})
+    for number in (1, 2):
+        good(campaign.decide(number))
+    with worker.service.store.writing() as tx:
+        decisions = metadata.tables["decisions"]
+        tx.connection.execute(sa.update(decisions).where(decisions.c.decision_id == "d1").values(erased=True))
+    reward = campaign.post("/reward", decision_id="d1", reward=1)
+    for answer in (campaign.decide(1), reward, campaign.get("/decisions/d1")):
+        assert error_of(answer, 410)["code"] == "gone"
+    results = good(campaign.post("/reward/batch", items=[{"decision_id": f"d{n}", "reward": 1} for n in (1, 2)]))
+    assert [(result["error"] or {}).get("code") for result in results["results"]] == ["gone", None]
+    assert campaign.state()["round"] == 2
+
+
 def test_a_reward_needs_a_decision_of_the_campaign(shared, new):
     campaign, other = new(), new()
     good(other.decide(1))
