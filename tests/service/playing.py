@@ -3,6 +3,7 @@
 import hashlib
 import json
 import random
+import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -253,3 +254,12 @@ def found_differences(tx: Transaction, name: str) -> list[str]:
 def check_rounds(decisions: Sequence[dict]) -> None:
     """Rounds 1, 2, … without gap or repeat."""
     assert [decision["round"] for decision in decisions] == list(range(1, len(decisions) + 1))
+
+
+def eventually(found, what):
+    """What another thread or process makes true; a minute is more than it ever needs."""
+    for _ in range(6_000):
+        if found():
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"never {what}")

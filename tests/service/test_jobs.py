@@ -2,7 +2,6 @@
 
 import logging
 import threading
-import time
 
 import pytest
 import sqlalchemy as sa
@@ -15,7 +14,7 @@ from service.background import _estimated
 from service.tables import events, jobs, models, snapshots
 from service.unit import LEASE_SECONDS, Job
 from service.warm_up import warm_up
-from tests.service.playing import CONFIGS, Script, http_post
+from tests.service.playing import CONFIGS, Script, eventually, http_post
 
 ROUNDS = 95
 STAGE = 5
@@ -167,15 +166,6 @@ def held(monkeypatch):
     monkeypatch.setattr(StagedPolicy, "estimate", slow)
     yield begun, let_go
     let_go.set()
-
-
-def eventually(found, what):
-    """What a background thread makes true; a minute is more than it ever needs."""
-    for _ in range(6_000):
-        if found():
-            return
-        time.sleep(0.01)
-    raise AssertionError(f"never {what}")
 
 
 def statuses(worker):
