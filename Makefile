@@ -32,8 +32,8 @@ bench: .venv/ready-bench  ## speed beside other libraries, as ratios (QUICK=1 fo
 	$(BIN)/python -m benchmarks.reproduction $(if $(QUICK),--quick)
 	$(BIN)/python -m benchmarks.http $(if $(QUICK),--quick)
 
-demo: .venv/ready  ## the paper's policy on simulated customers
-	$(BIN)/undercurrent-sim replay --preset paper-complex --rounds 5000 --seeds 1951-1952
+demo: .venv/ready  ## a service with four policies at work on simulated customers, until Ctrl-C (PORT=)
+	@exec $(BIN)/undercurrent-sim demo $(if $(PORT),--port $(PORT))
 
 clean:  ## remove .venv and every cache
 	rm -rf .venv build dist *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -3,8 +3,11 @@
 Every preset is an ordinary CampaignConfig, so the same JSON runs in process and over HTTP.
 """
 
+import json
+import re
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +18,18 @@ from policy.config import THEORY_CONSTANTS, CampaignConfig
 from policy.features import Contexts, FeatureMap
 from simulator.environment import Environment
 
-__all__ = ["PRESETS", "THEORY", "TheoryConstants", "campaign", "paper_features", "theory_constants"]
+__all__ = [
+    "PRESETS",
+    "THEORY",
+    "Preset",
+    "TheoryConstants",
+    "campaign",
+    "load_config",
+    "paper_features",
+    "require_fit",
+    "slug",
+    "theory_constants",
+]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -120,8 +134,11 @@ def _theory_preset(preset: str, environment: Environment, rounds: int) -> dict[s
     return {"ridge": ridge, "stage_length": stage_length, "bonus": bonus, "beliefs": _SPECTRAL}
 
 
+Preset = str | Mapping[str, Any]  # by name, or a configuration of one's own
+
+
 def campaign(
-    preset: str,
+    preset: Preset,
     environment: Environment,
     seed: int,
     overrides: Mapping[str, Any] | None = None,
@@ -129,22 +146,10 @@ def campaign(
 ) -> CampaignConfig:
     """The configuration of a preset on an environment; `overrides` replace fields, sections key by key.
 
-    `rounds` is the horizon T, which only the theorems' presets use.
+    `rounds` is the horizon T, which only the theorems' presets use. Re-estimations run inline unless the preset or an
+    override says otherwise, so that a run is reproducible wherever it is played (R16).
     """
-    if preset not in PRESETS and preset not in THEORY:
-        raise ValueError(f"unknown preset {preset!r}; there are {', '.join([*PRESETS, *THEORY])} and oracle")
-    chosen = PRESETS[preset] if preset in PRESETS else _theory_preset(preset, environment, rounds)
-    fields: dict[str, Any] = {
-        "name": preset,
-        "actions": environment.actions,
-        "variables": [{"name": v["name"], "levels": v["levels"]} for v in environment.variables],
-        "signals": environment.signals,
-        "regimes": len(environment.regimes),
-        "features": paper_features(environment),
-        "seed": seed,
-        **({} if preset == "default" else {"warm_start_rounds": 250}),  # the paper's
-        **chosen,
-    }
+    fields = {**(_fields(preset, environment, rounds) if isinstance(preset, str) else preset), "seed": seed}
     for field, value in (overrides or {}).items():
         section = fields.get(field)
         if isinstance(section, dict) and isinstance(value, dict):
@@ -154,7 +159,55 @@ def campaign(
             fields[field] = {**kept, **value}
         else:
             fields[field] = value
-    if fields.get("beliefs", {}).get("estimator") == "given" and "parameters" not in fields["beliefs"]:
-        truth = {name: array.tolist() for name, array in environment.hmm._asdict().items()}
-        fields["beliefs"] = {**fields["beliefs"], "parameters": truth}
+    beliefs = fields.get("beliefs", {})
+    if isinstance(beliefs, dict):  # else the configuration says what is wrong with it
+        fields["beliefs"] = beliefs = {"estimation": "inline", **beliefs}
+        if beliefs.get("estimator") == "given" and "parameters" not in beliefs:
+            truth = {name: array.tolist() for name, array in environment.hmm._asdict().items()}
+            fields["beliefs"] = {**beliefs, "parameters": truth}
     return CampaignConfig(**fields)
+
+
+def _fields(preset: str, environment: Environment, rounds: int) -> dict[str, Any]:
+    if preset not in PRESETS and preset not in THEORY:
+        raise ValueError(f"unknown preset {preset!r}; there are {', '.join([*PRESETS, *THEORY])} and oracle")
+    chosen = PRESETS[preset] if preset in PRESETS else _theory_preset(preset, environment, rounds)
+    return {
+        "name": preset,
+        "actions": environment.actions,
+        "variables": [{"name": v["name"], "levels": v["levels"]} for v in environment.variables],
+        "signals": environment.signals,
+        "regimes": len(environment.regimes),
+        "features": paper_features(environment),
+        **({} if preset == "default" else {"warm_start_rounds": 250}),  # the paper's
+        **chosen,
+    }
+
+
+def load_config(file: Path) -> dict[str, Any]:
+    """A configuration of one's own, like the one that creates a campaign; without a name it gets the file's."""
+    try:
+        fields = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is not JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise ValueError(f"{file} does not hold an object with a campaign's fields")
+    return {"name": slug(file.stem), **fields}
+
+
+def slug(text: str) -> str:
+    """The text as (part of) a campaign's name: a-z, 0-9 and single dashes."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "campaign"
+
+
+def require_fit(config: CampaignConfig, environment: Environment) -> None:
+    """An environment can only play a campaign about its own actions and variables, and its rounds have no times."""
+    unknown = sorted(set(config.actions) - set(environment.actions))
+    if unknown:
+        raise ValueError(f"actions: {environment.name} has no {', '.join(unknown)}, only {list(environment.actions)}")
+    names = [variable["name"] for variable in environment.variables]
+    unknown = sorted({variable.name for variable in config.variables} - set(names))
+    if unknown:
+        raise ValueError(f"variables: {environment.name} has no {', '.join(unknown)}, only {names}")
+    if config.clock is not None:
+        raise ValueError("clock: an environment's rounds have no times; take it out of the configuration")

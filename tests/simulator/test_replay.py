@@ -14,7 +14,9 @@ import pytest
 from policy import CampaignConfig, StagedPolicy
 from policy.config import Beliefs, Bonus, Control
 from simulator import cli
+from simulator.commands import add_replay
 from simulator.environment import load_environment
+from simulator.flags import FIELDS, overrides
 from simulator.presets import campaign
 from simulator.replay import Run, belief_error, checkpoints, mean_and_two_se, measured, replay_seed, summarise
 
@@ -165,12 +167,15 @@ def test_checkpoints(rounds: int) -> None:
 
 def test_summaries_are_plain_data() -> None:
     def run(seed: int, pseudo: float, actual: float, shares: list) -> Run:
-        return Run(seed, np.array([1.0, pseudo]), np.array([0.5, actual]), 0.1 * seed, np.array(shares), f"hash{seed}")
+        curves = np.array([1.0, pseudo]), np.array([0.5, actual])
+        return Run(seed, *curves, 0.1 * seed, np.array(shares), f"hash{seed}", 0.3 * seed, 0.5)
 
     summary = summarise([run(1, 10, 4, [[1, 0], [0, 1]]), run(2, 14, -4, [[0, 1], [0, 1]])])
     assert summary == {
         "pseudo_regret": {"mean": 12, "two_se": pytest.approx(4), "per_seed": [10, 14]},
         "actual_regret": {"mean": 0, "two_se": pytest.approx(8), "per_seed": [4, -4]},
+        "reward": {"mean": pytest.approx(0.45), "two_se": pytest.approx(0.3), "per_seed": [0.3, 0.6]},
+        "gain": {"mean": 0.5, "two_se": 0, "per_seed": [0.5, 0.5]},
         "belief_error": {"mean": pytest.approx(0.15), "two_se": pytest.approx(0.1), "per_seed": [0.1, 0.2]},
         "action_shares": [[0.5, 0.5], [0, 1]],
         "actions_sha256": {"1": "hash1", "2": "hash2"},
@@ -277,6 +282,7 @@ FLAGS = {
     "--beliefs-start-round": ("120", 120, "paper-complex"),
     "--beliefs-every": ('{"factor": 1.5}', {"factor": 1.5}, "paper-complex"),
     "--beliefs-statistics": ("refiltered", "refiltered", "paper-complex"),
+    "--beliefs-estimation": ("auto", "auto", "paper-complex"),
     "--control-share": ("0.25", 0.25, "paper-complex"),
     "--control-kind": ("baseline", "baseline", "paper-complex"),
     "--features": (
@@ -288,26 +294,25 @@ FLAGS = {
 
 
 def test_every_hyper_parameter_is_a_flag() -> None:
-    assert [flag for flag, _, _ in cli._FIELDS] == list(FLAGS)
+    assert [flag for flag, _, _ in FIELDS] == list(FLAGS)
     # By the environment, or by --seeds; its rounds have no times.
     given = {"name", "actions", "variables", "signals", "rewards", "seed", "clock"}
     sections = {"bonus": Bonus, "beliefs": Beliefs, "control": Control}
     wanted = {(field,) for field in CampaignConfig.model_fields if field not in given | set(sections)}
     wanted |= {(name, field) for name, part in sections.items() for field in part.model_fields}
-    # In process every re-estimation runs inline.
-    assert {path for _, path, _ in cli._FIELDS} == wanted - {("beliefs", "parameters"), ("beliefs", "estimation")}
-    for flag, path, _ in cli._FIELDS:
+    assert {path for _, path, _ in FIELDS} == wanted - {("beliefs", "parameters")}
+    for flag, path, _ in FIELDS:
         assert flag == "--" + "-".join(path).replace("_", "-")
 
 
 @pytest.mark.parametrize("flag", FLAGS)
 def test_flags_reach_the_configuration(capsys: pytest.CaptureFixture[str], flag: str) -> None:
     text, value, preset = FLAGS[flag]
-    path = next(path for name, path, _ in cli._FIELDS if name == flag)
+    path = next(path for name, path, _ in FIELDS if name == flag)
     parser = argparse.ArgumentParser()
-    cli._add_replay(parser.add_subparsers())
+    add_replay(parser.add_subparsers())
     environment, rounds = load_environment("credit-card"), 320
-    config = campaign(preset, environment, 4, cli._overrides(parser.parse_args(["replay", flag, text])), rounds)
+    config = campaign(preset, environment, 4, overrides(parser.parse_args(["replay", flag, text])), rounds)
     dumped = config.model_dump(mode="json")
     assert (dumped[path[0]] if len(path) == 1 else dumped[path[0]][path[1]]) == value
     default = campaign(preset, environment, 4, None, rounds).model_dump(mode="json")
@@ -323,9 +328,9 @@ def test_flags_reach_the_configuration(capsys: pytest.CaptureFixture[str], flag:
 
 def test_every_also_takes_a_number_of_rounds() -> None:
     parser = argparse.ArgumentParser()
-    cli._add_replay(parser.add_subparsers())
-    overrides = cli._overrides(parser.parse_args(["replay", "--beliefs-every", "50"]))
-    assert campaign("paper-complex", load_environment("nelson"), 1, overrides).beliefs.every == 50
+    add_replay(parser.add_subparsers())
+    given = overrides(parser.parse_args(["replay", "--beliefs-every", "50"]))
+    assert campaign("paper-complex", load_environment("nelson"), 1, given).beliefs.every == 50
 
 
 @pytest.mark.parametrize(
