@@ -5,6 +5,7 @@ read from the log (`Replay`). Rows say what a pure function of the log cannot: w
 when its result was published, and what failed.
 """
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -41,7 +42,7 @@ class MissingInput(Exception):  # noqa: N818 - not an error: the fold must start
     """A job's result is needed, its bytes are gone, and the fold began after its input."""
 
 
-class Course:
+class Course(ABC):
     """A campaign on its way: the policy, the state, and what happens between two rounds."""
 
     def __init__(self, policy: StagedPolicy, state: State) -> None:
@@ -59,20 +60,21 @@ class Course:
         if self.policy.update_due(self.state):
             self.update()
 
+    @abstractmethod
     def settle(self) -> None:
         """Rewards that did not come in time get their default (R20)."""
 
+    @abstractmethod
     def publish(self) -> None:
         """Put a finished job's result in force (R16)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def estimate(self) -> None:
         """Re-estimate, or leave it to a job (R3, R16)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def update(self) -> None:
         """The update that ends a stage (R1)."""
-        raise NotImplementedError
 
 
 class Part(NamedTuple):
@@ -147,6 +149,9 @@ class Replay(Course):
         if self._pauses and self._pauses[0] == (self.state.round, self.state.arrived):
             self._pauses.popleft()
             self.paused.append(self.state)
+
+    def settle(self) -> None:
+        """Nothing to do: default rewards are rows like any other."""
 
     def publish(self) -> None:
         job = self._published.get(self.state.round)
