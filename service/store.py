@@ -50,6 +50,11 @@ LONGEST_LIST = 10_000  # ids looked up at a time
 FAILURES = (DBAPIError, PoolTimeoutError, sqlite3.Error, psycopg.Error)  # of the database, however it was asked
 LIVE = tuple(column.name for column in live.c if column.name != "campaign_id")
 MOVED = tuple(name for name in LIVE if name != "snapshot_round")
+# What several queries begin with: campaigns with where they stand, and decisions with their rewards.
+STANDING = select(live.c.campaign_id, campaigns.c.name, *(live.c[name] for name in LIVE)).join_from(campaigns, live)
+REWARDED = decisions.outerjoin(
+    rewards, (rewards.c.campaign_id == decisions.c.campaign_id) & (rewards.c.round == decisions.c.round)
+)
 
 
 class LiveRow(NamedTuple):
@@ -339,18 +344,14 @@ def _statements(engine: Engine, embedded: bool) -> dict[str, _Statement]:
         return column == sa.any_(bindparam(name, type_=postgresql.ARRAY(sa.Text)))
 
     campaign: sa.BindParameter[int] = bindparam("campaign")
-    its_reward = (rewards.c.campaign_id == decisions.c.campaign_id) & (rewards.c.round == decisions.c.round)
     newest = select(sa.func.max(jobs.c.input_round)).where(jobs.c.campaign_id == campaign).scalar_subquery()
     statements: dict[str, sa.ClauseElement] = {
-        "lock": select(live.c.campaign_id, campaigns.c.name, *(live.c[name] for name in LIVE))
-        .join_from(campaigns, live)
-        .where(among(campaigns.c.name, "names"))
-        .with_for_update(of=live),
+        "lock": STANDING.where(among(campaigns.c.name, "names")).with_for_update(of=live),
         "known": select(
             *(decisions.c[name] for name in KnownDecision._fields[:-3]),
             *(rewards.c[name] for name in KnownDecision._fields[-3:]),
         )
-        .select_from(decisions.outerjoin(rewards, its_reward))
+        .select_from(REWARDED)
         .where(decisions.c.campaign_id == campaign, among(decisions.c.decision_id, "ids")),
         "newest job": select(*(jobs.c[name] for name in JobRow._fields)).where(
             jobs.c.campaign_id == campaign,
@@ -472,34 +473,20 @@ class Transaction:
 
     def campaign(self, name: str) -> tuple[LiveRow, int] | None:
         """Where a campaign stands and when it was created, without a lock."""
-        query = (
-            select(live.c.campaign_id, campaigns.c.name, *(live.c[field] for field in LIVE), campaigns.c.created_at)
-            .join_from(campaigns, live)
-            .where(campaigns.c.name == name)
-        )
+        query = STANDING.add_columns(campaigns.c.created_at).where(campaigns.c.name == name)
         row = self.connection.execute(query).one_or_none()
         return (LiveRow._make(row[:-1]), row[-1]) if row else None
 
     def campaign_page(self, after: str, limit: int) -> list[LiveRow]:
         """Campaigns in the order of their names, from the one after that name on."""
-        query = (
-            select(live.c.campaign_id, campaigns.c.name, *(live.c[field] for field in LIVE))
-            .join_from(campaigns, live)
-            .where(campaigns.c.name > after)
-            .order_by(campaigns.c.name)
-            .limit(limit)
-        )
+        query = STANDING.where(campaigns.c.name > after).order_by(campaigns.c.name).limit(limit)
         return [LiveRow._make(row) for row in self.connection.execute(query)]
 
     def decision(self, campaign: int, decision_id: str) -> Row | None:
         """A decision with its request and its reward."""
         query = (
             select(decisions, rewards.c.reward, rewards.c.source, rewards.c.received_at)
-            .select_from(
-                decisions.outerjoin(
-                    rewards, (rewards.c.campaign_id == decisions.c.campaign_id) & (rewards.c.round == decisions.c.round)
-                )
-            )
+            .select_from(REWARDED)
             .where(decisions.c.campaign_id == campaign, decisions.c.decision_id == decision_id)
         )
         row = self.connection.execute(query).mappings().one_or_none()
