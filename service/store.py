@@ -72,6 +72,7 @@ class LiveRow(NamedTuple):
     clock: int
     last_at: int
     snapshot_round: int
+    guarded: bool
     failure: str | None
 
 

@@ -1,8 +1,9 @@
 """The database: one table for each kind of row of the log, and `live`, what a worker needs to go on.
 
 Append-only `decisions` and `rewards`, with `config_revisions`, `jobs` and `events`, are the log: the truth (R14).
-`models` and `snapshots` are results of folding it, `live` is its end. Every table is keyed by campaign first. Times are
-microseconds since 1970 (UTC), lists and objects are JSON text, arrays are little-endian float64 or policy.codec bytes.
+`models` and `snapshots` are results of folding it, `live` is its end. All are keyed by campaign first; only `keys`,
+which say who may ask, belong to none. Times are microseconds since 1970 (UTC), lists and objects are JSON text,
+arrays are little-endian float64 or policy.codec bytes.
 """
 
 from sqlalchemy import (
@@ -32,6 +33,7 @@ __all__ = [
     "decisions",
     "events",
     "jobs",
+    "keys",
     "live",
     "metadata",
     "models",
@@ -63,6 +65,7 @@ campaigns = Table(
     Column("name", String(64), nullable=False, unique=True),
     Column("request_hash", LargeBinary, nullable=False),  # of the body that created it: creating is idempotent
     Column("created_at", BigInteger, nullable=False),
+    Column("archived_at", BigInteger),  # from then on it decides no more
     sqlite_autoincrement=True,  # the id of a deleted campaign is never used again
 )
 
@@ -72,7 +75,9 @@ config_revisions = Table(
     _campaign(),
     Column("revision", Integer, primary_key=True, autoincrement=False),
     Column("round", BigInteger, nullable=False),  # holds from the round after this one on
+    Column("arrived", BigInteger, nullable=False, server_default="0"),  # rewards committed by then
     Column("config", Text, nullable=False),
+    Column("restored", BigInteger),  # the model version that a rollback went back to (R21)
     Column("created_at", BigInteger, nullable=False),
 )
 
@@ -90,6 +95,7 @@ live = Table(
     Column("clock", BigInteger, nullable=False),  # the last time used; time never goes backwards (R20)
     Column("last_at", BigInteger, nullable=False),  # the last `at` (R27)
     Column("snapshot_round", BigInteger, nullable=False),  # of the newest snapshot
+    Column("guarded", Boolean, nullable=False, server_default=false()),  # more regimes were tried and do not pay
     Column("failure", Text),  # of the last update or re-estimation, None once one has worked again
 )
 
@@ -150,7 +156,7 @@ models = Table(
     Column("theta", LargeBinary, nullable=False),
     Column("seconds", Float, nullable=False),  # it took to make
     Column("published_at", BigInteger, nullable=False),
-    CheckConstraint("kind IN ('update', 'estimation')", name="kind"),
+    CheckConstraint("kind IN ('update', 'estimation', 'actions', 'rollback')", name="kind"),
 )
 
 snapshots = Table(
@@ -159,6 +165,7 @@ snapshots = Table(
     _campaign(),
     Column("round", BigInteger, primary_key=True, autoincrement=False),
     Column("arrived", BigInteger, nullable=False),
+    Column("revision", Integer, nullable=False, server_default="1"),  # of the configuration
     Column("model_version", BigInteger, nullable=False),
     Column("state", LargeBinary, nullable=False),
     Column("created_at", BigInteger, nullable=False),
@@ -191,4 +198,18 @@ events = Table(
     Column("kind", String(32), nullable=False),
     Column("body", Text, nullable=False),
     Column("created_at", BigInteger, nullable=False),
+)
+
+keys = Table(
+    "keys",
+    metadata,
+    Column("id", String(16), primary_key=True),  # the part of a key that is no secret
+    Column("secret_hash", LargeBinary, nullable=False),  # SHA-256 of the other part
+    Column("name", String(100), nullable=False),  # for people
+    Column("role", String(16), nullable=False),
+    Column("campaigns", Text),  # the names it is good for, None for all
+    Column("rate_limit", Float),  # requests a second, None for no limit
+    Column("created_at", BigInteger, nullable=False),
+    Column("revoked_at", BigInteger),
+    CheckConstraint("role IN ('admin', 'client', 'viewer')", name="role"),
 )

@@ -115,6 +115,7 @@ class Unit(Course):
             belief=_encode(state.belief.tolist()).decode(),
             clock=self.now,
             last_at=self._last_at,
+            guarded=state.selection is not None and state.selection.guarded,
             failure=self._failure,
         )
         self._tx.move(row, after)
