@@ -24,6 +24,7 @@ from policy.errors import (
     ConfigError,
     ContextError,
     FieldProblem,
+    FixedError,
     PolicyError,
     RewardError,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "Decision",
     "FeatureMap",
     "FieldProblem",
+    "FixedError",
     "HmmParameters",
     "PolicyError",
     "Request",

@@ -47,6 +47,8 @@ def encode(state: State) -> bytes:
         "history.arrivals": arrived,
         "history.rewards": history.rewards[arrived],
     }
+    if history.excluded.size:  # only after a rollback
+        arrays["history.excluded"] = history.excluded
     arrays |= _candidate_arrays(state.selection)
     plain = {name: getattr(state, name) for name in _PLAIN}
     return _pack("state", plain | {"selection": _selection_header(state.selection)}, arrays)
@@ -114,6 +116,7 @@ def decode(data: bytes) -> State:
             *(arrays[f"history.{n}"] for n in ("levels", "values", "symbols", "steps", "actions", "beliefs")),
             arrivals=arrays["history.arrivals"],
             rewards=arrays["history.rewards"],
+            excluded=arrays.get("history.excluded"),
         )
         fields = {name: header[name] for name in _PLAIN}
         fields["selection"] = _selection(header["selection"], arrays)

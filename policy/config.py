@@ -326,6 +326,9 @@ class CampaignConfig(_Part):
     rewards: Rewards = Rewards()
     control: Control = Control()
     propensity_floor: Probability = 0.0
+    regime_labels: Annotated[tuple[Name, ...], Field(max_length=8)] = ()  # what people call the regimes, in their order
+    retired_actions: tuple[str, ...] = ()  # chosen no more; what was learned about them stays
+    paused: Annotated[bool, Strict()] = False  # decides nothing new, takes rewards
     seed: Annotated[Whole, Field(ge=0, le=MAX_SEED)] = Field(default_factory=lambda: secrets.randbits(53))
 
     def __init__(self, /, **data: Any) -> None:
@@ -355,6 +358,7 @@ class CampaignConfig(_Part):
         if self.propensity_floor * len(self.actions) > 1.0:
             allowed = f"0 to 1/{len(self.actions)}"
             raise ConfigError([FieldProblem("propensity_floor", f"{self.propensity_floor}", allowed)])
+        self._check_retired()
         signals = self._checked_signals()
         # The defaults come one after the other: regimes need signals, features need signals.
         object.__setattr__(self, "signals", signals)
@@ -373,6 +377,17 @@ class CampaignConfig(_Part):
         self._check_regimes()
         self._check_features()
         return self
+
+    def _check_retired(self) -> None:
+        allowed = list(self.actions[1:])
+        if unknown := [name for name in self.retired_actions if name not in allowed]:
+            message = f"{', '.join(unknown)}: no action, or the baseline"
+            raise ConfigError([FieldProblem("retired_actions", message, allowed)])
+        if repeated := _duplicates(self.retired_actions):
+            raise ConfigError([FieldProblem("retired_actions", f"repeated: {', '.join(repeated)}", "distinct names")])
+        if len(self.retired_actions) == len(allowed):
+            message = "only the baseline would be left"
+            raise ConfigError([FieldProblem("retired_actions", message, "two actions that can be chosen, or more")])
 
     def _checked_signals(self) -> tuple[str, ...]:
         levelled = tuple(v.name for v in self.variables if v.level_names)
@@ -431,6 +446,9 @@ class CampaignConfig(_Part):
             message = "spectral estimation needs the per-decision clock: its moments are of three consecutive rounds"
             raise ConfigError([FieldProblem("clock", message, "no clock, or estimator em")])
         regimes, symbols, given = self.regime_counts[-1], self.symbols, self.beliefs.parameters
+        if len(self.regime_labels) > regimes or _duplicates(self.regime_labels):
+            message = f"{len(self.regime_labels)} labels"
+            raise ConfigError([FieldProblem("regime_labels", message, f"at most {regimes}, all different")])
         if regimes > 1 and self.beliefs.estimator != "none" and regimes > symbols:
             message = f"{regimes} regimes need at least as many symbols; the signals have {symbols}"
             raise ConfigError([FieldProblem("regimes", message, f"1 to {symbols}, or more signals")])

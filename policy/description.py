@@ -121,10 +121,11 @@ def _residual_noise(features: FeatureMap, ridge: float, state: State, scaled: Fl
         return None
     gram, moment, _, theta, _, units = state.statistics
     rank = features.dimension - float(np.trace(features.plan.null))
-    freedom = state.folded - (rank - ridge * float(scaled.sum()))  # less tr G⁻¹(G - λI), the effective parameters
+    folded = state.history.arrivals(0, state.folded)
+    freedom = folded.size - (rank - ridge * float(scaled.sum()))  # less tr G⁻¹(G - λI), the effective parameters
     if freedom < LEAST_FREEDOM:
         return None
-    rewards = state.history.rewards[state.history.arrivals_in_order(state.folded)] - units[0]
+    rewards = state.history.rewards[folded] - units[0]
     squares = rewards @ rewards - 2.0 * (theta @ moment) + theta @ gram @ theta - ridge * (theta @ theta)
     return float(np.sqrt(max(squares, 0.0) / freedom))
 

@@ -2,6 +2,7 @@
 
 PolicyError
 ├── ConfigError      a campaign's configuration cannot be used
+├── FixedError       a change that a campaign cannot take while it lives
 ├── ContextError     a context does not fit the campaign's variables
 ├── RewardError      a reward is not a number, out of range, for an unknown round, or the second for its round
 ├── ArgumentError    an array or number handed to a kernel has the wrong shape or value
@@ -17,6 +18,7 @@ __all__ = [
     "ConfigError",
     "ContextError",
     "FieldProblem",
+    "FixedError",
     "PolicyError",
     "RewardError",
     "shown",
@@ -55,6 +57,10 @@ def _rebuilt(kind: type[PolicyError], problems: Sequence[FieldProblem]) -> Polic
 
 class ConfigError(PolicyError):
     """A campaign's configuration cannot be used; one problem per mistake."""
+
+
+class FixedError(PolicyError):
+    """A change that would reset the model; one problem per field that cannot change while the campaign lives."""
 
 
 class ContextError(PolicyError):

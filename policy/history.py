@@ -15,6 +15,7 @@ __all__ = ["History"]
 
 FloatArray = npt.NDArray[np.float64]
 SmallInts = npt.NDArray[np.int16]
+_NO_ROWS = np.empty(0, np.int64)
 
 
 class History:
@@ -27,6 +28,7 @@ class History:
         "arrived",
         "beliefs",
         "contexts",
+        "excluded",
         "rewards",
         "rounds",
         "shape",
@@ -38,6 +40,7 @@ class History:
     actions: SmallInts
     beliefs: FloatArray  # of record: as decided, or as last recomputed (R4)
     rewards: FloatArray  # NaN where none has arrived
+    excluded: npt.NDArray[np.int64]  # rows whose rewards count no more, since a rollback (R21); never changed in place
     rounds: int
     arrived: int
     shape: tuple[int, int, int]  # variables, numbers and (most) regimes a row
@@ -55,15 +58,17 @@ class History:
         self.beliefs = np.zeros((capacity, regimes))  # columns beyond the regimes in use stay 0
         self.rewards = np.full(capacity, np.nan)
         self._order = np.empty(capacity, np.int64)  # rows in the order their rewards arrived
+        self.excluded = _NO_ROWS
         self.rounds = 0
         self.arrived = 0
 
     def arrivals(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """The rows whose rewards arrived start-th … (stop-1)-th, in round order."""
-        return np.sort(self._order[start:stop])
+        """The rows whose rewards arrived start-th … (stop-1)-th, in round order, without the excluded ones."""
+        rows = np.sort(self._order[start:stop])
+        return rows[~np.isin(rows, self.excluded)] if self.excluded.size else rows
 
     def arrivals_in_order(self, arrived: int) -> npt.NDArray[np.int64]:
-        """The first rows whose rewards arrived, in the order of arrival."""
+        """The first rows whose rewards arrived, in the order of arrival, with the excluded ones."""
         return self._order[:arrived]
 
     @classmethod
@@ -78,12 +83,14 @@ class History:
         *,
         arrivals: npt.NDArray[np.int64],
         rewards: FloatArray,
+        excluded: npt.NDArray[np.int64] | None = None,
     ) -> Self:
         """A history from its columns; `rewards` belong to the rows in `arrivals`."""
         history = cls(levels.shape[1], values.shape[1], beliefs.shape[1], max(64, 2 * actions.size))
         history.append(Contexts(levels, values, symbols), steps, actions, beliefs)
         for row, reward in zip(arrivals.tolist(), rewards.tolist(), strict=True):
             history.add_reward(row, reward)
+        history.excluded = _NO_ROWS if excluded is None else excluded
         return history
 
     def at(self, rounds: int, arrived: int) -> Self:
@@ -104,7 +111,7 @@ class History:
         other._order[:arrived] = self._order[:arrived]
         rows = self._order[:arrived]
         other.rewards[rows] = self.rewards[rows]
-        other.rounds, other.arrived = rounds, arrived
+        other.rounds, other.arrived, other.excluded = rounds, arrived, self.excluded
         return other
 
     def _grow(self, needed: int) -> None:

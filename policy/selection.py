@@ -145,7 +145,7 @@ def _judged(
     """The candidates with the gains of the rounds and rewards since they were fitted."""
     order = history.arrivals_in_order(arrived)
     new = (order >= previous.round) | (np.arange(arrived) >= previous.arrived)
-    rows = np.sort(order[new & (order < rounds)])
+    rows = np.setdiff1d(order[new & (order < rounds)], history.excluded)  # in round order
     memory = (previous.round / rounds) ** FORGETTING
     scores = np.array([_score(maps[c.regimes], history, rounds, previous.round, rows, c) for c in previous.candidates])
     gains = scores - scores[0]

@@ -21,7 +21,7 @@ from policy.history import History
 from policy.hmm import HmmParameters
 from policy.state import MODES, Decision, Request, State
 
-__all__ = ["Prepared", "StagedPolicy"]
+__all__ = ["Prepared", "StagedPolicy", "recent_beliefs"]
 
 FloatArray = npt.NDArray[np.float64]
 RECENT = 300  # the filter forgets exponentially fast: this many contexts give the belief (R5)
@@ -90,7 +90,8 @@ class StagedPolicy:
         self._row_shape = (len(config.variables), self.features.numbers, self.features.regimes)
         self._shapes = {(m.dimension, regimes, self._row_shape) for regimes, m in self.maps.items()}
         self._action_index = {name: i for i, name in enumerate(config.actions)}
-        self._all_eligible = np.ones((1, len(config.actions)), np.bool_)
+        self._active = np.array([[name not in config.retired_actions for name in config.actions]])
+        self._all_active = not config.retired_actions
 
     def exploration(self, first_round: int, count: int, noise: float = 1.0) -> kernels.Exploration:
         """The bonus rule for the given rounds; `noise` is σ̂ where it is estimated."""
@@ -154,7 +155,7 @@ class StagedPolicy:
         if prefixes is None:
             prefixes = [f"items[{i}]." for i in range(len(requests))]
         count = len(requests)
-        eligible, subjects = np.ones((count, len(self.config.actions)), np.bool_), np.zeros((count, 2), np.uint64)
+        eligible, subjects = np.repeat(self._active, count, axis=0), np.zeros((count, 2), np.uint64)
         for i, (request, prefix) in enumerate(zip(requests, prefixes, strict=True)):
             if request.excluded_actions or request.subject is not None:
                 eligible[i], subjects[i] = self._rules(request.excluded_actions, request.subject, prefix)
@@ -209,6 +210,10 @@ class StagedPolicy:
         `at` are the rows' times, where the campaign has a clock.
         """
         self._check(state)
+        if self.config.retired_actions:
+            raise ArgumentError(
+                "retired_actions", f"{list(self.config.retired_actions)}", "none: every action is played"
+            )
         rows, arms = contexts.symbols.size, len(self.config.actions)
         low, high = self.config.rewards.range or (-LARGEST_REWARD, LARGEST_REWARD)
         if reward_table.shape != (rows, arms) or not ((reward_table >= low) & (reward_table <= high)).all():
@@ -296,7 +301,7 @@ class StagedPolicy:
         self, excluded: Collection[str], subject: str | None, where: str = ""
     ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.uint64]]:
         """A request's exclusions and subject, checked, as tables of one row: eligible actions, (hash, present?)."""
-        eligible, key = self._all_eligible, _NO_SUBJECT
+        eligible, key = self._active, _NO_SUBJECT
         if excluded:
             field = f"{where}excluded_actions"
             if isinstance(excluded, str) or not isinstance(excluded, Collection):
@@ -383,7 +388,7 @@ class StagedPolicy:
         )  # fmt: skip
         history.rounds += count
         decisions = []
-        everyone = rows.eligible is self._all_eligible or bool(rows.eligible.all())
+        everyone = self._all_active if rows.eligible is self._active else bool(rows.eligible.all())
         for i, answer in enumerate(answers.tolist()):
             who, estimates, bonuses = names, tuple(answer[3 : arms + 3]), tuple(answer[arms + 3 : 2 * arms + 3])
             if not everyone:
@@ -540,9 +545,7 @@ class StagedPolicy:
         history, statistics = state.history, self.config.beliefs.statistics
         symbols, steps = history.contexts.symbols[: state.round], history.steps[: state.round]
         if statistics == "as_decided":
-            recent = steps[-RECENT:].copy()
-            recent[:1] = 0
-            filtered = hmm.filter_history(found, symbols[-RECENT:], recent).beliefs
+            filtered = recent_beliefs(found, symbols, steps)
         else:
             filtered = hmm.filter_history(found, symbols, steps).beliefs
             history = history.copy(state.round, state.arrived)
@@ -591,6 +594,15 @@ class StagedPolicy:
             folded=state.arrived,
             selection=found.selection,
         )
+
+
+def recent_beliefs(
+    parameters: HmmParameters, symbols: npt.NDArray[np.int16], steps: npt.NDArray[np.int16]
+) -> FloatArray:
+    """The beliefs of the last contexts, filtered from a uniform one (R5)."""
+    recent = steps[-RECENT:].copy()
+    recent[:1] = 0
+    return hmm.filter_history(parameters, symbols[-RECENT:], recent).beliefs
 
 
 def _check_time(at: float | None, field: str) -> float:

@@ -10,6 +10,7 @@ from fastapi.responses import HTMLResponse
 from fastapi.staticfiles import StaticFiles
 
 from service import __version__
+from service.administration import add_administration
 from service.errors import RESPONSES, install_error_handlers
 from service.routes import Application, add_routes
 from service.settings import Settings
@@ -42,6 +43,7 @@ def create_app(settings: Settings, service: Service | None = None) -> FastAPI:
     )
     install_error_handlers(app)
     add_routes(app, worker)  # first: routes are tried in order
+    add_administration(app, worker)
     _add_documentation(app)
     return app
 

@@ -63,7 +63,7 @@ class Background:
     async def _snapshot(self, work: Snapshot) -> None:
         try:
             encoded = await asyncio.get_running_loop().run_in_executor(self._thread, encode, work.state)
-            await self._submitted(KeepSnapshot(work.campaign, work.campaign_id, work.state, encoded))
+            await self._submitted(KeepSnapshot(*work, encoded))
         finally:
             self._campaigns.snapshot_ended(work.campaign_id)
 
@@ -99,7 +99,7 @@ class Background:
             await self._submitted(FinishJob(job.campaign, job.campaign_id, job.input_round, "failed", None, 0.0))
             return
         run = asyncio.get_running_loop().run_in_executor
-        policy, state = await run(self._thread, self._campaigns.job_input, job.campaign_id, job.input_round)
+        _, policy, state = await run(self._thread, self._campaigns.job_input, job.campaign_id, job.input_round)
         await self._estimate(Job(job.campaign_id, job.campaign, policy, state))
 
     def _claim(self, expired: int | None) -> list[ClaimedJob]:

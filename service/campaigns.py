@@ -5,21 +5,35 @@ in its cache only what was committed.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, groupby
 from typing import Any, NamedTuple
 from uuid import uuid4
 
 import msgspec
+import numpy as np
 
-from policy import CampaignConfig, CodecError, PolicyError, StagedPolicy, State, decode
-from service.errors import ApiError, ConflictError, ErrorDetail, InvalidError, NotFoundError, detail_of
-from service.fold import FAILED_PUBLICATION, MissingInput, Replay
+from policy import CampaignConfig, CodecError, FixedError, PolicyError, StagedPolicy, State, decode
+from service.errors import ApiError, ConflictError, ErrorDetail, FieldProblem, InvalidError, NotFoundError, detail_of
+from service.fold import FAILED_PUBLICATION, MissingInput, Replay, Start
 from service.schemas import DecideItem, RewardItem
 from service.store import FAILURES, LiveRow, Store, Transaction
 from service.unit import Entry, Job, Unit, answer, reward_answer
 
-__all__ = ["Campaigns", "Create", "Current", "Decide", "FinishJob", "KeepSnapshot", "Reward", "Snapshot"]
+__all__ = [
+    "Archive",
+    "Campaigns",
+    "Change",
+    "Create",
+    "Current",
+    "Decide",
+    "Delete",
+    "FinishJob",
+    "KeepSnapshot",
+    "Reward",
+    "RollBack",
+    "Snapshot",
+]
 
 SNAPSHOT_ROUNDS = 1_000  # at least between two snapshots; and a fifth of all rounds, so that their cost is constant
 MOST_ROUNDS_TO_FOLD = 50_000  # after a restart: a few seconds
@@ -58,6 +72,34 @@ class Current(NamedTuple):
     campaign: str
 
 
+class Change(NamedTuple):
+    """Another configuration for a living campaign, made from the one in force."""
+
+    campaign: str
+    change: Callable[[CampaignConfig], CampaignConfig]
+
+
+class RollBack(NamedTuple):
+    """Back to an earlier model (R21), as `Campaigns.past` found it."""
+
+    campaign: str
+    campaign_id: int
+    past: Start
+
+
+class Archive(NamedTuple):
+    """Close a campaign, or open it again."""
+
+    campaign: str
+    archived: bool
+
+
+class Delete(NamedTuple):
+    """An archived campaign, with all its rows."""
+
+    campaign: str
+
+
 class FinishJob(NamedTuple):
     """A background job is over (R16)."""
 
@@ -74,6 +116,7 @@ class KeepSnapshot(NamedTuple):
 
     campaign: str
     campaign_id: int
+    revision: int
     state: State
     encoded: bytes
 
@@ -83,10 +126,12 @@ class Snapshot(NamedTuple):
 
     campaign: str
     campaign_id: int
+    revision: int
     state: State
 
 
-Operation = Decide | Reward | Create | Current | FinishJob | KeepSnapshot
+Operation = Decide | Reward | Create | Current | Change | RollBack | Archive | Delete | FinishJob | KeepSnapshot
+MAINTENANCE = (Create, FinishJob, KeepSnapshot)  # need no state of the campaign
 Outcome = Any  # the body of the answer, or the exception that says why there is none
 
 
@@ -171,12 +216,13 @@ class Campaigns:
         self._snapshots_under_way.discard(campaign)
 
     def _afterwards(self, unit: Unit, entry: Entry) -> Iterable[Job | Snapshot]:
-        row, state = unit.row, entry.state
+        row, (revision, _, state) = unit.row, entry.start
         yield from unit.new_jobs
         due = row.snapshot_round + min(max(SNAPSHOT_ROUNDS, row.snapshot_round // 5), MOST_ROUNDS_TO_FOLD)
-        if state.round >= due and row.campaign_id not in self._snapshots_under_way:
+        # After a rollback too: its fold would have to begin before the model it went back to.
+        if (state.round >= due or unit.went_back) and row.campaign_id not in self._snapshots_under_way:
             self._snapshots_under_way.add(row.campaign_id)
-            yield Snapshot(row.name, row.campaign_id, state)
+            yield Snapshot(row.name, row.campaign_id, revision, state)
 
     def _create(self, tx: Transaction, operation: Create, now: int) -> bytes | None:
         config = operation.policy.config.model_dump_json()
@@ -191,9 +237,14 @@ class Campaigns:
         unit: Unit | None = None
         outcomes: list[Outcome] = []
         for kind, run in groupby(operations, type):
-            if kind is Create or kind is FinishJob or kind is KeepSnapshot:
+            if kind in MAINTENANCE:
                 outcomes += [self._maintain(tx, row, operation) for operation in run]
                 continue
+            if kind is Delete and (unit.row if unit else row).archived_at is not None:
+                tx.delete_campaign(row.campaign_id)
+                self._cache.pop(row.campaign_id, None)
+                gone = NotFoundError(f"There is no campaign {row.name!r}")
+                return None, [*outcomes, None, *[gone] * (len(operations) - len(outcomes) - 1)]
             if unit is None:
                 unit = Unit(tx, row, self._entry(tx, row), self.owner, now)
                 unit.look_up(_ids(operations))
@@ -201,8 +252,10 @@ class Campaigns:
                 outcomes += _decide(unit, list(run))  # type: ignore[arg-type]
             elif kind is Reward:
                 outcomes += [_reward(unit, operation) for operation in run]  # type: ignore[arg-type]
-            else:
+            elif kind is Current:
                 outcomes += [(unit.policy, unit.state) for _ in run]
+            else:
+                outcomes += [_changed(unit, operation) for operation in run]  # type: ignore[arg-type]
         return unit, outcomes
 
     def _maintain(self, tx: Transaction, row: LiveRow, operation: Operation) -> Outcome:
@@ -217,19 +270,21 @@ class Campaigns:
         return None
 
     def _keep_snapshot(self, tx: Transaction, row: LiveRow, operation: KeepSnapshot) -> None:
-        state, rounds = operation.state, tx.snapshot_rounds(row.campaign_id)
-        if operation.campaign_id != row.campaign_id or (rounds and rounds[0] >= state.round):
+        state, moments = operation.state, tx.snapshot_moments(row.campaign_id)
+        newest = moments[0] if moments else (0, 0, 0)
+        if operation.campaign_id != row.campaign_id or newest >= (state.round, state.arrived, operation.revision):
             return  # another worker was faster
         tx.add_snapshot(
             {
                 "campaign_id": row.campaign_id,
                 "round": state.round,
                 "arrived": state.arrived,
+                "revision": operation.revision,
                 "model_version": state.model_version,
                 "state": operation.encoded,
                 "created_at": self.clock(),
             },
-            keep=_kept(rounds),
+            keep=_kept([round for round, _, _ in moments]),
         )
 
     # --- finding a campaign's state again ----------------------------------------------------------------------
@@ -239,58 +294,95 @@ class Campaigns:
         entry = self._cache.get(row.campaign_id)
         if entry is not None and entry.version == row.version:
             return entry
-        if entry is not None:
-            policy = entry.policy
-            try:
-                state = Replay(policy, entry.state, tx, row.campaign_id).run()
-            except MissingInput:
-                state = self._recovered(tx, row.campaign_id, policy)
-        else:
-            policy = StagedPolicy(self.config(tx, row.campaign_id))
-            state = self._recovered(tx, row.campaign_id, policy)
+        start = self._recovered(tx, row.campaign_id, () if entry is None else (entry.start,))
+        state = start.state
         found, expected = (state.round, state.arrived, state.model_version), (row.round, row.arrived, row.model_version)
         if found != expected:
             message = f"log and live row of campaign {row.name!r} disagree: (round, rewards, model) {found}, {expected}"
             raise RuntimeError(f"{message}; run `undercurrent verify {row.name}`")
-        return Entry(row.version, policy, state, _open_job(tx, row.campaign_id), tx.event_count(row.campaign_id))
+        return Entry(row.version, start, _open_job(tx, row.campaign_id), tx.event_count(row.campaign_id))
 
     @staticmethod
     def config(tx: Transaction, campaign: int) -> CampaignConfig:
         """The configuration in force."""
         return CampaignConfig.model_validate_json(tx.config(campaign))
 
-    def _recovered(self, tx: Transaction, campaign: int, policy: StagedPolicy) -> State:
-        for start in self._starts(tx, campaign, policy):
+    @staticmethod
+    def _recovered(tx: Transaction, campaign: int, known: Iterable[Start]) -> Start:
+        for start in chain(known, starts(tx, campaign)):
+            replay = Replay(start, tx, campaign)
             try:
-                return Replay(policy, start, tx, campaign).run()
+                replay.run()
             except MissingInput:
                 continue
+            return replay.start
         raise AssertionError("the log itself has every input")
 
-    def _starts(self, tx: Transaction, campaign: int, policy: StagedPolicy) -> Iterable[State]:
-        """States to fold from: the snapshots, newest first, and the beginning. A damaged one is passed over (R21)."""
-        for round in tx.snapshot_rounds(campaign):
-            try:
-                yield decode(tx.snapshot(campaign, round))
-            except CodecError:
-                continue
-        yield policy.initial_state()
-
-    def job_input(self, campaign: int, input_round: int) -> tuple[StagedPolicy, State]:
-        """The state that a job of another worker, which died, was to start from."""
+    def job_input(self, campaign: int, input_round: int) -> Start:
+        """The moment that a job of another worker, which died, was to start from."""
         with self.store.reading() as tx:
-            policy = StagedPolicy(self.config(tx, campaign))
-            for start in self._starts(tx, campaign, policy):
-                if start.round > input_round:
+            for start in starts(tx, campaign):
+                if start.state.round > input_round:
                     continue
-                replay = Replay(policy, start, tx, campaign)
+                replay = Replay(start, tx, campaign)
                 try:
                     for _ in replay.parts():
                         if input_round in replay.inputs:
-                            return policy, replay.inputs[input_round]
+                            return replay.inputs[input_round]
                 except MissingInput:
                     continue
         raise AssertionError("a job is logged with the round that needs it")
+
+    def past(self, name: str, version: int) -> RollBack:
+        """The moment at which a model of a campaign was published, rebuilt from the nearest older snapshot (R21)."""
+        with self.store.reading() as tx:
+            found = tx.campaign(name)
+            if found is None:
+                raise NotFoundError(f"There is no campaign {name!r}")
+            row, _ = found
+            stored = next(iter(tx.model_page(row.campaign_id, version + 1, 1)), None)
+            if not 1 <= version < row.model_version or stored is None:
+                allowed = f"1 to {row.model_version - 1}" if row.model_version > 1 else "there is no earlier model yet"
+                raise InvalidError([FieldProblem(field="model_version", message=f"{version}", allowed=allowed)])
+            for start in starts(tx, row.campaign_id):
+                if start.state.model_version >= version:
+                    continue
+                try:
+                    past = _published(Replay(start, tx, row.campaign_id), version)
+                except MissingInput:
+                    continue
+                theta = past.state.statistics.theta  # across machines within R15's tolerance
+                if not np.allclose(np.frombuffer(stored["theta"], "<f8"), theta, rtol=1e-9, atol=1e-9):
+                    raise RuntimeError(f"model {version} of campaign {name!r} is not what its log gives; run verify")
+                return RollBack(name, row.campaign_id, past)
+        raise AssertionError("the log leads to every model")
+
+
+def starts(tx: Transaction, campaign: int) -> Iterator[Start]:
+    """Moments to fold from: the snapshots, newest first, and the beginning. A damaged one is passed over (R21)."""
+    policies = {row.revision: row.config for row in tx.revisions_after(campaign, 0)}
+    for round, _, revision in tx.snapshot_moments(campaign):
+        try:
+            state = decode(tx.snapshot(campaign, round))
+        except CodecError:
+            continue
+        yield Start(revision, _policy(policies[revision]), state)
+    first = _policy(policies[1])
+    yield Start(1, first, first.initial_state())
+
+
+def _policy(config: str) -> StagedPolicy:
+    return StagedPolicy(CampaignConfig.model_validate_json(config))
+
+
+def _published(replay: Replay, version: int) -> Start:
+    """The moment of that publication; what came after it is not folded."""
+    for _ in chain(replay.parts(), [None]):  # the last part may be followed by changes
+        for _, start in replay.models:
+            if start.state.model_version == version:
+                return start
+        replay.models.clear()
+    raise AssertionError("the log leads to every model")
 
 
 def _open_job(tx: Transaction, campaign: int) -> int | None:
@@ -343,6 +435,29 @@ def _answered(unit: Unit, operation: Decide, known: Sequence[Any]) -> bytes:
     length = unit.policy.config.stage_length
     answers = [answer(operation.campaign, length, decision) for decision in known]
     return b'{"decisions":[%b]}' % b",".join(answers) if operation.batch else answers[0]
+
+
+def _changed(unit: Unit, operation: Change | RollBack | Archive | Delete) -> Outcome:
+    """What has changed is told by reading the campaign again."""
+    try:
+        with unit.attempt():
+            if isinstance(operation, Delete):
+                raise ConflictError(f"Campaign {operation.campaign} is in use; archive it first")
+            if isinstance(operation, Archive):
+                unit.archive(operation.archived)
+            elif isinstance(operation, Change):
+                unit.change(operation.change(unit.policy.config))
+            elif operation.campaign_id != unit.row.campaign_id:
+                raise NotFoundError(f"There is no campaign {operation.campaign!r}")
+            else:
+                unit.roll_back(operation.past)
+    except FixedError as error:
+        return ConflictError.of_fixed(operation.campaign, error)
+    except PolicyError as error:
+        return InvalidError.of_policy(error)
+    except ApiError as error:
+        return error
+    return None
 
 
 def _reward(unit: Unit, operation: Reward) -> Outcome:

@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from policy import PolicyError
+from policy import FixedError, PolicyError
 
 CODES = {
     400: "bad_request",
@@ -56,6 +56,13 @@ class NotFoundError(ApiError):
 class ConflictError(ApiError):
     status = 409
 
+    @classmethod
+    def of_fixed(cls, campaign: str, error: FixedError) -> "ConflictError":
+        fields = _told(error)
+        named = ", ".join(problem.field for problem in fields)
+        clone = f"clone it with the change instead: POST /campaigns/{campaign}/clone"
+        return cls(f"{named} cannot change while the campaign lives; {clone}", fields)
+
 
 class GoneError(ApiError):
     status = 410
@@ -77,7 +84,7 @@ class InvalidError(ApiError):
 
     @classmethod
     def of_policy(cls, error: PolicyError) -> "InvalidError":
-        return cls([FieldProblem(field=p.field, message=p.message, allowed=p.allowed) for p in error.problems])
+        return cls(_told(error))
 
     @classmethod
     def of_pydantic(cls, problems: Sequence[Any]) -> "InvalidError":
@@ -173,6 +180,10 @@ def install_error_handlers(app: FastAPI) -> None:
     async def unexpected(request: Request, error: Exception) -> JSONResponse:
         # The server still logs the traceback; the client learns nothing of our insides.
         return error_response(500, "The service failed; its log says why")
+
+
+def _told(error: PolicyError) -> list[FieldProblem]:
+    return [FieldProblem(field=p.field, message=p.message, allowed=p.allowed) for p in error.problems]
 
 
 def _field_problem(problem: Mapping[str, Any]) -> FieldProblem:

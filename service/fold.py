@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from policy import Decision, HmmParameters, Request, StagedPolicy, State
+from policy import CampaignConfig, Decision, HmmParameters, Request, StagedPolicy, State
+from policy.changes import grown, rolled_back
 from policy.codec import decode_estimate
 from policy.selection import Estimate
-from service.store import PAGE, DecisionRow, JobRow, Transaction
+from service.store import PAGE, DecisionRow, JobRow, RevisionRow, Transaction
 
 __all__ = [
     "FAILED_ESTIMATION",
@@ -28,6 +29,7 @@ __all__ = [
     "MissingInput",
     "Part",
     "Replay",
+    "Start",
 ]
 
 # Kinds of events that the fold heeds.
@@ -39,7 +41,15 @@ SECOND = 1_000_000  # in the microseconds of the log
 
 
 class MissingInput(Exception):  # noqa: N818 - not an error: the fold must start earlier
-    """A job's result is needed, its bytes are gone, and the fold began after its input."""
+    """A job's input or an earlier model is needed, and the fold began after it."""
+
+
+class Start(NamedTuple):
+    """A campaign at some moment: its configuration's revision, the policy made from it, and the state."""
+
+    revision: int
+    policy: StagedPolicy
+    state: State
 
 
 class Course(ABC):
@@ -85,28 +95,30 @@ class Part(NamedTuple):
 
 
 class Replay(Course):
-    """The log from a state on. `recompute` takes no stored result on trust: every job is run again.
+    """The log from a moment on. `recompute` takes no stored result on trust: every job is run again.
 
-    `pauses` are moments, (round, rewards) in order, whose states are put aside on the way.
+    `pauses` are moments, (round, rewards, revision) in order, whose states are put aside on the way.
     """
 
     def __init__(
         self,
-        policy: StagedPolicy,
-        state: State,
+        start: Start,
         log: Transaction,
         campaign: int,
         *,
         recompute: bool = False,
-        pauses: Sequence[tuple[int, int]] = (),
+        pauses: Sequence[tuple[int, int, int]] = (),
     ) -> None:
+        self.revision, policy, state = start
         super().__init__(policy, state)
         jobs = log.jobs_after(campaign, state.round)
-        self.inputs: dict[int, State] = {}  # of the jobs met on the way, by input round
-        self.models: list[tuple[str, State]] = []  # published on the way, until someone takes them
+        self.inputs: dict[int, Start] = {}  # of the jobs met on the way, by input round
+        self.models: list[tuple[str, Start]] = []  # published on the way, until someone takes them
         self.paused: list[State] = []  # at the moments asked for, until someone takes them
-        self.missed: list[tuple[int, int]] = []  # moments that the log does not have
+        self.missed: list[tuple[int, int, int]] = []  # moments that the log does not have
         self._pauses = deque(pauses)
+        self._changes = deque(log.revisions_after(campaign, self.revision))
+        self._past: dict[int, Start | None] = {row.restored: None for row in self._changes if row.restored is not None}
         self._jobs = {job.input_round for job in jobs}
         self._published = {job.published_round: job for job in jobs if job.published_round is not None}
         self._events = set(log.events_after(campaign, state.round))
@@ -131,6 +143,10 @@ class Replay(Course):
                 self.missed.append(self._pauses.popleft())
             if self._pauses:
                 count = min(count, self._pauses[0][0] - self.state.round)
+            if self._changes:
+                if self._changes[0].round <= self.state.round:
+                    raise ValueError(f"revision {self._changes[0].revision} is of a moment that the log never had")
+                count = min(count, self._changes[0].round - self.state.round)
             rows = [first, *islice(self._decisions, count - 1)]
             prepared = self.policy.prepare([request_of(row) for row in rows], [f"round {row.round} " for row in rows])
             self.state, decisions = self.policy.decide_prepared(self.state, prepared)
@@ -138,15 +154,46 @@ class Replay(Course):
             self._take_rewards()
 
     def _take_rewards(self) -> None:
-        """The rewards that came before the next round; when exactly does not matter before something is due."""
-        self._pause()
+        """The rewards and changes before the next round; when exactly does not matter before something is due."""
+        self._take_changes()
         while (row := self._reward) is not None and row.after_round <= self.state.round:
             self.state = self.policy.reward(self.state, row.round, row.reward)
             self._reward = next(self._rewards, None)
+            self._take_changes()
+
+    def _take_changes(self) -> None:
+        self._pause()
+        while self._changes and self._changes[0][1:3] == (self.state.round, self.state.arrived):
+            self._change(self._changes.popleft())
             self._pause()
 
+    def _change(self, row: RevisionRow) -> None:
+        before, version = self.policy, self.state.model_version
+        if row.config != before.config.model_dump_json():
+            self.policy = StagedPolicy(CampaignConfig.model_validate_json(row.config))
+        self.revision, self.state = row.revision, grown(before, self.policy, self.state)
+        if self.state.model_version > version:
+            self._made("actions")
+        if row.restored is not None:
+            past = self._past[row.restored]
+            if past is None:
+                raise MissingInput
+            self.state = rolled_back(self.policy, self.state, grown(past.policy, self.policy, past.state))
+            self._made("rollback")
+
+    def _made(self, kind: str) -> None:
+        """A model was published."""
+        self.models.append((kind, self.start))
+        if self.state.model_version in self._past:
+            self._past[self.state.model_version] = self.start
+
+    @property
+    def start(self) -> Start:
+        """Where the fold is: another one could start here."""
+        return Start(self.revision, self.policy, self.state)
+
     def _pause(self) -> None:
-        if self._pauses and self._pauses[0] == (self.state.round, self.state.arrived):
+        if self._pauses and self._pauses[0] == (self.state.round, self.state.arrived, self.revision):
             self._pauses.popleft()
             self.paused.append(self.state)
 
@@ -157,7 +204,7 @@ class Replay(Course):
         job = self._published.get(self.state.round)
         if job is not None:
             self.state = self.policy.publish(self.state, self._result(job))
-            self.models.append(("estimation", self.state))
+            self._made("estimation")
 
     def _result(self, job: JobRow) -> HmmParameters | Estimate:
         start = self.inputs.pop(job.input_round, None)
@@ -165,28 +212,28 @@ class Replay(Course):
             return decode_estimate(job.result)
         if start is None:
             raise MissingInput
-        found = self.policy.estimate(start)
+        found = start.policy.estimate(start.state)
         assert isinstance(found, HmmParameters | Estimate)  # it was published
         return found
 
     def estimate(self) -> None:
         round, version = self.state.round, self.state.model_version
         if round in self._jobs:
-            self.inputs[round] = self.state
+            self.inputs[round] = self.start
             self.state = self.policy.without_estimation(self.state)
         elif self._events & {(round, FAILED_ESTIMATION), (round, SKIPPED_ESTIMATION)}:
             self.state = self.policy.without_estimation(self.state)
         else:
             self.state = self.policy.reestimate(self.state)
             if self.state.model_version > version:
-                self.models.append(("estimation", self.state))
+                self._made("estimation")
 
     def update(self) -> None:
         if (self.state.round, FAILED_UPDATE) in self._events:
             self.state = self.policy.without_update(self.state)
         else:
             self.state = self.policy.update(self.state)
-            self.models.append(("update", self.state))
+            self._made("update")
 
 
 def request_of(row: DecisionRow) -> Request:

@@ -26,7 +26,7 @@ from service.unit import answer as answer_of
 from service.unit import request_hash, timestamp
 from service.worker import Service
 
-__all__ = ["Application", "add_routes"]
+__all__ = ["Application", "Limit", "VersionCursor", "add_routes", "campaign_state", "found"]
 
 LARGEST_BODY = 4 * 2**20
 MAX_PAGE = 200
@@ -162,30 +162,26 @@ def add_routes(app: Application, service: Service) -> None:
         app.add_lean_route(path, endpoint, response_model=answers, status_code=status, tags=[tag])
 
     @app.get("/campaigns", tags=["campaigns"])
-    def campaigns(limit: Limit = 50, cursor: NameCursor = "") -> schemas.CampaignPage:
-        """The campaigns by name, a page at a time."""
+    def campaigns(limit: Limit = 50, cursor: NameCursor = "", archived: bool = False) -> schemas.CampaignPage:
+        """The campaigns by name, a page at a time: those in use, or the archived ones."""
         with service.store.reading() as tx:
-            rows = tx.campaign_page(cursor, limit + 1)
-            lengths = [Campaigns.config(tx, row.campaign_id).stage_length for row in rows[:limit]]
+            rows = tx.campaign_page(cursor, limit + 1, archived)
+            configs = [Campaigns.config(tx, row.campaign_id) for row in rows[:limit]]
         return schemas.CampaignPage(
-            campaigns=[schemas.CampaignSummary(**_summary(r, n)) for r, n in zip(rows, lengths, strict=False)],
+            campaigns=[schemas.CampaignSummary(**_summary(r, c)) for r, c in zip(rows, configs, strict=False)],
             next_cursor=rows[limit - 1].name if len(rows) > limit else None,
         )
 
     @app.get("/campaigns/{name}", tags=["campaigns"])
     def campaign(name: str) -> schemas.CampaignState:
         """Where a campaign stands, and its configuration."""
-        with service.store.reading() as tx:
-            row, created_at = _found(tx, name)
-            config = Campaigns.config(tx, row.campaign_id)
-        summary = _summary(row, config.stage_length)
-        return schemas.CampaignState(**summary, created_at=timestamp(created_at), config=config)
+        return campaign_state(service, name)
 
     @app.get("/campaigns/{name}/decisions/{decision_id:path}", tags=["decisions"])
     def decision(name: str, decision_id: str) -> schemas.StoredDecision:
         """A decision as it was made: request, answer, explanation, and the reward if it has come."""
         with service.store.reading() as tx:
-            campaign_row, _ = _found(tx, name)
+            campaign_row, _ = found(tx, name)
             row = None if "\x00" in decision_id else tx.decision(campaign_row.campaign_id, decision_id)
             config = Campaigns.config(tx, campaign_row.campaign_id)
         if row is None:
@@ -208,13 +204,13 @@ def add_routes(app: Application, service: Service) -> None:
         if "\x00" in name:
             raise NotFoundError(f"There is no campaign {name!r}")
         policy, state = await submit(Current(name))
-        return _model(name, describe(policy, state))
+        return _model(policy.config, describe(policy, state))
 
     @app.get("/campaigns/{name}/stages", tags=["models"])
     def stages(name: str, limit: Limit = 50, cursor: VersionCursor = None) -> schemas.StagePage:
         """The models so far, newest first, a page at a time."""
         with service.store.reading() as tx:
-            row, _ = _found(tx, name)
+            row, _ = found(tx, name)
             length = Campaigns.config(tx, row.campaign_id).stage_length
             rows = tx.model_page(row.campaign_id, cursor, limit + 1)
         return schemas.StagePage(
@@ -234,23 +230,34 @@ def add_routes(app: Application, service: Service) -> None:
         return schemas.Health()
 
 
-def _found(tx: Transaction, name: str) -> tuple[LiveRow, int]:
-    found = None if "\x00" in name else tx.campaign(name)  # PostgreSQL's text cannot even ask for it
-    if found is None:
+def found(tx: Transaction, name: str) -> tuple[LiveRow, int]:
+    """Where a campaign stands and when it was created."""
+    row = None if "\x00" in name else tx.campaign(name)  # PostgreSQL's text cannot even ask for it
+    if row is None:
         raise NotFoundError(f"There is no campaign {name!r}")
-    return found
+    return row
+
+
+def campaign_state(service: Service, name: str) -> schemas.CampaignState:
+    """Where a campaign stands, and its configuration."""
+    with service.store.reading() as tx:
+        row, created_at = found(tx, name)
+        config = Campaigns.config(tx, row.campaign_id)
+    return schemas.CampaignState(**_summary(row, config), created_at=timestamp(created_at), config=config)
 
 
 def _when(micros: int | None) -> str | None:
     return None if micros is None else timestamp(micros)
 
 
-def _summary(row: LiveRow, stage_length: int) -> dict[str, Any]:
+def _summary(row: LiveRow, config: CampaignConfig) -> dict[str, Any]:
     belief = msgspec.json.decode(row.belief)
     return {
         "name": row.name,
+        "paused": config.paused,
+        "archived_at": _when(row.archived_at),
         "round": row.round,
-        "stage": -(-row.round // stage_length),
+        "stage": -(-row.round // config.stage_length),
         "model_version": row.model_version,
         "regimes": len(belief),
         "belief": belief,
@@ -274,14 +281,15 @@ def _stage(row: Row, stage_length: int) -> schemas.Stage:
     )
 
 
-def _model(name: str, found: ModelDescription) -> schemas.Model:
-    regimes = []
+def _model(config: CampaignConfig, found: ModelDescription) -> schemas.Model:
+    regimes, labels = [], dict(enumerate(config.regime_labels))
     if found.hmm is not None:
         for h in range(found.regimes):
             emission = [{"symbol": s.symbol, "probability": s.probability} for s in found.hmm.emission[h]]
             regimes.append(
                 schemas.Regime(
                     regime=h + 1,
+                    label=labels.get(h),
                     share=found.hmm.stationary[h],
                     expected_duration=found.hmm.expected_duration[h],
                     initial=found.hmm.initial[h],
@@ -291,7 +299,7 @@ def _model(name: str, found: ModelDescription) -> schemas.Model:
                 )
             )
     return schemas.Model(
-        campaign=name,
+        campaign=config.name,
         model_version=found.model_version,
         round=found.round,
         rewards_folded=found.folded,

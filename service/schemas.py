@@ -204,10 +204,32 @@ class StoredDecision(DecisionAnswer):
     reward: StoredReward | None
 
 
+PATCH_EXAMPLE: dict[str, Any] = {
+    "rewards": {"wait_seconds": 259_200},
+    "control": {"share": 0.1},
+    "bonus": {"scale": 0.8},
+}
+CLONE_EXAMPLE: dict[str, Any] = {"name": "spring-offers-2", "stage_length": 50}
+
+
+class ActionRequest(_Request):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"action": "message"}]})
+
+    action: Annotated[str, Strict(), Field(min_length=1, max_length=100, pattern=PLAIN_TEXT)]
+
+
+class RollbackRequest(_Request):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"model_version": 3}]})
+
+    model_version: Annotated[int, Strict(), Field(ge=1, le=2**62, description="as GET …/stages lists them")]
+
+
 class CampaignSummary(BaseModel):
     """Where a campaign stands."""
 
     name: str
+    paused: bool
+    archived_at: str | None
     round: Annotated[int, Field(description="decisions so far")]
     stage: Annotated[int, Field(description="of the last decision")]
     model_version: int
@@ -231,11 +253,26 @@ class CampaignPage(BaseModel):
     next_cursor: Annotated[str | None, Field(description="for the next page; null on the last")]
 
 
+class Revision(BaseModel):
+    """A change of a campaign."""
+
+    revision: int
+    round: Annotated[int, Field(description="decisions made before it")]
+    changed: Annotated[dict[str, Any], Field(description="the fields that got another value, with that value")]
+    restored_model_version: Annotated[int | None, Field(description="of a rollback: the model it went back to")]
+    created_at: str
+
+
+class RevisionPage(BaseModel):
+    revisions: Annotated[list[Revision], Field(description="newest first")]
+    next_cursor: int | None
+
+
 class Stage(BaseModel):
-    """One model: the result of a stage update or of a re-estimation."""
+    """One model: of a stage update, a re-estimation, an action that was added, or a rollback."""
 
     model_version: int
-    kind: Literal["update", "estimation"]
+    kind: Literal["update", "estimation", "actions", "rollback"]
     round: Annotated[int, Field(description="decisions made before it")]
     stage: Annotated[int, Field(description="the first stage that it decides in")]
     rewards_folded: int
@@ -269,6 +306,7 @@ class Regime(BaseModel):
     """What one regime looks like."""
 
     regime: int
+    label: Annotated[str | None, Field(description="the campaign's own name for it")]
     share: Annotated[float, Field(description="of the time, in the long run")]
     expected_duration: Annotated[float | None, Field(description="in decisions, or in periods of the clock")]
     initial: float

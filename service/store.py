@@ -35,8 +35,10 @@ __all__ = [
     "NewEvent",
     "NewJob",
     "NewModel",
+    "NewRevision",
     "NewReward",
     "NewRow",
+    "RevisionRow",
     "RewardRow",
     "Row",
     "Store",
@@ -51,7 +53,9 @@ FAILURES = (DBAPIError, PoolTimeoutError, sqlite3.Error, psycopg.Error)  # of th
 LIVE = tuple(column.name for column in live.c if column.name != "campaign_id")
 MOVED = tuple(name for name in LIVE if name != "snapshot_round")
 # What several queries begin with: campaigns with where they stand, and decisions with their rewards.
-STANDING = select(live.c.campaign_id, campaigns.c.name, *(live.c[name] for name in LIVE)).join_from(campaigns, live)
+STANDING = select(
+    live.c.campaign_id, campaigns.c.name, *(live.c[name] for name in LIVE), campaigns.c.archived_at
+).join_from(campaigns, live)
 REWARDED = decisions.outerjoin(
     rewards, (rewards.c.campaign_id == decisions.c.campaign_id) & (rewards.c.round == decisions.c.round)
 )
@@ -74,6 +78,7 @@ class LiveRow(NamedTuple):
     snapshot_round: int
     guarded: bool
     failure: str | None
+    archived_at: int | None
 
 
 class KnownDecision(NamedTuple):
@@ -127,6 +132,17 @@ class JobRow(NamedTuple):
     result: bytes | None
     published_round: int | None
     seconds: float | None
+
+
+class RevisionRow(NamedTuple):
+    """A change of a campaign as the fold reads it: the configuration from then on, and the model it went back to."""
+
+    revision: int
+    round: int
+    arrived: int
+    config: str
+    restored: int | None
+    created_at: int
 
 
 class ClaimedJob(NamedTuple):
@@ -198,13 +214,24 @@ class NewEvent(NamedTuple):
     created_at: int
 
 
-NewRow = NewDecision | NewReward | NewModel | NewJob | NewEvent
+class NewRevision(NamedTuple):
+    campaign_id: int
+    revision: int
+    round: int
+    arrived: int
+    config: str
+    restored: int | None
+    created_at: int
+
+
+NewRow = NewDecision | NewReward | NewModel | NewJob | NewEvent | NewRevision
 APPENDED: dict[type[NewRow], sa.Table] = {  # in the order that foreign keys need
     NewDecision: decisions,
     NewReward: rewards,
     NewModel: models,
     NewJob: jobs,
     NewEvent: events,
+    NewRevision: config_revisions,
 }
 
 
@@ -446,8 +473,7 @@ class Transaction:
         number = self.connection.execute(new.on_conflict_do_nothing().returning(campaigns.c.id)).scalar_one_or_none()
         if number is None:
             return False
-        revision = {"campaign_id": number, "revision": 1, "round": 0, "config": config, "created_at": now}
-        self.connection.execute(insert(config_revisions).values(revision))
+        self.append([NewRevision(number, 1, 0, 0, config, None, now)])
         self.connection.execute(
             insert(live).values(
                 {
@@ -467,10 +493,26 @@ class Transaction:
         query = select(campaigns.c.request_hash).where(campaigns.c.id == campaign)
         return bytes(self.connection.execute(query).scalar_one())
 
+    def archive(self, campaign: int, at: int | None) -> None:
+        """Archived at that time, or no longer."""
+        self.connection.execute(update(campaigns).where(campaigns.c.id == campaign).values(archived_at=at))
+
+    def delete_campaign(self, campaign: int) -> None:
+        """The campaign and every row of it."""
+        self.connection.execute(campaigns.delete().where(campaigns.c.id == campaign))
+
     def config(self, campaign: int) -> str:
         """The configuration in force, as JSON."""
-        query = select(config_revisions.c.config).where(config_revisions.c.campaign_id == campaign)
-        return str(self.connection.execute(query.order_by(config_revisions.c.revision.desc()).limit(1)).scalar_one())
+        return self.revision_page(campaign, None, 1)[0].config
+
+    def revision_page(self, campaign: int, before: int | None, limit: int) -> list[RevisionRow]:
+        """The newest revisions before one of them."""
+        counter = config_revisions.c.revision
+        query = select(*(config_revisions.c[name] for name in RevisionRow._fields)).order_by(counter.desc())
+        query = query.where(config_revisions.c.campaign_id == campaign).limit(limit)
+        if before is not None:
+            query = query.where(counter < before)
+        return [RevisionRow._make(row) for row in self.connection.execute(query)]
 
     def campaign(self, name: str) -> tuple[LiveRow, int] | None:
         """Where a campaign stands and when it was created, without a lock."""
@@ -478,9 +520,11 @@ class Transaction:
         row = self.connection.execute(query).one_or_none()
         return (LiveRow._make(row[:-1]), row[-1]) if row else None
 
-    def campaign_page(self, after: str, limit: int) -> list[LiveRow]:
-        """Campaigns in the order of their names, from the one after that name on."""
+    def campaign_page(self, after: str, limit: int, archived: bool | None = None) -> list[LiveRow]:
+        """Campaigns in the order of their names, from the one after that name on; only (un)archived ones if asked."""
         query = STANDING.where(campaigns.c.name > after).order_by(campaigns.c.name).limit(limit)
+        if archived is not None:
+            query = query.where(campaigns.c.archived_at.is_not(None) if archived else campaigns.c.archived_at.is_(None))
         return [LiveRow._make(row) for row in self.connection.execute(query)]
 
     def decision(self, campaign: int, decision_id: str) -> Row | None:
@@ -518,6 +562,11 @@ class Transaction:
         """The rewards after the so-manieth, in the order they were committed."""
         return map(RewardRow._make, self._paged(rewards, "arrival", campaign, arrival, RewardRow._fields))
 
+    def revisions_after(self, campaign: int, revision: int) -> list[RevisionRow]:
+        """The changes after a revision, in order."""
+        rows = self._paged(config_revisions, "revision", campaign, revision, RevisionRow._fields)
+        return [RevisionRow._make(row) for row in rows]
+
     def models_of(self, campaign: int) -> Iterator[NewModel]:
         """All models, in order."""
         return map(NewModel._make, self._paged(models, "version", campaign, 0, NewModel._fields))
@@ -539,15 +588,11 @@ class Transaction:
 
     # --- snapshots ---------------------------------------------------------------------------------------------
 
-    def snapshot_moments(self, campaign: int) -> list[tuple[int, int]]:
-        """(round, rewards) of every snapshot, oldest first."""
-        query = select(snapshots.c.round, snapshots.c.arrived).where(snapshots.c.campaign_id == campaign)
-        return [(row.round, row.arrived) for row in self.connection.execute(query.order_by(snapshots.c.round))]
-
-    def snapshot_rounds(self, campaign: int) -> list[int]:
-        """The rounds that have a snapshot, newest first."""
-        query = select(snapshots.c.round).where(snapshots.c.campaign_id == campaign)
-        return list(self.connection.execute(query.order_by(snapshots.c.round.desc())).scalars())
+    def snapshot_moments(self, campaign: int) -> list[tuple[int, int, int]]:
+        """(round, rewards, revision) of every snapshot, newest first."""
+        moment = snapshots.c.round, snapshots.c.arrived, snapshots.c.revision
+        query = select(*moment).where(snapshots.c.campaign_id == campaign).order_by(snapshots.c.round.desc())
+        return [(row.round, row.arrived, row.revision) for row in self.connection.execute(query)]
 
     def snapshot(self, campaign: int, round: int) -> bytes:
         query = select(snapshots.c.state).where(snapshots.c.campaign_id == campaign, snapshots.c.round == round)
@@ -555,13 +600,13 @@ class Transaction:
 
     def add_snapshot(self, row: Row, keep: Iterable[int]) -> None:
         """A new snapshot; of the older ones only those of the rounds to keep remain."""
-        kept = [*keep, row["round"]]
-        campaign = row["campaign_id"]
+        campaign, older = (
+            row["campaign_id"],
+            snapshots.c.round.not_in([round for round in keep if round < row["round"]]),
+        )
+        self.connection.execute(snapshots.delete().where(snapshots.c.campaign_id == campaign, older))
         self.connection.execute(insert(snapshots).values(row))
         self.connection.execute(update(live).where(live.c.campaign_id == campaign).values(snapshot_round=row["round"]))
-        self.connection.execute(
-            snapshots.delete().where(snapshots.c.campaign_id == campaign, snapshots.c.round.not_in(kept))
-        )
         # A result that a snapshot contains need not be kept: the fold starts after it.
         self.connection.execute(
             update(jobs)

@@ -13,7 +13,8 @@ from uuid import uuid4
 import msgspec
 import numpy as np
 
-from policy import Decision, Request, StagedPolicy, State
+from policy import CampaignConfig, Decision, Request, StagedPolicy, State
+from policy.changes import grown, rolled_back
 from policy.codec import decode_estimate
 from service.errors import ConflictError, FieldProblem, GoneError, InvalidError, NotFoundError
 from service.fold import (
@@ -23,6 +24,7 @@ from service.fold import (
     SECOND,
     SKIPPED_ESTIMATION,
     Course,
+    Start,
 )
 from service.schemas import DecideItem
 from service.store import (
@@ -33,6 +35,7 @@ from service.store import (
     NewEvent,
     NewJob,
     NewModel,
+    NewRevision,
     NewReward,
     NewRow,
     Transaction,
@@ -50,10 +53,13 @@ class Entry(NamedTuple):
     """What a worker keeps of a campaign between transactions: only good for the live row of this version (R23)."""
 
     version: int
-    policy: StagedPolicy
-    state: State
+    start: Start  # where the campaign stands
     job: int | None  # the input round of the job whose result is not in force yet
     events: int  # rows so far
+
+    @property
+    def state(self) -> State:
+        return self.start.state
 
 
 class Job(NamedTuple):
@@ -69,7 +75,8 @@ class Unit(Course):
     """Everything that one transaction does to a campaign. Nothing is written before `write`."""
 
     def __init__(self, tx: Transaction, row: LiveRow, entry: Entry, owner: str, now: int) -> None:
-        super().__init__(entry.policy, entry.state)
+        self.revision, policy, state = entry.start
+        super().__init__(policy, state)
         self.row, self.entry = row, entry
         self.now = max(now, row.clock)  # time never goes backwards
         self.known: dict[str, KnownDecision] = {}
@@ -78,12 +85,12 @@ class Unit(Course):
         self._rows: dict[type[NewRow], list[NewRow]] = {kind: [] for kind in APPENDED}
         self._last_at, self._settled, self._failure = row.last_at, row.settled, row.failure
         self._job = entry.job
-        self._closed: tuple[int, str, int | None] | None = None  # a job that is over: input round, status, publication
+        self._closed: tuple[tuple[int, str, int | None], ...] = ()  # jobs that are over: input, status, publication
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
         """A request that fails here fails alone: whatever it did in memory is undone (R18)."""
-        fields = ("state", "known", "_last_at", "_settled", "_failure", "_job", "_closed")
+        fields = ("row", "policy", "state", "revision", "known", "_last_at", "_settled", "_failure", "_job", "_closed")
         before = [getattr(self, field) for field in fields]
         lengths, jobs = [len(rows) for rows in self._rows.values()], len(self.new_jobs)
         try:
@@ -99,12 +106,12 @@ class Unit(Course):
     def write(self) -> Entry:
         """Write what was done; what to keep once it is committed."""
         state, row = self.state, self.row
-        if state is self.entry.state:
+        if state is self.entry.state and self.revision == self.entry.start.revision:
             return self.entry
         for rows in self._rows.values():
             self._tx.append(rows)
-        if self._closed is not None:
-            self._tx.close_job(row.campaign_id, *self._closed)
+        for job in self._closed:
+            self._tx.close_job(row.campaign_id, *job)
         after = row._replace(
             version=row.version + 1,
             round=state.round,
@@ -119,7 +126,8 @@ class Unit(Course):
             failure=self._failure,
         )
         self._tx.move(row, after)
-        return Entry(after.version, self.policy, state, self._job, self.entry.events + len(self._rows[NewEvent]))
+        start = Start(self.revision, self.policy, state)
+        return Entry(after.version, start, self._job, self.entry.events + len(self._rows[NewEvent]))
 
     # --- requests ----------------------------------------------------------------------------------------------
 
@@ -146,6 +154,9 @@ class Unit(Course):
                 raise ConflictError(f"decision_id {name!r} is used twice with different requests")
             places.append(name)
         if fresh:
+            self._require_open("decides nothing")
+            if self.policy.config.paused:
+                raise ConflictError(f"Campaign {self.row.name} is paused; it decides again once `paused` is false")
             self._decide(fresh, prefixes)
         return [self.known[place] if isinstance(place, str) else place for place in places]
 
@@ -230,6 +241,60 @@ class Unit(Course):
             NewReward(self.row.campaign_id, round, state.arrived, state.round, value, source, self.now)
         )
 
+    # --- changes -----------------------------------------------------------------------------------------------
+
+    def _require_open(self, what: str) -> None:
+        if self.row.archived_at is not None:
+            raise ConflictError(f"Campaign {self.row.name} is archived and {what}; unarchive it first")
+
+    def change(self, config: CampaignConfig) -> None:
+        """Another configuration from the next round on (R14)."""
+        self._require_open("cannot change")
+        if config == self.policy.config:
+            return
+        before, version, begun = self.policy, self.state.model_version, time.perf_counter()
+        self.policy = StagedPolicy(config)
+        self.state = grown(before, self.policy, self.state)
+        self._published("actions", version, time.perf_counter() - begun)
+        if self.state.model_version > version:
+            self._drop_job()
+        self._revised(None)
+
+    def roll_back(self, past: Start) -> None:
+        """The model of an earlier moment in force again (R21)."""
+        self._require_open("cannot change")
+        version, begun = self.state.model_version, time.perf_counter()
+        restored = past.state.model_version
+        self.state = rolled_back(self.policy, self.state, grown(past.policy, self.policy, past.state))
+        self._published("rollback", version, time.perf_counter() - begun)
+        self._drop_job()
+        self._revised(restored)
+
+    def archive(self, archived: bool) -> None:
+        """Close the campaign, or open it again."""
+        if archived != (self.row.archived_at is not None):
+            self.row = self.row._replace(archived_at=self.now if archived else None)
+            self._tx.archive(self.row.campaign_id, self.row.archived_at)
+
+    @property
+    def went_back(self) -> bool:
+        return any(row.restored is not None for row in self._rows[NewRevision] if isinstance(row, NewRevision))
+
+    def _drop_job(self) -> None:
+        """A re-estimation that is still at work knows another model: what it finds is not put in force."""
+        if self._job is not None:
+            self._closed += ((self._job, "nothing", None),)
+            self._job = None
+
+    def _revised(self, restored: int | None) -> None:
+        self.revision += 1
+        state, config = self.state, self.policy.config.model_dump_json()
+        self._rows[NewRevision].append(
+            NewRevision(
+                self.row.campaign_id, self.revision, state.round, state.arrived, config, restored, self.now
+            )
+        )  # fmt: skip
+
     # --- boundaries --------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
@@ -268,10 +333,10 @@ class Unit(Course):
         try:
             self.state = self.policy.publish(self.state, decode_estimate(job.result))
         except Exception as error:  # the campaign goes on with the model it has
-            self._closed = job.input_round, "failed", None
+            self._closed += ((job.input_round, "failed", None),)
             self._failed(FAILED_PUBLICATION, error)
         else:
-            self._closed = job.input_round, "published", self.state.round
+            self._closed += ((job.input_round, "published", self.state.round),)
             self._published("estimation", version, (job.seconds or 0.0) + time.perf_counter() - begun)
 
     def estimate(self) -> None:
@@ -316,7 +381,8 @@ class Unit(Course):
 
     def _published(self, kind: str, before: int, seconds: float) -> None:
         state = self.state
-        if self._failure is not None and self._failure.startswith(FAILED_UPDATE) == (kind == "update"):
+        steps = {"update": (FAILED_UPDATE,), "estimation": (FAILED_ESTIMATION, FAILED_PUBLICATION)}
+        if self._failure is not None and self._failure.startswith(steps.get(kind, ())):
             self._failure = None  # the same step works again
         if state.model_version == before:
             return

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from policy import CodecError, Decision, PolicyError, StagedPolicy, State, decode
-from service.campaigns import Campaigns
+from policy import CodecError, Decision, PolicyError, State, decode
+from service.campaigns import starts
 from service.errors import NotFoundError
 from service.fold import Replay
 from service.schema import require_current
@@ -57,22 +57,21 @@ def _names(store: Store) -> list[str]:
 def differences(tx: Transaction, live: LiveRow, progress: bool = False) -> Iterator[str]:
     """What the fold finds different from the log's answers, the stored models and the live row."""
     campaign = live.campaign_id
-    policy = StagedPolicy(Campaigns.config(tx, campaign))
     moments = []
-    for round, arrived in tx.snapshot_moments(campaign):
+    for moment in reversed(tx.snapshot_moments(campaign)):
+        round = moment[0]
         try:
             decode(tx.snapshot(campaign, round))
-            moments.append((round, arrived))
+            moments.append(moment)
         except CodecError as error:
             yield f"snapshot of round {round}: {error}"
-    replay = Replay(policy, policy.initial_state(), tx, campaign, recompute=True, pauses=moments)
+    *_, beginning = starts(tx, campaign)
+    replay = Replay(beginning, tx, campaign, recompute=True, pauses=moments)
     models = _Models(tx.models_of(campaign))
     try:
         with tqdm(total=live.round, desc=live.name, unit=" decisions", disable=not progress, leave=False) as bar:
             for part in replay.parts():
-                for kind, state in replay.models:
-                    yield from models.differences(kind, state)
-                replay.models.clear()
+                yield from models.differences(replay)
                 for row, decision in zip(part.rows, part.decisions, strict=True):
                     yield from _decision_differences(row, decision)
                 yield from _snapshot_differences(tx, campaign, replay)
@@ -80,6 +79,7 @@ def differences(tx: Transaction, live: LiveRow, progress: bool = False) -> Itera
     except (PolicyError, ValueError, AssertionError) as error:
         yield f"after round {replay.state.round} the log cannot be folded: {error}"
         return
+    yield from models.differences(replay)
     yield from _snapshot_differences(tx, campaign, replay)
     yield from (
         f"snapshot of round {moment[0]}: the log never had {moment[1]} rewards then" for moment in replay.missed
@@ -138,7 +138,13 @@ class _Models:
         self._rows = rows
         self._next = next(rows, None)
 
-    def differences(self, kind: str, state: State) -> Iterator[str]:
+    def differences(self, replay: Replay) -> Iterator[str]:
+        """Of the models that the fold has made since it was last asked."""
+        for kind, start in replay.models:
+            yield from self._differences(kind, start.state)
+        replay.models.clear()
+
+    def _differences(self, kind: str, state: State) -> Iterator[str]:
         version, row = state.model_version, self._next
         if row is None or row.version > version:
             yield f"model {version} is missing"

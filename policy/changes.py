@@ -1,0 +1,180 @@
+"""Changes to a campaign that no round makes: of its configuration, of its actions, and back to an earlier model."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from policy import hmm
+from policy.config import CampaignConfig
+from policy.errors import ArgumentError, FieldProblem, FixedError
+from policy.features import FeatureMap
+from policy.kernels import Statistics
+from policy.staged import StagedPolicy, recent_beliefs
+from policy.state import State
+
+__all__ = ["CHANGEABLE", "cloned", "grown", "patched", "rolled_back", "with_action", "without_action"]
+
+# What may change without resetting the model. Actions change too, but only as `grown` allows.
+CHANGEABLE = (
+    "rewards.wait_seconds",
+    "rewards.default",
+    "control",
+    "propensity_floor",
+    "bonus.scale",
+    "regime_labels",
+    "paused",
+)
+_OWN_WAYS = {
+    "name": "it is the campaign's identity",
+    "actions": "add one",
+    "retired_actions": "retire one, or add it back",
+}
+
+
+_DEEPEST = 8  # objects inside objects: a configuration has fewer
+
+
+def _merged(whole: Mapping[str, Any], patch: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
+    """Some fields replaced, as RFC 7396 merges JSON: objects by field, null for the default."""
+    result = dict(whole)
+    for name, value in patch.items():
+        if isinstance(value, Mapping) and depth < _DEEPEST:
+            inside = result.get(name)
+            result[name] = _merged(inside if isinstance(inside, Mapping) else {}, value, depth + 1)
+        elif value is None:
+            result.pop(name, None)
+        else:
+            result[name] = value
+    return result
+
+
+def patched(config: CampaignConfig, patch: Mapping[str, Any]) -> CampaignConfig:
+    """The configuration after a change that a living campaign can take; FixedError names what it cannot."""
+    changed = CampaignConfig.model_validate(_merged(config.model_dump(mode="json"), patch))
+    before, after = config.model_dump(mode="json"), changed.model_dump(mode="json")
+    for field in CHANGEABLE:
+        part, _, inner = field.partition(".")
+        if inner:
+            before[part].pop(inner)
+            after[part].pop(inner)
+        else:
+            del before[part], after[part]
+    if fixed := [name for name in before if before[name] != after[name]]:
+        problems = [FieldProblem(name, _OWN_WAYS.get(name, "cannot change"), list(CHANGEABLE)) for name in fixed]
+        raise FixedError(problems)
+    return changed
+
+
+def cloned(config: CampaignConfig, patch: Mapping[str, Any]) -> CampaignConfig:
+    """The configuration of a new campaign like this one, with its own name, seed and any other change."""
+    active = [action for action in config.actions if action not in config.retired_actions]
+    fresh = {"name": None, "seed": None, "paused": None, "retired_actions": None, "actions": active}
+    return CampaignConfig.model_validate(_merged(config.model_dump(mode="json"), fresh | dict(patch)))
+
+
+def with_action(config: CampaignConfig, action: str) -> CampaignConfig:
+    """The configuration with another action, or with a retired one back in use."""
+    fields = config.model_dump(mode="json")
+    fields["retired_actions"] = [name for name in config.retired_actions if name != action]
+    if action not in config.actions:
+        fields["actions"] = [*config.actions, action]
+    return CampaignConfig.model_validate(fields)
+
+
+def without_action(config: CampaignConfig, action: str) -> CampaignConfig:
+    """The configuration with an action retired."""
+    retired = [name for name in config.retired_actions if name != action] + [action]
+    return CampaignConfig.model_validate(config.model_dump(mode="json") | {"retired_actions": retired})
+
+
+def grown(before: StagedPolicy, after: StagedPolicy, state: State) -> State:
+    """The state of a campaign to whose actions others were appended.
+
+    No round has played the new actions, so G + P (kernels._factor) splits into a block of the old columns and one of
+    the new: what was estimated stays to the bit, and the new columns are as before any reward.
+    """
+    if after.config.actions == before.config.actions:
+        return state
+    if after.config.actions[: len(before.config.actions)] != before.config.actions or after.ridge != before.ridge:
+        raise ArgumentError("actions", f"{list(after.config.actions)}", f"more after {list(before.config.actions)}")
+    regimes, selection = state.belief.size, state.selection
+    if selection is not None:
+        candidates = tuple(
+            c._replace(theta=_spread(c.theta, *_columns(before, after, c.regimes), 0.0)) for c in selection.candidates
+        )
+        selection = selection._replace(candidates=candidates)
+    statistics = _grown(state.statistics, *_columns(before, after, regimes), after.maps[regimes], after.ridge)
+    return state._replace(statistics=statistics, selection=selection, model_version=state.model_version + 1)
+
+
+def _columns(before: StagedPolicy, after: StagedPolicy, regimes: int) -> tuple[npt.NDArray[np.intp], int]:
+    """Where the old columns are among the new ones, and how many these are."""
+    places = {column: place for place, column in enumerate(after.maps[regimes].column_parts)}
+    old = before.maps[regimes].column_parts
+    return np.array([places[column] for column in old], np.intp), len(places)
+
+
+def _spread(
+    vector: npt.NDArray[np.float64], places: npt.NDArray[np.intp], size: int, rest: float
+) -> npt.NDArray[np.float64]:
+    wide = np.full(size, rest)
+    wide[places] = vector
+    return wide
+
+
+def _grown(old: Statistics, places: npt.NDArray[np.intp], size: int, features: FeatureMap, ridge: float) -> Statistics:
+    block, fresh = np.ix_(places, places), np.setdiff1d(np.arange(size), places)
+    factored = old.counters[1] >= 0
+    gram, inverse = np.eye(size) * ridge, np.eye(size) / ridge
+    if factored:  # (λI + P)⁻¹ = (I - P)/λ + P/(1 + λ)
+        rest = np.ix_(fresh, fresh)
+        inverse[rest] += features.plan.null[rest] * (1.0 / (1.0 + ridge) - 1.0 / ridge)
+    gram[block], inverse[block] = old.gram, old.inverse
+    return Statistics(
+        gram,
+        _spread(old.moment, places, size, 0.0),
+        inverse,
+        _spread(old.theta, places, size, 0.0 if factored else 1.0 / ridge),
+        old.counters.copy(),
+        old.units.copy(),
+    )
+
+
+def rolled_back(policy: StagedPolicy, state: State, past: State) -> State:
+    """The state with the model of an earlier one of the same campaign in force again (R21).
+
+    Rounds and rewards stay. Rewards that were folded since then are excluded for good, also from recomputations;
+    those that still wait are folded by the next update. Beliefs are the earlier model's, as after a re-estimation (R5).
+    """
+    if not (past.round <= state.round and past.folded <= state.folded and past.model_version <= state.model_version):
+        raise ArgumentError("past", f"is of round {past.round}", f"an earlier state, up to round {state.round}")
+    history, since = state.history.copy(state.round, state.arrived), past.round
+    order = history.arrivals_in_order(state.folded)
+    history.excluded = np.union1d(past.history.excluded, order[past.folded :])
+    symbols, steps = history.contexts.symbols[: state.round], history.steps[: state.round]
+    regimes, statistics = past.belief.size, policy.config.beliefs.statistics
+    belief = np.full(regimes, 1.0 / regimes)
+    if policy.config.beliefs.estimator == "given":
+        belief = state.belief
+    elif statistics == "as_decided":
+        if past.hmm is not None and symbols.size:
+            belief = recent_beliefs(past.hmm, symbols, steps)[-1]
+    else:
+        filtered = np.full((state.round, regimes), 1.0 / regimes)
+        if past.hmm is not None and symbols.size:
+            filtered = hmm.filter_history(past.hmm, symbols, steps).beliefs
+        history.beliefs[:since] = past.history.beliefs[:since]
+        history.beliefs[since : state.round] = 0.0
+        history.beliefs[since : state.round, :regimes] = filtered[since:]
+        belief = filtered[-1] if symbols.size else belief
+    return state._replace(
+        belief=belief,
+        hmm=past.hmm,
+        statistics=past.statistics,
+        model_version=state.model_version + 1,
+        history=history,
+        rebuild=past.rebuild,
+        selection=past.selection,
+    )

@@ -1,0 +1,133 @@
+"""The routes that change a campaign: its configuration, its actions, its model, and whether it is there at all."""
+
+import hashlib
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import Body, FastAPI, Query, Response
+from starlette.concurrency import run_in_threadpool
+
+from policy import CampaignConfig, PolicyError, StagedPolicy
+from policy.changes import cloned, patched, with_action, without_action
+from service import schemas
+from service.campaigns import Archive, Change, Create, Delete, Operation
+from service.errors import FieldProblem, InvalidError, NotFoundError
+from service.routes import Limit, VersionCursor, campaign_state, found
+from service.schemas import CLONE_EXAMPLE, PATCH_EXAMPLE, ActionRequest, RollbackRequest
+from service.store import RevisionRow
+from service.unit import timestamp
+from service.worker import Service
+
+__all__ = ["add_administration"]
+
+Patch = Annotated[dict[str, Any], Body(examples=[PATCH_EXAMPLE])]
+ClonePatch = Annotated[dict[str, Any], Body(examples=[CLONE_EXAMPLE])]
+Confirmation = Annotated[str, Query(description="the campaign's name, once more")]
+
+
+def add_administration(app: FastAPI, service: Service) -> None:
+    """Every route that changes a campaign, and the list of changes."""
+
+    async def done(operation: Operation) -> schemas.CampaignState:
+        if "\x00" in operation.campaign:
+            raise NotFoundError(f"There is no campaign {operation.campaign!r}")
+        await service.submit(operation)
+        return await run_in_threadpool(campaign_state, service, operation.campaign)
+
+    async def config_of(name: str) -> CampaignConfig:
+        return (await run_in_threadpool(campaign_state, service, name)).config
+
+    async def changed(name: str, change: Callable[[CampaignConfig], CampaignConfig]) -> schemas.CampaignState:
+        """A change of the actions; the wider feature map is made beforehand, because that may take a while."""
+        await _made(change, await config_of(name))
+        return await done(Change(name, change))
+
+    @app.patch("/campaigns/{name}", tags=["campaigns"])
+    async def patch(name: str, patch: Patch) -> schemas.CampaignState:
+        """Change a living campaign from its next round on: `rewards.wait_seconds` and `rewards.default`, `control`,
+        `propensity_floor`, `bonus.scale` (how much to explore), `regime_labels`, `paused`. Only what is named changes;
+        null means the default. Anything else would reset the model: 409, clone the campaign instead."""
+        return await done(Change(name, lambda config: patched(config, patch)))
+
+    @app.post("/campaigns/{name}/actions", tags=["campaigns"])
+    async def add_action(name: str, request: ActionRequest) -> schemas.CampaignState:
+        """Add an action, or bring a retired one back. What was learned stays; the new one is explored."""
+        return await changed(name, lambda config: with_action(config, request.action))
+
+    @app.post("/campaigns/{name}/actions/retire", tags=["campaigns"])
+    async def retire_action(name: str, request: ActionRequest) -> schemas.CampaignState:
+        """Choose an action no more. Its rewards still count, and it can be added back."""
+        return await done(Change(name, lambda config: without_action(config, request.action)))
+
+    @app.post("/campaigns/{name}/rollback", tags=["models"])
+    async def rollback(name: str, request: RollbackRequest) -> schemas.CampaignState:
+        """Put an earlier model in force again, as a new version. Rewards that were folded after it count no more."""
+        if "\x00" in name:
+            raise NotFoundError(f"There is no campaign {name!r}")
+        return await done(await run_in_threadpool(service.campaigns.past, name, request.model_version))
+
+    @app.post("/campaigns/{name}/clone", tags=["campaigns"], status_code=201)
+    async def clone(name: str, patch: ClonePatch) -> CampaignConfig:
+        """Create a new campaign like this one, without its history: give its `name` and any change of configuration.
+        It draws its own seed, and does without the retired actions."""
+        config = await _made(lambda config: cloned(config, patch), await config_of(name))
+        given = msgspec.json.encode([name, patch], order="sorted")
+        digest = hashlib.blake2b(given, digest_size=16).digest()
+        stored = await service.submit(Create(config.name, StagedPolicy(config), digest))
+        return CampaignConfig.model_validate_json(stored)
+
+    @app.post("/campaigns/{name}/archive", tags=["campaigns"])
+    async def archive(name: str) -> schemas.CampaignState:
+        """Close a campaign: it decides no more and leaves the list. Rewards of its decisions are still taken."""
+        return await done(Archive(name, True))
+
+    @app.post("/campaigns/{name}/unarchive", tags=["campaigns"])
+    async def unarchive(name: str) -> schemas.CampaignState:
+        """Open an archived campaign again."""
+        return await done(Archive(name, False))
+
+    @app.delete("/campaigns/{name}", tags=["campaigns"], status_code=204)
+    async def delete(name: str, confirm: Confirmation) -> Response:
+        """Delete an archived campaign with everything it decided and learned. There is no way back."""
+        if confirm != name:
+            message = "is not the campaign's name"
+            raise InvalidError([FieldProblem(field="confirm", message=message, allowed=name)])
+        if "\x00" in name:
+            raise NotFoundError(f"There is no campaign {name!r}")
+        await service.submit(Delete(name))
+        return Response(status_code=204)
+
+    @app.get("/campaigns/{name}/revisions", tags=["campaigns"])
+    def revisions(name: str, limit: Limit = 50, cursor: VersionCursor = None) -> schemas.RevisionPage:
+        """What was changed so far, newest first, a page at a time."""
+        with service.store.reading() as tx:
+            row, _ = found(tx, name)
+            rows = tx.revision_page(row.campaign_id, cursor, limit + 1)
+        older = [*rows[1:], None]
+        return schemas.RevisionPage(
+            revisions=[_revision(row, before) for row, before in zip(rows[:limit], older, strict=False)],
+            next_cursor=rows[limit - 1].revision if len(rows) > limit else None,
+        )
+
+
+async def _made(change: Callable[[CampaignConfig], CampaignConfig], config: CampaignConfig) -> CampaignConfig:
+    """The changed configuration, once its feature map could be made."""
+    try:
+        after = change(config)
+        await run_in_threadpool(StagedPolicy, after)
+    except PolicyError as error:
+        raise InvalidError.of_policy(error) from None
+    return after
+
+
+def _revision(row: RevisionRow, before: RevisionRow | None) -> schemas.Revision:
+    config = msgspec.json.decode(row.config)
+    earlier = msgspec.json.decode(before.config) if before else {}
+    return schemas.Revision(
+        revision=row.revision,
+        round=row.round,
+        changed={name: value for name, value in config.items() if name not in earlier or earlier[name] != value},
+        restored_model_version=row.restored,
+        created_at=timestamp(row.created_at),
+    )
