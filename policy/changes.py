@@ -1,5 +1,6 @@
 """Changes to a campaign that no round makes: of its configuration, of its actions, and back to an earlier model."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from policy.config import CampaignConfig
 from policy.errors import ArgumentError, FieldProblem, FixedError
 from policy.features import FeatureMap
 from policy.kernels import Statistics
-from policy.staged import StagedPolicy, recent_beliefs
+from policy.staged import TRIAL_SHARE, StagedPolicy, recent_beliefs
 from policy.state import State
 
 __all__ = ["CHANGEABLE", "cloned", "grown", "patched", "rolled_back", "with_action", "without_action"]
@@ -26,6 +27,7 @@ CHANGEABLE = (
     "regime_labels",
     "paused",
 )
+TRIAL_PLAYS = 20  # that a new action gets at least, on average, before only its score speaks for it
 _OWN_WAYS = {
     "name": "it is the campaign's identity",
     "actions": "add one",
@@ -93,7 +95,8 @@ def grown(before: StagedPolicy, after: StagedPolicy, state: State) -> State:
     """The state of a campaign to whose actions others were appended.
 
     No round has played the new actions, so G + P (kernels._factor) splits into a block of the old columns and one of
-    the new: what was estimated stays to the bit, and the new columns are as before any reward.
+    the new: what was estimated stays to the bit, and the new columns are as before any reward. Their bonus alone may
+    not be enough to outdo an action that earns much, so they begin with a trial (`State.trial_end`).
     """
     if after.config.actions == before.config.actions:
         return state
@@ -106,7 +109,18 @@ def grown(before: StagedPolicy, after: StagedPolicy, state: State) -> State:
         )
         selection = selection._replace(candidates=candidates)
     statistics = _grown(state.statistics, *_columns(before, after, regimes), after.maps[regimes], after.ridge)
-    return state._replace(statistics=statistics, selection=selection, model_version=state.model_version + 1)
+    return state._replace(
+        statistics=statistics,
+        selection=selection,
+        model_version=state.model_version + 1,
+        trial_end=_trial_end(after, state.round),
+    )
+
+
+def _trial_end(policy: StagedPolicy, round: int) -> int:
+    """The end of the stage by which a new action has been played TRIAL_PLAYS times, on average or more often."""
+    length, active = policy.config.stage_length, len(policy.config.actions) - len(policy.config.retired_actions)
+    return -(-(round + math.ceil(TRIAL_PLAYS * active / TRIAL_SHARE)) // length) * length
 
 
 def _columns(before: StagedPolicy, after: StagedPolicy, regimes: int) -> tuple[npt.NDArray[np.intp], int]:
@@ -142,14 +156,17 @@ def _grown(old: Statistics, places: npt.NDArray[np.intp], size: int, features: F
     )
 
 
-def rolled_back(policy: StagedPolicy, state: State, past: State) -> State:
-    """The state with the model of an earlier one of the same campaign in force again (R21).
+def rolled_back(policy: StagedPolicy, state: State, before: StagedPolicy, past: State) -> State:
+    """The state with the model of an earlier one of the same campaign, under the policy of then, in force again (R21).
 
     Rounds and rewards stay. Rewards that were folded since then are excluded for good, also from recomputations;
     those that still wait are folded by the next update. Beliefs are the earlier model's, as after a re-estimation (R5).
+    Actions that are newer than the model begin anew.
     """
     if not (past.round <= state.round and past.folded <= state.folded and past.model_version <= state.model_version):
         raise ArgumentError("past", f"is of round {past.round}", f"an earlier state, up to round {state.round}")
+    renewed = policy.config.actions != before.config.actions
+    past = grown(before, policy, past)
     history, since = state.history.copy(state.round, state.arrived), past.round
     order = history.arrivals_in_order(state.folded)
     history.excluded = np.union1d(past.history.excluded, order[past.folded :])
@@ -177,4 +194,5 @@ def rolled_back(policy: StagedPolicy, state: State, past: State) -> State:
         history=history,
         rebuild=past.rebuild,
         selection=past.selection,
+        trial_end=_trial_end(policy, state.round) if renewed else state.trial_end,
     )

@@ -28,6 +28,7 @@ __all__ = ["SCHEMA", "decode", "decode_estimate", "encode", "encode_estimate"]
 SCHEMA = 3
 _MAGIC = b"UCSTATE\n"
 _PLAIN = ("round", "next_estimation", "next_update", "model_version", "arrived", "folded", "rebuild", "period")
+_LATER = {"trial_end": 0}  # plain fields that older states do without
 _CHOICE = ("round", "arrived", "chosen", "trial", "trial_from")
 
 
@@ -51,6 +52,7 @@ def encode(state: State) -> bytes:
         arrays["history.excluded"] = history.excluded
     arrays |= _candidate_arrays(state.selection)
     plain = {name: getattr(state, name) for name in _PLAIN}
+    plain |= {name: getattr(state, name) for name, absent in _LATER.items() if getattr(state, name) != absent}
     return _pack("state", plain | {"selection": _selection_header(state.selection)}, arrays)
 
 
@@ -118,7 +120,7 @@ def decode(data: bytes) -> State:
             rewards=arrays["history.rewards"],
             excluded=arrays.get("history.excluded"),
         )
-        fields = {name: header[name] for name in _PLAIN}
+        fields = {name: header[name] for name in _PLAIN} | {name: header.get(name, _LATER[name]) for name in _LATER}
         fields["selection"] = _selection(header["selection"], arrays)
         return State(belief=arrays["belief"], hmm=parameters, statistics=statistics, history=history, **fields)
     except (KeyError, TypeError, ValueError, IndexError) as error:  # the checksum is right, the content is not ours

@@ -21,10 +21,11 @@ from policy.history import History
 from policy.hmm import HmmParameters
 from policy.state import MODES, Decision, Request, State
 
-__all__ = ["Prepared", "StagedPolicy", "recent_beliefs"]
+__all__ = ["TRIAL_SHARE", "Prepared", "StagedPolicy", "recent_beliefs"]
 
 FloatArray = npt.NDArray[np.float64]
 RECENT = 300  # the filter forgets exponentially fast: this many contexts give the belief (R5)
+TRIAL_SHARE = 0.5  # of the rounds while an action is new: they are shared evenly
 LONGEST_GAP = 32  # periods between two decisions that count, each as a missing observation
 _FOREVER = 2**62
 
@@ -84,9 +85,10 @@ class StagedPolicy:
             config.seed, config.control.share, config.control.kind == "baseline", config.propensity_floor
         )
         # What every decision hands to the kernel, gathered once: a decision takes microseconds.
-        self._fixed = {
-            regimes: (m.plan.terms, m.plan.positions, m.plan.sizes, *self.chance) for regimes, m in self.maps.items()
-        }
+        self._fixed = {regimes: (*m.plan[:3], *self.chance) for regimes, m in self.maps.items()}
+        active = len(config.actions) - len(config.retired_actions)
+        trial = self.chance._replace(floor=max(config.propensity_floor, TRIAL_SHARE / active))
+        self._fixed_trial = {regimes: (*m.plan[:3], *trial) for regimes, m in self.maps.items()}
         self._row_shape = (len(config.variables), self.features.numbers, self.features.regimes)
         self._shapes = {(m.dimension, regimes, self._row_shape) for regimes, m in self.maps.items()}
         self._action_index = {name: i for i, name in enumerate(config.actions)}
@@ -210,10 +212,8 @@ class StagedPolicy:
         `at` are the rows' times, where the campaign has a clock.
         """
         self._check(state)
-        if self.config.retired_actions:
-            raise ArgumentError(
-                "retired_actions", f"{list(self.config.retired_actions)}", "none: every action is played"
-            )
+        if self.config.retired_actions or state.round < state.trial_end:
+            raise ArgumentError("state", "has retired actions, or one on trial", "every action played as any other")
         rows, arms = contexts.symbols.size, len(self.config.actions)
         low, high = self.config.rewards.range or (-LARGEST_REWARD, LARGEST_REWARD)
         if reward_table.shape != (rows, arms) or not ((reward_table >= low) & (reward_table <= high)).all():
@@ -335,7 +335,7 @@ class StagedPolicy:
             state = State(
                 state.round + size, belief, state.hmm, state.next_estimation, state.next_update,
                 state.statistics, state.model_version, history, state.arrived, state.folded, state.rebuild,
-                state.selection, int(periods[done + size - 1]) if periods.size else 0,
+                state.selection, int(periods[done + size - 1]) if periods.size else 0, state.trial_end,
             )  # fmt: skip
             decisions += made
             done += size
@@ -380,8 +380,10 @@ class StagedPolicy:
         answers = np.empty((count, 3 + 2 * arms + regimes))
         history.reserve(count)
         _, _, inverse, theta, _, units = state.statistics
+        # All rows are of one stage, and a trial ends with a stage.
+        fixed = self._fixed if t > state.trial_end else self._fixed_trial
         kernels.decide_rounds(
-            *self._fixed[regimes], self._warm_rounds(state),
+            *fixed[regimes], self._warm_rounds(state),
             *(self.exploration(t, count, units[1]) if self._varying else self._exploration),
             inverse, theta, units[0], state.folded, *self._chain(state), *rows, t,
             history.rounds, *history.contexts, history.steps, history.actions, history.beliefs, answers,
@@ -431,6 +433,7 @@ class StagedPolicy:
         return State(
             state.round, state.belief, state.hmm, state.next_estimation, state.next_update, state.statistics,
             state.model_version, history, state.arrived + 1, state.folded, state.rebuild, state.selection, state.period,
+            state.trial_end,
         )  # fmt: skip
 
     def update(self, state: State) -> State:

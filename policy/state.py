@@ -70,3 +70,4 @@ class State(NamedTuple):
     rebuild: bool  # the next stage update recomputes the statistics from round 1 (R4)
     selection: Selection | None  # the candidates behind joint statistics, None before the first estimate
     period: int  # of the clock, counted from time 0; the last one seen
+    trial_end: int = 0  # up to this round, a stage's last, every action is tried now and then: one of them is new

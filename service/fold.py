@@ -178,7 +178,7 @@ class Replay(Course):
             past = self._past[row.restored]
             if past is None:
                 raise MissingInput
-            self.state = rolled_back(self.policy, self.state, grown(past.policy, self.policy, past.state))
+            self.state = rolled_back(self.policy, self.state, past.policy, past.state)
             self._made("rollback")
 
     def _made(self, kind: str) -> None:

@@ -265,7 +265,7 @@ class Unit(Course):
         self._require_open("cannot change")
         version, begun = self.state.model_version, time.perf_counter()
         restored = past.state.model_version
-        self.state = rolled_back(self.policy, self.state, grown(past.policy, self.policy, past.state))
+        self.state = rolled_back(self.policy, self.state, past.policy, past.state)
         self._published("rollback", version, time.perf_counter() - begun)
         self._drop_job()
         self._revised(restored)

@@ -212,7 +212,7 @@ class Direct:
         if isinstance(work, Job):
             self.process(FinishJob(name, number, work.state.round, *_estimated(work.policy, work.state)))
         else:
-            self.process(KeepSnapshot(name, number, work.state, encode(work.state)))
+            self.process(KeepSnapshot(*work, encode(work.state)))
             self.campaigns.snapshot_ended(number)
 
     def finish_all(self) -> None:

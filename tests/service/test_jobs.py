@@ -58,7 +58,8 @@ def played(script, worker, until, patience, restart=None):
 
 
 def taken_over(worker, name, row):
-    return Job(row["campaign_id"], name, *worker.campaigns.job_input(row["campaign_id"], row["input_round"]))
+    start = worker.campaigns.job_input(row["campaign_id"], row["input_round"])
+    return Job(row["campaign_id"], name, start.policy, start.state)
 
 
 @pytest.mark.parametrize("name", PLAYED)

@@ -1,0 +1,519 @@
+"""Changing a living campaign: what may change, from which round on, and that the log gives every digit (R14, R21)."""
+
+import itertools
+from functools import partial
+
+import numpy as np
+import pytest
+
+from policy import CampaignConfig
+from policy.changes import CHANGEABLE, patched, with_action, without_action
+from service import schemas
+from service.campaigns import Archive, Change, Delete
+from service.errors import ConflictError, InvalidError
+from service.tables import campaigns, config_revisions, jobs, models, snapshots
+from service.tables import metadata as tables
+from tests.service.answers import allowed_by_field, error_of, good, shaped
+from tests.service.playing import CONFIGS, PLAIN, Script, check_rounds, eventually, operation
+
+NUMBERS = itertools.count(1)
+SIMPLE = {
+    "actions": ["none", "mail", "call"],
+    "variables": [{"name": "risk", "levels": ["low", "high"]}],
+    "stage_length": 5,
+    "warm_start_rounds": 10,
+    "seed": 3,
+}
+
+
+@pytest.fixture
+def new(shared):
+    """Called with a configuration, it creates a campaign and gives its name."""
+
+    def create(**config):
+        name = f"changing-{next(NUMBERS)}"
+        good(shared.post("/campaigns", json={**SIMPLE, "name": name, **config}), 201)
+        return name
+
+    return create
+
+
+def decide(client, campaign, count=1):
+    items = [
+        {"decision_id": f"{campaign}-{next(NUMBERS)}", "context": {"risk": ("low", "high")[i % 2]}}
+        for i in range(count)
+    ]
+    return good(client.post("/decide/batch", json={"campaign": campaign, "items": items}))["decisions"]
+
+
+def reward(client, campaign, decisions, value):
+    items = [{"decision_id": made["decision_id"], "reward": value(made)} for made in decisions]
+    assert all(
+        result["error"] is None
+        for result in good(client.post("/reward/batch", json={"campaign": campaign, "items": items}))["results"]
+    )
+
+
+def played(client, campaign, rounds):
+    for _ in range(rounds // 5):
+        reward(client, campaign, decide(client, campaign, 5), lambda made: float(made["action"] == "mail"))
+
+
+# --- PATCH ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("patch", "field", "value"),
+    [
+        ({"control": {"share": 0.25}}, "control", {"share": 0.25, "kind": "uniform"}),
+        ({"propensity_floor": 0.1}, "propensity_floor", 0.1),
+        ({"paused": True}, "paused", True),
+        ({"regime_labels": ["calm", "storm"]}, "regime_labels", ["calm", "storm"]),
+        ({"rewards": {"wait_seconds": 60, "default": 0}}, "rewards", {"range": None, "wait_seconds": 60, "default": 0}),
+    ],
+)
+def test_a_change_is_a_revision_with_its_round(shared, new, patch, field, value):
+    name = new()
+    decide(shared, name, 3)
+    state = shaped(schemas.CampaignState, shared.patch(f"/campaigns/{name}", json=patch))
+    assert state["config"][field] == value
+    assert state == good(shared.get(f"/campaigns/{name}"))
+    newest, first = good(shared.get(f"/campaigns/{name}/revisions"))["revisions"]
+    assert (newest["revision"], newest["round"], newest["changed"]) == (2, 3, {field: value})
+    assert (first["revision"], first["round"], first["changed"]["seed"]) == (1, 0, 3)
+    good(shared.patch(f"/campaigns/{name}", json=patch))  # nothing new, so no revision
+    assert len(good(shared.get(f"/campaigns/{name}/revisions"))["revisions"]) == 2
+
+
+def test_more_exploration_widens_the_bonus_at_once_and_leaves_the_estimates(shared, new):
+    name = new(regimes=1, beliefs={"estimator": "none"})
+    played(shared, name, 30)
+    before = decide(shared, name)[0]["scores"]
+    good(shared.patch(f"/campaigns/{name}", json={"bonus": {"scale": 6.0}}))
+    decide(shared, name)
+    after = decide(shared, name)[0]["scores"]
+    assert [score["estimate"] for score in after] == [score["estimate"] for score in before]
+    assert [score["bonus"] for score in after] == pytest.approx([10 * score["bonus"] for score in before])
+
+
+def test_null_means_the_default(shared, new):
+    name = new(rewards={"wait_seconds": 60, "default": 0.5})
+    state = good(shared.patch(f"/campaigns/{name}", json={"rewards": {"wait_seconds": None, "default": None}}))
+    assert state["config"]["rewards"] == {"range": None, "wait_seconds": None, "default": None}
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        {"stage_length": 6},
+        {"name": "another"},
+        {"seed": 4},
+        {"ridge": 2},
+        {"rewards": {"range": [0, 1]}},
+        {"bonus": {"form": "plain"}},
+        {"variables": [{"name": "risk", "levels": ["low", "middle", "high"]}]},
+        {"actions": ["none", "mail"]},
+        {"control": {"share": 0.5}, "warm_start_rounds": 11},
+    ],
+)
+def test_anything_else_is_a_conflict_that_says_to_clone(shared, new, patch):
+    name = new()
+    before = good(shared.get(f"/campaigns/{name}"))
+    error = error_of(shared.patch(f"/campaigns/{name}", json=patch), 409)
+    assert f"POST /campaigns/{name}/clone" in error["message"]
+    (field,) = error["fields"]
+    assert field["field"] in patch
+    assert field["allowed"] == list(CHANGEABLE)
+    assert good(shared.get(f"/campaigns/{name}")) == before
+
+
+@pytest.mark.parametrize(
+    ("patch", "field"),
+    [
+        ({"colour": 1}, "colour"),
+        ({"control": {"share": 1.5}}, "control.share"),
+        ({"paused": "yes"}, "paused"),
+        ({"propensity_floor": 0.5}, "propensity_floor"),
+        ({"rewards": {"default": 1}}, "rewards.wait_seconds"),
+        ({"regime_labels": ["a"] * 9}, "regime_labels"),
+        ({"regime_labels": ["a", "a"]}, "regime_labels"),
+        ({"retired_actions": ["none"]}, "retired_actions"),
+        ({"bonus": {"scale": {"scale": {"scale": {}}}}}, "bonus.scale"),
+    ],
+)
+def test_a_bad_value_is_named(shared, new, patch, field):
+    assert field in allowed_by_field(shared.patch(f"/campaigns/{new()}", json=patch))
+
+
+def test_every_changeable_field_is_one(subtests):
+    config = CampaignConfig(name="x", **SIMPLE)
+    values = {
+        "rewards.wait_seconds": {"rewards": {"wait_seconds": 5, "default": 0}},
+        "rewards.default": {"rewards": {"wait_seconds": 5, "default": 0}},
+        "control": {"control": {"kind": "baseline", "share": 0.5}},
+        "propensity_floor": {"propensity_floor": 0.01},
+        "bonus.scale": {"bonus": {"scale": 7.5}},
+        "regime_labels": {"regime_labels": ["calm"]},
+        "paused": {"paused": True},
+    }
+    assert values.keys() == set(CHANGEABLE)
+    for field, patch in values.items():
+        with subtests.test(field):
+            assert patched(config, patch) != config
+
+
+def test_a_paused_campaign_decides_nothing_new_and_takes_rewards(shared, new):
+    name = new()
+    request = {"campaign": name, "decision_id": "known", "context": {"risk": "low"}}
+    first = good(shared.post("/decide", json=request))
+    assert good(shared.patch(f"/campaigns/{name}", json={"paused": True}))["paused"]
+    assert good(shared.post("/decide", json=request)) == first  # R17: known ids first
+    assert "paused" in error_of(shared.post("/decide", json=request | {"decision_id": "new"}), 409)["message"]
+    good(shared.post("/reward", json={"campaign": name, "decision_id": "known", "reward": 1}))
+    good(shared.patch(f"/campaigns/{name}", json={"paused": False}))
+    assert good(shared.post("/decide", json=request | {"decision_id": "new"}))["round"] == 2
+
+
+def test_labels_name_the_regimes_of_the_model(shared, new):
+    given = {"transition": [[0.9, 0.1], [0.2, 0.8]], "emission": [[0.8, 0.2], [0.1, 0.9]], "initial": [0.5, 0.5]}
+    name = new(regimes=2, beliefs={"estimator": "given", "parameters": given})
+    good(shared.patch(f"/campaigns/{name}", json={"regime_labels": ["calm"]}))
+    regimes = good(shared.get(f"/campaigns/{name}/model"))["regimes"]
+    assert [regime["label"] for regime in regimes] == ["calm", None]
+
+
+# --- actions --------------------------------------------------------------------------------------------------------
+
+
+def test_a_new_action_is_explored_and_what_was_learned_stays(shared, new):
+    name = new(regimes=1, beliefs={"estimator": "none"})
+    played(shared, name, 60)
+    before = {(c["term"], c["action"], c["level"]): c["estimate"] for c in model(shared, name)["coefficients"]}
+    state = good(shared.post(f"/campaigns/{name}/actions", json={"action": "message"}))
+    assert state["config"]["actions"] == ["none", "mail", "call", "message"]
+    after = {(c["term"], c["action"], c["level"]): c["estimate"] for c in model(shared, name)["coefficients"]}
+    assert {key: after[key] for key in before} == before
+    assert {value for (_, action, _), value in after.items() if action == "message"} == {0.0}
+    newest = good(shared.get(f"/campaigns/{name}/stages"))["stages"][0]
+    assert (newest["kind"], newest["model_version"]) == ("actions", state["model_version"])
+    bonuses = {score["action"]: score["bonus"] for score in decide(shared, name)[0]["scores"]}
+    assert bonuses["message"] == max(bonuses.values())
+    chosen = {made["action"] for made in decide(shared, name, 40)}
+    assert "message" in chosen  # its bonus alone would not do: mail earns 1 every time
+    good(shared.post(f"/campaigns/{name}/actions", json={"action": "message"}))  # a retry changes nothing
+    assert len(good(shared.get(f"/campaigns/{name}/revisions"))["revisions"]) == 2
+
+
+def model(client, name):
+    return good(client.get(f"/campaigns/{name}/model"))
+
+
+def test_a_retired_action_is_chosen_no_more_and_can_come_back(shared, new):
+    name = new()
+    decided = decide(shared, name, 20)
+    kept = next(made for made in decided if made["action"] == "call")
+    good(shared.post(f"/campaigns/{name}/actions/retire", json={"action": "call"}))
+    made = decide(shared, name, 40)
+    assert {one["action"] for one in made} <= {"none", "mail"}
+    assert all([score["action"] for score in one["scores"]] == ["none", "mail"] for one in made)
+    reward(shared, name, [kept], lambda _: 1.0)  # what it earned still counts
+    good(shared.post(f"/campaigns/{name}/actions", json={"action": "call"}))
+    assert "call" in {one["action"] for one in decide(shared, name, 60)}
+
+
+@pytest.mark.parametrize(
+    ("path", "action", "field"),
+    [
+        ("actions/retire", "none", "retired_actions"),
+        ("actions/retire", "fax", "retired_actions"),
+        ("actions", "", "action"),
+        ("actions", "bell\x07", "action"),
+    ],
+)
+def test_actions_that_cannot_be(shared, new, path, action, field):
+    assert field in allowed_by_field(shared.post(f"/campaigns/{new()}/{path}", json={"action": action}))
+
+
+def test_the_last_two_actions_cannot_be_retired(shared, new):
+    name = new()
+    good(shared.post(f"/campaigns/{name}/actions/retire", json={"action": "call"}))
+    assert "retired_actions" in allowed_by_field(
+        shared.post(f"/campaigns/{name}/actions/retire", json={"action": "mail"})
+    )
+
+
+# --- clone, archive, delete -----------------------------------------------------------------------------------------
+
+
+def test_a_clone_is_a_new_campaign_with_the_change(shared, new):
+    name = new()
+    decide(shared, name, 3)
+    good(shared.post(f"/campaigns/{name}/actions/retire", json={"action": "call"}))
+    good(shared.patch(f"/campaigns/{name}", json={"paused": True}))
+    body = {"name": f"{name}-2", "stage_length": 7}
+    made = shaped(CampaignConfig, shared.post(f"/campaigns/{name}/clone", json=body), 201)
+    assert (made["name"], made["stage_length"], made["actions"]) == (f"{name}-2", 7, ["none", "mail"])
+    assert (made["paused"], made["retired_actions"]) == (False, [])
+    assert made["seed"] != SIMPLE["seed"]
+    assert good(shared.post(f"/campaigns/{name}/clone", json=body), 201) == made  # a retry
+    assert good(shared.get(f"/campaigns/{name}-2"))["round"] == 0
+    error_of(shared.post(f"/campaigns/{name}/clone", json={"name": f"{name}-2"}), 409)
+    assert "name" in allowed_by_field(shared.post(f"/campaigns/{name}/clone", json={}))
+    assert "stage_length" in allowed_by_field(
+        shared.post(f"/campaigns/{name}/clone", json={"name": "x", "stage_length": 0})
+    )
+    error_of(shared.post("/campaigns/nobody/clone", json={"name": "x"}), 404)
+
+
+def test_an_archived_campaign_only_takes_rewards(shared, new):
+    name = new()
+    (made,) = decide(shared, name)
+    state = shaped(schemas.CampaignState, shared.post(f"/campaigns/{name}/archive"))
+    assert state["archived_at"] is not None
+    assert good(shared.post(f"/campaigns/{name}/archive")) == state
+    listed = [one["name"] for one in good(shared.get("/campaigns?limit=200"))["campaigns"]]
+    archived = [one["name"] for one in good(shared.get("/campaigns?limit=200&archived=true"))["campaigns"]]
+    assert (name in listed, name in archived) == (False, True)
+    for method, path, body in (
+        ("POST", "/decide", {"campaign": name, "context": {"risk": "low"}}),
+        ("PATCH", f"/campaigns/{name}", {"paused": True}),
+        ("POST", f"/campaigns/{name}/actions", {"action": "fax"}),
+    ):
+        assert "archived" in error_of(shared.request(method, path, json=body), 409)["message"]
+    reward(shared, name, [made], lambda _: 1.0)
+    assert good(shared.post(f"/campaigns/{name}/unarchive"))["archived_at"] is None
+    assert decide(shared, name)[0]["round"] == 2
+
+
+def test_deleting_needs_the_archive_and_the_name(shared, new):
+    name = new()
+    decide(shared, name, 3)
+    assert "archive" in error_of(shared.delete(f"/campaigns/{name}", params={"confirm": name}), 409)["message"]
+    good(shared.post(f"/campaigns/{name}/archive"))
+    assert allowed_by_field(shared.delete(f"/campaigns/{name}", params={"confirm": "x"})) == {"confirm": name}
+    assert "confirm" in allowed_by_field(shared.delete(f"/campaigns/{name}"))
+    assert good(shared.get(f"/campaigns/{name}"))["round"] == 3
+    assert shared.delete(f"/campaigns/{name}", params={"confirm": name}).status_code == 204
+    error_of(shared.get(f"/campaigns/{name}"), 404)
+    error_of(shared.delete(f"/campaigns/{name}", params={"confirm": name}), 404)
+    good(shared.post("/campaigns", json={**SIMPLE, "name": name}), 201)  # the name is free, the cache forgot (R23)
+    assert decide(shared, name)[0]["round"] == 1
+
+
+def test_deleting_leaves_no_row(direct, clock):
+    worker = direct()
+    script = Script(CONFIGS["default"], clock).create(worker.post).play(worker.post, 80)
+    worker.process(Archive(script.name, True))
+    worker.process(Delete(script.name))
+    assert {name: len(worker.rows(table)) for name, table in tables.tables.items()} == dict.fromkeys(tables.tables, 0)
+
+
+# --- rollback -------------------------------------------------------------------------------------------------------
+
+
+def test_rollback_puts_an_earlier_model_in_force_and_forgets_what_came_after(shared, new):
+    name = new(regimes=1, beliefs={"estimator": "none"})
+    played(shared, name, 30)
+    good_model = model(shared, name)
+    version = good_model["model_version"]
+    for _ in range(6):  # a broken feed: everything seems to cost
+        reward(shared, name, decide(shared, name, 5), lambda made: -50.0)
+    spoiled = model(shared, name)
+    assert spoiled["model_version"] > version
+    state = shaped(schemas.CampaignState, shared.post(f"/campaigns/{name}/rollback", json={"model_version": version}))
+    assert state["model_version"] == spoiled["model_version"] + 1
+    assert state["round"] == 60
+    restored = model(shared, name)
+    assert [c["estimate"] for c in restored["coefficients"]] == [c["estimate"] for c in good_model["coefficients"]]
+    newest = good(shared.get(f"/campaigns/{name}/stages"))["stages"][0]
+    assert (newest["kind"], newest["model_version"]) == ("rollback", state["model_version"])
+    revision = good(shared.get(f"/campaigns/{name}/revisions"))["revisions"][0]
+    assert (revision["restored_model_version"], revision["round"], revision["changed"]) == (version, 60, {})
+    played(shared, name, 20)  # those of the last batch before it still waited: only they pull the estimates down
+    assert max(c["estimate"] for c in model(shared, name)["coefficients"]) > min(
+        c["estimate"] for c in spoiled["coefficients"]
+    )
+
+
+@pytest.mark.parametrize(("rounds", "version"), [(0, 1), (30, 99), (30, 6)])
+def test_a_model_that_is_not_earlier(shared, new, rounds, version):
+    name = new(regimes=1, beliefs={"estimator": "none"})
+    played(shared, name, rounds)
+    error = allowed_by_field(shared.post(f"/campaigns/{name}/rollback", json={"model_version": version}))
+    assert error.keys() == {"model_version"}
+
+
+def test_rewards_excluded_by_a_rollback_stay_excluded_from_recomputations(direct, clock):
+    """R21, with statistics that every re-estimation recomputes: as if those rewards had never come."""
+    config = PLAIN | {
+        "name": "smoothed",
+        "regimes": 2,
+        "beliefs": {"estimator": "em", "statistics": "smoothed", "start_round": 20, "every": 10},
+    }
+    worker = direct()
+    script = Script(config, clock).create(worker.post).play(worker.post, 60)
+    version = worker.campaign(script.name).model_version - 3
+    past = worker.campaigns.past(script.name, version)
+    folded = worker.campaign(script.name).folded
+    assert worker.process(past) == [None]
+    script.play(worker.post, 90)
+    (entry,) = worker.campaigns._cache.values()
+    history = entry.state.history
+    order = history.arrivals_in_order(entry.state.arrived)
+    assert history.excluded.tolist() == sorted(order[past.past.state.folded : folded].tolist())
+    assert not np.isin(history.arrivals(0, entry.state.arrived), history.excluded).any()
+    assert worker.differences(script.name) == []
+
+
+# --- the log gives every digit --------------------------------------------------------------------------------------
+
+
+def changes(worker, name):
+    """One of each, as a campaign's life might have them; each is done at its round."""
+    patch = {"control": {"share": 0.4, "kind": "baseline"}, "propensity_floor": 0.05, "bonus": {"scale": 1.5}}
+    return {
+        12: lambda: [Change(name, lambda config: patched(config, patch))],
+        22: lambda: [Change(name, lambda config: with_action(config, "message"))],
+        36: lambda: [Change(name, lambda config: without_action(config, "mail"))],
+        48: lambda: [worker().campaigns.past(name, max(1, worker().campaign(name).model_version - 4))],
+        58: lambda: [Change(name, partial(with_action, action=action)) for action in ("mail", "fax")],
+        64: lambda: [worker().campaigns.past(name, 2)],  # from before the new actions
+        70: lambda: [Change(name, lambda config: patched(config, {"control": {"share": 0}}))],
+    }
+
+
+def lived(script, workers, until):
+    """Play with all the changes, each request by the next of the workers."""
+    turn = itertools.cycle(workers)
+    latest = [next(turn)]
+
+    def worker():
+        return latest[0]
+
+    def post(path, body):
+        latest[0] = next(turn)
+        return worker().post(path, body)
+
+    due = changes(worker, script.name)
+    while script.round < until:
+        for round in [round for round in due if round <= script.round]:
+            assert set(worker().process(*due.pop(round)())) == {None}
+        script.step(post)
+    return script
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_changes_survive_restarts_other_workers_and_verify(direct, clock, name, monkeypatch):
+    """R15: one worker, two in turns, a new one for every request, snapshots on the way: the same digits."""
+    monkeypatch.setattr("service.campaigns.SNAPSHOT_ROUNDS", 20)
+    alone = direct()
+    whole = lived(Script(CONFIGS[name], clock, name="whole").create(alone.post), [alone], 95)
+    assert {"message", "fax"} <= {made["action"] for made in whole.decisions}
+    check_rounds(whole.decisions)
+    two = direct(), direct()
+    turns = lived(Script(CONFIGS[name], clock, name="turns").create(two[0].post), two, 95)
+    assert turns.answers == whole.answers
+    for worker in (alone, *two):
+        worker.finish_all()
+    kinds = [row["kind"] for row in alone.rows(models) if row["campaign_id"] == 1]
+    assert (kinds.count("rollback"), kinds.count("actions")) == (2, 2)
+    assert len([row for row in alone.rows(config_revisions) if row["campaign_id"] == 1]) == 9
+    for campaign in ("whole", "turns"):
+        assert direct().differences(campaign) == []
+    restarted = direct()
+    assert whole.play(restarted.post, 110).answers == turns.play(two[0].post, 110).answers
+    assert restarted.differences("whole") == []
+    alone.execute(snapshots.delete())  # then everything is folded from the first round
+    assert whole.play(direct().post, 120).answers == turns.play(two[1].post, 120).answers
+
+
+def test_a_snapshot_from_before_a_rollback_is_no_trap(direct, clock, monkeypatch):
+    """The model that was restored is older than the newest snapshot: the fold begins earlier."""
+    monkeypatch.setattr("service.campaigns.SNAPSHOT_ROUNDS", 20)
+    worker = direct()
+    script = Script(CONFIGS["default"], clock).create(worker.post).play(worker.post, 50)
+    worker.finish_all()
+    assert worker.rows(snapshots)[-1]["round"] >= 20
+    worker.process(worker.campaigns.past(script.name, 2))
+    worker.work.clear()  # it died before its own snapshot
+    script.play(direct().post, 60)
+    assert direct().differences(script.name) == []
+
+
+def test_a_rollback_is_followed_by_a_snapshot(direct, clock):
+    worker = direct()
+    script = Script(CONFIGS["one-regime"], clock).create(worker.post).play(worker.post, 40)
+    worker.process(worker.campaigns.past(script.name, 2))
+    worker.finish_all()
+    (row,) = worker.rows(snapshots)
+    assert (row["round"], row["revision"]) == (script.round, 2)
+    assert worker.differences(script.name) == []
+
+
+def test_a_job_at_work_during_a_change_of_model_is_forgotten(direct, clock, monkeypatch):
+    """What it finds belongs to a model that is no longer in force."""
+    monkeypatch.setattr("service.unit.INLINE_OPERATIONS", 0)
+    for name, change in (
+        ("added", lambda worker, name: Change(name, lambda config: with_action(config, "message"))),
+        ("back", lambda worker, name: worker.campaigns.past(name, 1)),
+    ):
+        worker = direct()
+        script = Script(CONFIGS["default"], clock, name=name).create(worker.post).play(worker.post, 40)
+        (job,) = [work for work in worker.work if hasattr(work, "policy")]
+        worker.process(change(worker, name))
+        worker.finish(job)
+        script.play(worker.post, 60)
+        (row, *_) = [row for row in worker.rows(jobs) if row["campaign_id"] == job.campaign_id]
+        assert (row["status"], row["published_round"]) == ("nothing", None)
+        assert worker.differences(name) == []
+
+
+def test_operations_gathered_with_a_change_meet_it_in_order(direct, clock):
+    worker = direct()
+    script = Script(CONFIGS["default"], clock).create(worker.post).play(worker.post, 20)
+    decide = operation("/decide", {"campaign": script.name, **script._item(script.round + 1)})
+    outcomes = worker.process(
+        decide,
+        Change(script.name, lambda config: patched(config, {"paused": True})),
+        operation("/decide", {"campaign": script.name, **script._item(script.round + 2)}),
+        Change(script.name, lambda config: patched(config, {"propensity_floor": 2})),
+        Archive(script.name, True),
+        Change(script.name, lambda config: patched(config, {"paused": False})),
+    )
+    assert isinstance(outcomes[0], bytes)
+    assert outcomes[1] is outcomes[4] is None
+    assert [type(outcome) for outcome in outcomes[2:6:3]] == [ConflictError, ConflictError]
+    assert isinstance(outcomes[3], InvalidError)
+    assert worker.differences(script.name) == []
+    gone = worker.process(Delete(script.name), decide)
+    assert gone[0] is None
+    assert "no campaign" in str(gone[1])
+    assert worker.rows(campaigns) == []
+
+
+def test_a_tampered_revision_is_found(direct, clock):
+    worker = direct()
+    script = Script(CONFIGS["default"], clock).create(worker.post).play(worker.post, 30)
+    worker.process(Change(script.name, lambda config: patched(config, {"propensity_floor": 0.2})))
+    script.play(worker.post, 60)
+    assert worker.differences(script.name) == []
+    worker.execute("UPDATE config_revisions SET arrived = arrived + 1 WHERE revision = 2")
+    assert any("revision 2" in problem for problem in worker.differences(script.name))
+
+
+def test_other_workers_follow_within_one_request(start):
+    """R23: caches are keyed by version, so the next request on any worker sees the change."""
+    first, second = start(), start()
+    good(first.client.post("/campaigns", json={**SIMPLE, "name": "both"}), 201)
+    for worker in (first, second):
+        decide(worker.client, "both", 2)
+    good(first.client.patch("/campaigns/both", json={"paused": True}))
+    body = {"campaign": "both", "context": {"risk": "low"}}
+    error_of(second.client.post("/decide", json=body), 409)
+    good(second.client.patch("/campaigns/both", json={"paused": False}))
+    assert good(first.client.post("/decide", json=body))["round"] == 5
+    good(second.client.post("/campaigns/both/archive"))
+    error_of(first.client.post("/decide", json=body), 409)
+    assert first.client.delete("/campaigns/both", params={"confirm": "both"}).status_code == 204
+    error_of(second.client.post("/decide", json=body), 404)
+    eventually(lambda: second.client.get("/campaigns/both").status_code == 404, "deleted")
