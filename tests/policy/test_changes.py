@@ -1,0 +1,237 @@
+"""Changes that no round makes: an action more, an earlier model again, and configurations merged by field."""
+
+import numpy as np
+import pytest
+
+from policy import (
+    ArgumentError,
+    CampaignConfig,
+    ConfigError,
+    FixedError,
+    Request,
+    StagedPolicy,
+    decode,
+    describe,
+    encode,
+)
+from policy.changes import TRIAL_PLAYS, cloned, grown, patched, rolled_back, with_action, without_action
+from policy.staged import TRIAL_SHARE
+
+CONFIG = CampaignConfig(
+    name="changing",
+    actions=["none", "mail", "call"],
+    variables=[{"name": "risk", "levels": ["low", "middle", "high"]}, {"name": "income", "cuts": [10, 36]}],
+    stage_length=7,
+    ridge=0.3,
+    warm_start_rounds=20,
+    seed=11,
+)
+KINDS = {
+    "joint": {},
+    "spectral": {"regimes": 2, "beliefs": {"estimator": "spectral", "start_round": 30, "every": 20}},
+    "smoothed": {"regimes": 2, "beliefs": {"estimator": "em", "statistics": "smoothed", "start_round": 30}},
+    "one regime": {"regimes": 1, "signals": [], "beliefs": {"estimator": "none"}},
+    "theory": {
+        "regimes": 2,
+        "beliefs": {"estimator": "spectral"},
+        "bonus": {"form": "theory_general", "risk": 0.1, "horizon": 500, "c_theta": 1, "gamma": 0.5, "c_eta": 1},
+    },
+}
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(5)
+
+
+def policy_of(kind, **fields):
+    return StagedPolicy(patchless(KINDS[kind] | fields))
+
+
+def patchless(fields):
+    return CampaignConfig.model_validate(CONFIG.model_dump(exclude_unset=True, mode="json") | fields)
+
+
+def played(policy, state, rounds, rng, value=lambda decision, rng: float(decision.action == "mail") + rng.normal()):
+    """Rounds with their rewards at once, but for every sixth."""
+    decisions = []
+    for _ in range(rounds):
+        regime = (state.round // 40) % 2
+        risk = rng.choice(["low", "middle", "high"], p=[0.7, 0.2, 0.1] if regime else [0.1, 0.2, 0.7])
+        state, decision = policy.decide(state, {"risk": str(risk), "income": float(rng.uniform(0, 50))})
+        decisions.append(decision)
+        if state.round % 6:
+            state = policy.reward(state, state.round, value(decision, rng))
+    return state, decisions
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_learned_stays_to_the_bit(kind, rng):
+    before = policy_of(kind)
+    after = StagedPolicy(with_action(before.config, "message"))
+    state, _ = played(before, before.initial_state(), 150, rng)
+    wide = grown(before, after, state)
+    context = {"risk": "high", "income": 20.0}
+    was, now = before.preview(state, context), after.preview(wide, context)
+    assert now.estimates[:3] == was.estimates
+    assert now.bonuses[:3] == was.bonuses or kind == "theory"  # its bonus grows with the number of columns
+    assert now.bonuses[3] >= max(now.bonuses[:3])
+    known = {c.name: c.estimate for c in map(named, describe(before, state).coefficients)}
+    assert {c.name: c.estimate for c in map(named, describe(after, wide).coefficients) if c.name in known} == known
+    assert wide.model_version == state.model_version + 1
+    assert encode(decode(encode(wide))) == encode(wide)
+
+
+def named(coefficient):
+    return type("Named", (), {"name": coefficient[:4], "estimate": coefficient.estimate})
+
+
+@pytest.mark.parametrize("kind", ["one regime", "spectral", "smoothed"])
+def test_a_later_action_is_as_one_that_was_there_and_never_played(kind, rng):
+    """G, Σzr, G⁻¹ and θ̂ are those of a campaign that had the action from the start."""
+    before = policy_of(kind)
+    after = StagedPolicy(with_action(before.config, "message"))
+    state, _ = played(before, before.initial_state(), 150, rng)
+    wide = grown(before, after, state)
+    rebuilt = after.update(wide._replace(rebuild=True, arrived=wide.arrived))
+    before_rebuilt = grown(before, after, before.update(state._replace(rebuild=True)))
+    for name, found in before_rebuilt.statistics._asdict().items():
+        np.testing.assert_allclose(found, getattr(rebuilt.statistics, name), rtol=1e-9, atol=1e-9, err_msg=name)
+
+
+def test_before_any_reward_the_new_columns_are_box_as(rng):
+    before = policy_of("one regime")
+    after = StagedPolicy(with_action(before.config, "message"))
+    wide = grown(before, after, before.initial_state())
+    fresh = after.initial_state()
+    for name, found in wide.statistics._asdict().items():
+        np.testing.assert_array_equal(found, getattr(fresh.statistics, name), err_msg=name)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_new_action_is_tried_with_its_true_propensity(kind, rng):
+    before = policy_of(kind)
+    after = StagedPolicy(with_action(before.config, "message"))
+    state, _ = played(before, before.initial_state(), 147, rng)
+    wide = grown(before, after, state)
+    rounds = wide.trial_end - wide.round
+    assert wide.trial_end % 7 == 0
+    assert 0 <= rounds - TRIAL_PLAYS * 4 / TRIAL_SHARE < 7
+    wide, decisions = played(after, wide, rounds, rng, lambda decision, rng: 5.0 * (decision.action == "mail"))
+    assert all(decision.propensity >= TRIAL_SHARE / 4 for decision in decisions)
+    chosen = [decision.action for decision in decisions]
+    for action in after.config.actions:  # each with TRIAL_SHARE / 4 at least: 20 of 160, and 4 s.d. below
+        assert chosen.count(action) >= 4, action
+    _, later = played(after, wide, 40, rng, lambda decision, rng: 5.0 * (decision.action == "mail"))
+    assert max(decision.propensity for decision in later) == 1.0
+
+
+def test_a_batch_across_the_end_of_a_trial_is_what_single_decisions_are(rng):
+    before = policy_of("one regime")
+    after = StagedPolicy(with_action(before.config, "message"))
+    wide = grown(before, after, played(before, before.initial_state(), 60, rng)[0])
+    requests = [Request({"risk": "low", "income": float(i % 50)}) for i in range(200)]
+    batch_state, batch = after.decide_batch(wide, requests)
+    single, one_by_one = wide, []
+    for request in requests:
+        single, decision = after.decide(single, request.context)
+        one_by_one.append(decision)
+    assert batch == one_by_one
+    assert encode(batch_state) == encode(single)
+
+
+def test_actions_can_only_be_appended(rng):
+    before = policy_of("one regime")
+    state, _ = played(before, before.initial_state(), 30, rng)
+    with pytest.raises(ArgumentError, match="actions"):
+        grown(before, policy_of("one regime", actions=["none", "fax", "mail", "call"]), state)
+    assert grown(before, policy_of("one regime", propensity_floor=0.1), state) is state
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_rollback_is_the_earlier_model(kind, rng):
+    policy = policy_of(kind)
+    past, _ = played(policy, policy.initial_state(), 120, rng)
+    past = policy.update(past)
+    state = policy.update(played(policy, past, 90, rng, lambda decision, rng: -100.0)[0])
+    back = rolled_back(policy, state, policy, past)
+    assert (back.round, back.arrived, back.model_version) == (state.round, state.arrived, state.model_version + 1)
+    for name, found in back.statistics._asdict().items():
+        np.testing.assert_array_equal(found, getattr(past.statistics, name))
+    assert back.belief.sum() == pytest.approx(1.0)
+    assert back.belief.shape == past.belief.shape
+    assert encode(decode(encode(back))) == encode(back)
+    later, _ = played(policy, back, 60, rng)
+    assert np.abs(later.statistics.theta).max() < 10  # none of the -100s counts
+    with pytest.raises(ArgumentError, match="past"):
+        rolled_back(policy, past, policy, state)
+
+
+@pytest.mark.parametrize("kind", ["one regime", "spectral", "smoothed"])
+def test_excluded_rewards_count_as_if_they_had_never_come(kind, rng):
+    """The statistics after a rebuild are those of a history without these rewards."""
+    policy = policy_of(kind)
+    past = policy.update(played(policy, policy.initial_state(), 70, rng)[0])
+    state = policy.update(played(policy, past, 35, rng)[0])
+    back = rolled_back(policy, state, policy, past)
+    rebuilt = policy.update(back._replace(rebuild=True))
+    without = back.history.copy(back.round, 0)
+    without.excluded = without.excluded[:0]
+    for row in back.history.arrivals(0, back.arrived).tolist():
+        without.add_reward(row, float(back.history.rewards[row]))
+    never = policy.update(back._replace(rebuild=True, history=without, arrived=without.arrived))
+    np.testing.assert_array_equal(rebuilt.statistics.theta, never.statistics.theta)
+    np.testing.assert_array_equal(rebuilt.statistics.gram, never.statistics.gram)
+    assert never.arrived < rebuilt.arrived
+
+
+def test_going_back_before_an_action_was_added_tries_it_anew(rng):
+    before = policy_of("joint")
+    past = before.update(played(before, before.initial_state(), 120, rng)[0])
+    after = StagedPolicy(with_action(before.config, "message"))
+    state, _ = played(after, grown(before, after, past), 300, rng)
+    assert state.trial_end < state.round
+    back = rolled_back(after, state, before, past)
+    assert back.trial_end > back.round
+    assert after.decide(back, {"risk": "low", "income": 1.0})[1].eligible == after.config.actions
+
+
+def test_retired_actions_are_not_eligible(rng):
+    policy = StagedPolicy(without_action(CONFIG, "mail"))
+    state, decisions = played(policy, policy.initial_state(), 60, rng)
+    assert {decision.action for decision in decisions} == {"none", "call"}
+    assert all(decision.eligible == ("none", "call") for decision in decisions)
+    assert decisions[0].propensity == 0.5
+    assert with_action(policy.config, "mail") == CONFIG
+    decision = policy.preview(state, {"risk": "low", "income": 1.0}, excluded_actions=["mail", "none"])
+    assert decision.eligible == ("call",)
+
+
+@pytest.mark.parametrize("retired", [["none"], ["fax"], ["mail", "mail"], ["mail", "call"]])
+def test_what_cannot_be_retired(retired):
+    with pytest.raises(ConfigError, match="retired_actions"):
+        patchless({"retired_actions": retired})
+
+
+def test_patches_merge_by_field():
+    changed = patched(CONFIG, {"control": {"share": 0.2}, "bonus": {"scale": 2.0}})
+    assert (changed.control.share, changed.control.kind, changed.bonus.scale) == (0.2, "uniform", 2.0)
+    assert patched(changed, {"control": None}).control.share == 0.0
+    with pytest.raises(FixedError, match="stage_length"):
+        patched(CONFIG, {"stage_length": 8, "paused": True})
+    with pytest.raises(ConfigError, match="unknown field"):
+        patched(CONFIG, {"colour": "red"})
+    deep = patch = {}
+    for _ in range(2_000):
+        patch["control"] = patch = {}
+    with pytest.raises(ConfigError):
+        patched(CONFIG, deep)
+
+
+def test_clones_have_their_own_name_and_seed():
+    clone = cloned(without_action(CONFIG, "call"), {"name": "second"})
+    assert (clone.name, clone.actions, clone.retired_actions) == ("second", ("none", "mail"), ())
+    assert clone.seed != CONFIG.seed
+    assert cloned(CONFIG, {"name": "third", "seed": 5, "ridge": 2.0}).ridge == 2.0
+    with pytest.raises(ConfigError, match="name"):
+        cloned(CONFIG, {})
