@@ -83,6 +83,10 @@ class Application(FastAPI):
                     return
                 except Exception as error:
                     scope[FAILURE] = error
+        if scope["type"] == "http" and scope["method"] in ("POST", "PATCH"):
+            # The API speaks JSON only, so `curl -d` need not say so.
+            kept = [header for header in scope["headers"] if header[0] != b"content-type"]
+            scope["headers"] = [*kept, (b"content-type", b"application/json")]
         await super().__call__(scope, receive, send)
 
 
