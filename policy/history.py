@@ -88,8 +88,9 @@ class History:
         """A history from its columns; `rewards` belong to the rows in `arrivals`."""
         history = cls(levels.shape[1], values.shape[1], beliefs.shape[1], max(64, 2 * actions.size))
         history.append(Contexts(levels, values, symbols), steps, actions, beliefs)
-        for row, reward in zip(arrivals.tolist(), rewards.tolist(), strict=True):
-            history.add_reward(row, reward)
+        history.rewards[arrivals] = rewards
+        history._order[: arrivals.size] = arrivals
+        history.arrived = arrivals.size
         history.excluded = _NO_ROWS if excluded is None else excluded
         return history
 
