@@ -8,19 +8,22 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 
 import msgspec
 from fastapi import Body as BodyField
-from fastapi import FastAPI, Query
+from fastapi import FastAPI, Query, Request
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
+from starlette._utils import get_route_path
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
 from policy import CampaignConfig, PolicyError, StagedPolicy, describe
 from policy.description import ModelDescription
 from service import schemas
+from service.auth import KEY, Keys, declare_security, limited_to
 from service.campaigns import Campaigns, Create, Current, Decide, Reward
-from service.errors import FieldProblem, GoneError, InvalidError, NotFoundError, TooLargeError
+from service.errors import ApiError, FieldProblem, GoneError, InvalidError, NotFoundError, TooLargeError, response_of
+from service.limits import body_of, with_body
 from service.schema import require_current
-from service.schemas import CAMPAIGN_EXAMPLE, DecideBatch, DecideRequest, RewardBatch, RewardRequest
+from service.schemas import CAMPAIGN_EXAMPLE, MAX_BATCH, DecideBatch, DecideRequest, RewardBatch, RewardRequest
 from service.store import KnownDecision, LiveRow, Row, Transaction
 from service.unit import answer as answer_of
 from service.unit import request_hash, timestamp
@@ -28,7 +31,6 @@ from service.worker import Service
 
 __all__ = ["Application", "add_routes"]
 
-LARGEST_BODY = 4 * 2**20
 MAX_PAGE = 200
 MOST_MISTAKES = 1_000
 FAILURE = "undercurrent.failure"  # in the scope: the exception of a lean route
@@ -45,10 +47,14 @@ class LeanRoute(APIRoute):
         super().__init__(path, endpoint, **settings)
         (body,) = (kind for name, kind in get_type_hints(endpoint).items() if name != "return")
         self._body: type[BaseModel] = body
+        self._campaign = "campaign" if "campaign" in body.model_fields else "name"
         self._answer: Callable[[Any], Awaitable[bytes]] = endpoint
 
-    async def answer(self, receive: Receive, send: Send) -> None:
-        answer = await self._answer(parsed(self._body, await _body(receive)))
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = parsed(self._body, await body_of(scope, receive))
+        if KEY in scope:
+            scope[KEY].require(getattr(body, self._campaign))
+        answer = await self._answer(body)
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
         await send({"type": "http.response.start", "status": self.status_code or 200, "headers": headers})
         await send({"type": "http.response.body", "body": answer})
@@ -66,6 +72,7 @@ class Application(FastAPI):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self._lean: dict[str, LeanRoute] = {}
+        self.keys: Keys | None = None
 
     def add_lean_route(self, path: str, endpoint: Callable[..., Awaitable[bytes]], **settings: Any) -> None:
         """A POST route that OpenAPI describes like any other."""
@@ -74,33 +81,27 @@ class Application(FastAPI):
         self._lean[path] = route
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] == "POST":
-            root: str = scope.get("root_path", "")
-            route = self._lean.get(scope["path"].removeprefix(root) if root else scope["path"])
-            if route is not None:
-                try:
-                    await route.answer(receive, send)
+        if scope["type"] == "http":
+            path = get_route_path(scope)
+            try:
+                if self.keys is not None and self.keys.on:
+                    self.keys.admit(scope, path, self.routes)
+                route = self._lean.get(path) if scope["method"] == "POST" else None
+                if route is not None:
+                    await route.answer(scope, receive, send)
                     return
-                except Exception as error:
-                    scope[FAILURE] = error
+                receive = await with_body(scope, receive)
+            except ApiError as error:
+                await response_of(error)(scope, receive, send)
+                return
+            except Exception as error:
+                scope[FAILURE] = error
         await super().__call__(scope, receive, send)
 
-
-async def _body(receive: Receive) -> bytes:
-    message = await receive()
-    body: bytes = message.get("body", b"")
-    if message.get("more_body"):
-        parts, size = [body], len(body)
-        while message.get("more_body"):
-            message = await receive()
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            if size > LARGEST_BODY:
-                break
-        body = b"".join(parts)
-    if len(body) > LARGEST_BODY:
-        raise TooLargeError(f"The body is larger than {LARGEST_BODY} bytes; send several smaller batches")
-    return body
+    def openapi(self) -> dict[str, Any]:
+        if self.openapi_schema is None:
+            declare_security(super().openapi())
+        return super().openapi()
 
 
 def parsed(kind: type[Body], body: bytes) -> Body:
@@ -108,6 +109,7 @@ def parsed(kind: type[Body], body: bytes) -> Body:
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
+        _refuse_long_batch(error)
         if error.error_count() > MOST_MISTAKES:  # writing them all out would take seconds
             told = FieldProblem(field="body", message=f"{error.error_count()} mistakes", allowed="see /docs")
             raise InvalidError([told]) from None
@@ -117,9 +119,20 @@ def parsed(kind: type[Body], body: bytes) -> Body:
         raise InvalidError.of_policy(error) from None
 
 
+def _refuse_long_batch(error: ValidationError) -> None:
+    if error.error_count() == 1:
+        (problem,) = error.errors(include_url=False)
+        if (problem["type"], problem["loc"]) == ("too_long", ("items",)):
+            count = problem["ctx"]["actual_length"]
+            raise TooLargeError(
+                f"items: {count or 'too many'}; a batch has at most {MAX_BATCH}: send several"
+            ) from None
+
+
 def add_routes(app: Application, service: Service) -> None:
     """Every route of the API."""
     submit = service.submit
+    app.keys = service.keys
 
     async def decide(request: DecideRequest) -> bytes:
         """Decide for one customer. The answer is committed before it leaves; a repeated `decision_id` gets it again."""
@@ -162,10 +175,10 @@ def add_routes(app: Application, service: Service) -> None:
         app.add_lean_route(path, endpoint, response_model=answers, status_code=status, tags=[tag])
 
     @app.get("/campaigns", tags=["campaigns"])
-    def campaigns(limit: Limit = 50, cursor: NameCursor = "") -> schemas.CampaignPage:
-        """The campaigns by name, a page at a time."""
+    def campaigns(request: Request, limit: Limit = 50, cursor: NameCursor = "") -> schemas.CampaignPage:
+        """The campaigns by name, a page at a time; of those only that your key is good for."""
         with service.store.reading() as tx:
-            rows = tx.campaign_page(cursor, limit + 1)
+            rows = tx.campaign_page(cursor, limit + 1, limited_to(request.scope))
             lengths = [Campaigns.config(tx, row.campaign_id).stage_length for row in rows[:limit]]
         return schemas.CampaignPage(
             campaigns=[schemas.CampaignSummary(**_summary(r, n)) for r, n in zip(rows, lengths, strict=False)],
