@@ -46,6 +46,11 @@ class Connection:
         except ConnectionResetError:
             return b""
 
+    def _more(self) -> bytes:
+        more = self._read()
+        assert more, "closed before the answer was complete"
+        return more
+
     def rest(self) -> bytes:
         """All it says until it closes the connection."""
         return self._unread + b"".join(iter(self._read, b""))
@@ -53,15 +58,13 @@ class Connection:
     def answer(self) -> httpx.Response:
         """The next answer."""
         while b"\r\n\r\n" not in self._unread:
-            assert (more := self._read()), "closed without an answer"
-            self._unread += more
+            self._unread += self._more()
         top, _, body = self._unread.partition(b"\r\n\r\n")
         first, *lines = top.decode().split("\r\n")
         headers = dict(line.lower().split(": ", 1) for line in lines)
         length = int(headers.get("content-length", 0))
         while len(body) < length:
-            assert (more := self._read()), "closed within an answer"
-            body += more
+            body += self._more()
         self._unread = body[length:]
         return httpx.Response(int(first.split()[1]), headers=headers, content=body[:length])
 
