@@ -1,4 +1,4 @@
-"""`undercurrent migrate | verify | keys | config-check`, what `serve` refuses, the settings, kernels compiled at start."""
+"""`undercurrent migrate | verify | keys | config-check`, what `serve` refuses, settings, kernels compiled at start."""
 
 import argparse
 import hashlib
