@@ -131,8 +131,8 @@ def _rate(text: str) -> float:
         rate = float(text)
     except ValueError:
         rate = math.nan
-    if not 0 < rate < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of requests a second, greater than 0")
+    if not 0.001 <= rate <= 1_000_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of requests a second, 0.001 to 1000000")
     return rate
 
 

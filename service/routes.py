@@ -47,12 +47,12 @@ class LeanRoute(APIRoute):
         super().__init__(path, endpoint, **settings)
         (body,) = (kind for name, kind in get_type_hints(endpoint).items() if name != "return")
         self._body: type[BaseModel] = body
-        self._campaign = "campaign" if "campaign" in body.model_fields else "name"
+        self._campaign = next((name for name in ("campaign", "name") if name in body.model_fields), None)
         self._answer: Callable[[Any], Awaitable[bytes]] = endpoint
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = parsed(self._body, await body_of(scope, receive))
-        if KEY in scope:
+        if self._campaign is not None and KEY in scope:
             scope[KEY].require(getattr(body, self._campaign))
         answer = await self._answer(body)
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
