@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 from starlette._utils import get_route_path
 from starlette.concurrency import run_in_threadpool
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from policy import CampaignConfig, PolicyError, StagedPolicy, describe
 from policy.description import ModelDescription
@@ -33,7 +33,7 @@ __all__ = ["Application", "add_routes"]
 
 MAX_PAGE = 200
 MOST_MISTAKES = 1_000
-FAILURE = "undercurrent.failure"  # in the scope: the exception of a lean route
+FAILURE = "undercurrent.failure"  # in the scope: an exception that nobody expected
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE)]
 NameCursor = Annotated[str, Query(max_length=64, pattern=r"^[^\x00]*$")]
 VersionCursor = Annotated[int | None, Query(ge=1, le=2**62)]
@@ -59,18 +59,25 @@ class LeanRoute(APIRoute):
         await send({"type": "http.response.start", "status": self.status_code or 200, "headers": headers})
         await send({"type": "http.response.body", "body": answer})
 
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """What the framework still sees of the route: wrong methods, and what went wrong in `Application`."""
+
+class Failing:
+    """Between the framework's layers: what failed before them fails in them, is logged and answered like the rest."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if FAILURE in scope:
             raise scope[FAILURE]
-        await super().handle(scope, receive, send)
+        await self._app(scope, receive, send)
 
 
 class Application(FastAPI):
-    """FastAPI, but a good request to a lean route passes none of its layers; a bad one fails through all of them."""
+    """FastAPI, but who may ask is decided before its layers, and a request to a lean route passes none of them."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
+        self.add_middleware(Failing)
         self._lean: dict[str, LeanRoute] = {}
         self.keys: Keys | None = None
 

@@ -121,35 +121,60 @@ def test_a_viewer_changes_nothing():
             assert method == "GET", path
 
 
-def test_a_route_without_a_rule_is_refused(tmp_path):
-    """Even to an admin; who has no key does not even learn that there is one."""
-    database_url = f"sqlite:///{tmp_path}/new.db"
-    settings = Settings(database_url=database_url)
+@pytest.fixture
+def unstarted(tmp_path):
+    """A service that knows one key, and its application below a proxy's path, without a socket."""
+    settings = Settings(database_url=f"sqlite:///{tmp_path}/new.db")
     service = Service(settings)
     app = create_app(settings, service)
-
-    @app.get("/new/{name}")
-    async def new(name: str) -> str:
-        return name
-
     with service.store.writing() as tx:
         key_table.create(tx.connection)
     key = make(service.store)
     service.keys.load()
 
-    async def send() -> list[httpx.Response]:
-        transport = httpx.ASGITransport(app, root_path="/bandits")
+    async def get(path: str, *headers: dict[str, str]) -> list[httpx.Response]:
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False, root_path="/bandits")
         async with httpx.AsyncClient(transport=transport, base_url="http://service/bandits") as client:
-            return [await client.get(path, headers=bearer(key)) for path in ("/new/a", "/newer", "/healthz")] + [
-                await client.get("/new/a")
-            ]
+            return [await client.get(path, headers=one) for one in headers]
 
-    ruleless, nothing, public, nobody = asyncio.run(send())
-    assert "GET /new/a" in error_of(ruleless, 403)["message"]
-    error_of(nothing, 404)
-    good(public)
-    error_of(nobody, 401)
+    yield app, service, lambda path: asyncio.run(get(path, bearer(key), {}))
     service.store.close()
+
+
+def test_a_route_without_a_rule_is_refused(unstarted):
+    """Even to an admin; who has no key does not even learn that there is one."""
+    app, _, get = unstarted
+
+    @app.get("/new/{name}")
+    async def new(name: str) -> str:
+        return name
+
+    known, nobody = get("/new/a")
+    assert "GET /new/a" in error_of(known, 403)["message"]
+    error_of(nobody, 401)
+    known, nobody = get("/newer")
+    error_of(known, 404)
+    error_of(nobody, 401)
+    for public in get("/healthz"):
+        good(public)
+
+
+def test_a_failure_of_the_check_lets_nobody_in(unstarted):
+    """Whatever goes wrong, on any route."""
+    app, service, get = unstarted
+    called = []
+
+    @app.get("/campaigns", name="before the real one")
+    async def campaigns() -> None:
+        called.append(True)
+
+    app.router.routes.insert(0, app.router.routes.pop())
+    assert get("/campaigns")[0].status_code == 200
+    service.keys._clock = lambda: 1 / 0
+    known, nobody = get("/campaigns")
+    error_of(known, 500)
+    error_of(nobody, 401)
+    assert called == [True]
 
 
 # --- who may call what ------------------------------------------------------------------------------------------------
