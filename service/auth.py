@@ -32,6 +32,7 @@ PUBLIC = frozenset({"anyone"})  # even without a key
 ADMIN = frozenset({"admin"})
 DECIDING = frozenset({"admin", "client"})
 READING = frozenset(ROLES)
+WATCHING = frozenset({"admin", "viewer"})
 NOBODY = b"\x00" * 32  # a hash that no secret has
 log = logging.getLogger("undercurrent")
 
@@ -65,7 +66,17 @@ RULES: dict[tuple[str, str], Rule] = {
     ("GET", "/campaigns/{name}/decisions/{decision_id:path}"): Rule(READING, "path"),
     ("GET", "/campaigns/{name}/model"): Rule(READING, "path"),
     ("GET", "/campaigns/{name}/stages"): Rule(READING, "path"),
+    ("GET", "/campaigns/{name}/revisions"): Rule(READING, "path"),
     ("POST", "/campaigns"): Rule(ADMIN, "body"),
+    ("PATCH", "/campaigns/{name}"): Rule(ADMIN, "path"),
+    ("DELETE", "/campaigns/{name}"): Rule(ADMIN, "path"),
+    ("POST", "/campaigns/{name}/archive"): Rule(ADMIN, "path"),
+    ("POST", "/campaigns/{name}/unarchive"): Rule(ADMIN, "path"),
+    ("POST", "/campaigns/{name}/rollback"): Rule(ADMIN, "path"),
+    ("POST", "/campaigns/{name}/actions"): Rule(ADMIN, "path"),
+    ("POST", "/campaigns/{name}/actions/retire"): Rule(ADMIN, "path"),
+    ("POST", "/campaigns/{name}/clone"): Rule(ADMIN),  # it is about two campaigns, of which the path names one
+    ("GET", "/metrics"): Rule(WATCHING),
 }
 
 
