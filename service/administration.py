@@ -5,12 +5,13 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import Body, FastAPI, Query, Response
+from fastapi import Body, FastAPI, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from policy import CampaignConfig, PolicyError, StagedPolicy
 from policy.changes import cloned, patched, with_action, without_action
 from service import schemas
+from service.auth import require
 from service.campaigns import Archive, Change, Create, Delete, Operation
 from service.errors import FieldProblem, InvalidError, NotFoundError
 from service.routes import Limit, VersionCursor, campaign_state, found
@@ -68,10 +69,11 @@ def add_administration(app: FastAPI, service: Service) -> None:
         return await done(await run_in_threadpool(service.campaigns.past, name, request.model_version))
 
     @app.post("/campaigns/{name}/clone", tags=["campaigns"], status_code=201)
-    async def clone(name: str, patch: ClonePatch) -> CampaignConfig:
+    async def clone(request: Request, name: str, patch: ClonePatch) -> CampaignConfig:
         """Create a new campaign like this one, without its history: give its `name` and any change of configuration.
         It draws its own seed, and does without the retired actions."""
         config = await _made(lambda config: cloned(config, patch), await config_of(name))
+        require(request.scope, config.name)
         given = msgspec.json.encode([name, patch], order="sorted")
         digest = hashlib.blake2b(given, digest_size=16).digest()
         stored = await service.submit(Create(config.name, StagedPolicy(config), digest))

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import closing
+from ipaddress import ip_address
 from pathlib import Path
 
 import uvicorn
@@ -18,6 +19,9 @@ from policy import CampaignConfig, PolicyError
 from service import __version__
 from service.app import create_app
 from service.errors import ApiError
+from service.keys import add_commands as add_key_commands
+from service.keys import keys
+from service.limits import KEEP_ALIVE_SECONDS, Protocol
 from service.schema import require_current, upgrade
 from service.settings import Settings, SettingsError
 from service.store import Store
@@ -49,6 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return migrate(settings)
         if flags["command"] == "verify":
             return verify(settings, flags["campaign"])
+        if flags["command"] == "keys":
+            return keys(settings, flags)
         return serve(settings)
     except ApiError as error:
         print(f"undercurrent: {error.message}", file=sys.stderr)
@@ -76,8 +82,9 @@ def _parser() -> argparse.ArgumentParser:
         description="Check a campaign's configuration (JSON) and print it with every default filled in.",
     )
     checking.add_argument("file", help="a JSON file, - for standard input")
+    key_commands = add_key_commands(commands.add_parser("keys", help="create, list and revoke keys"))
     for flag, text in FLAGS.items():
-        for command in (serving, migrating, verifying) if flag == "database_url" else (serving,):
+        for command in (serving, migrating, verifying, *key_commands) if flag == "database_url" else (serving,):
             command.add_argument(f"--{flag.replace('_', '-')}", dest=flag, help=text)
     return parser
 
@@ -115,17 +122,28 @@ def serve(settings: Settings) -> int:
         if store.embedded:
             upgrade(store)  # nobody else uses it: no reason to ask
         require_current(store)
+        with store.reading() as tx:
+            guarded = bool(tx.all_keys())
+    host = settings.host if guarded else _loopback(settings.host)
+    if host != settings.host:
+        database = make_url(settings.database_url).render_as_string(hide_password=True)
+        print(
+            f"undercurrent: there is no key yet, so the service listens on {host} only, not on {settings.host}. "
+            f"Create one and start again: undercurrent keys create --role admin --database-url {database}",
+            file=sys.stderr,
+            flush=True,
+        )
     slow = threading.Timer(15.0, _compiling)
     slow.start()
     warm_up()  # before anyone can ask; worker processes then find the kernels compiled
     slow.cancel()
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listener = socket.create_server((settings.host, settings.port), family=family)
+        listener = socket.create_server((host, settings.port), family=family)
     except OSError as error:
         reason, _, _ = str(error.strerror).partition(" (while")  # create_server repeats the address there
         print(
-            f"undercurrent: cannot listen on {settings.host} port {settings.port}: {reason}. "
+            f"undercurrent: cannot listen on {host} port {settings.port}: {reason}. "
             "Choose another with --host and --port.",
             file=sys.stderr,
         )
@@ -155,6 +173,17 @@ Data: {make_url(settings.database_url).render_as_string(hide_password=True)}"""
     return 0 if server.started else 1
 
 
+def _loopback(host: str) -> str:
+    """The address itself if nobody outside this machine can reach it, else one of which that is true."""
+    try:
+        found = {ip_address(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
+    except (OSError, UnicodeError):
+        return host  # nobody can listen there; the attempt says why
+    if all(address.is_loopback for address in found):
+        return host
+    return "::1" if ":" in host else "127.0.0.1"
+
+
 def _compiling() -> None:
     print("Compiling the kernels: only at the first start, about a minute ...", file=sys.stderr, flush=True)
 
@@ -166,6 +195,8 @@ def uvicorn_config(app: object, **settings: object) -> uvicorn.Config:
         "access_log": False,
         "server_header": False,
         "proxy_headers": False,
+        "http": Protocol,
+        "timeout_keep_alive": KEEP_ALIVE_SECONDS,
         "timeout_graceful_shutdown": 30,  # for those who never finish sending
     }
     return uvicorn.Config(app, **quiet, **settings)  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ CODES = {
     403: "forbidden",
     404: "not_found",
     405: "method_not_allowed",
+    408: "request_timeout",
     409: "conflict",
     410: "gone",
     413: "too_large",
@@ -26,7 +27,6 @@ CODES = {
     503: "unavailable",
 }
 
-RETRY_SECONDS = "1"
 MOST_FIELDS = 50  # that one error names
 
 
@@ -34,23 +34,42 @@ class ApiError(Exception):
     """An answer that is an error: its status, a message that says what to do, the fields it is about.
 
     ApiError
-    ├── NotFoundError      404
-    ├── ConflictError      409
-    ├── GoneError          410  it was erased
-    ├── TooLargeError      413
-    ├── InvalidError       422
-    └── UnavailableError   503  try again: nothing was lost, nothing was counted
+    ├── UnauthorizedError      401  no key, or none that is good
+    ├── ForbiddenError         403  a good key, but not for this
+    ├── NotFoundError          404
+    ├── RequestTimeoutError    408  the body did not come
+    ├── ConflictError          409
+    ├── GoneError              410  it was erased
+    ├── TooLargeError          413
+    ├── InvalidError           422
+    ├── TooManyRequestsError   429
+    └── UnavailableError       503  try again: nothing was lost, nothing was counted
     """
 
     status = 500
+    headers: Mapping[str, str] = {}
 
     def __init__(self, message: str, fields: Sequence["FieldProblem"] = ()) -> None:
         self.message, self.fields = message, fields
         super().__init__(message)
 
 
+class UnauthorizedError(ApiError):
+    status = 401
+    headers: Mapping[str, str] = {"www-authenticate": "Bearer"}
+
+
+class ForbiddenError(ApiError):
+    status = 403
+
+
 class NotFoundError(ApiError):
     status = 404
+
+
+class RequestTimeoutError(ApiError):
+    status = 408
+    headers: Mapping[str, str] = {"connection": "close"}  # what may still come is no new request
 
 
 class ConflictError(ApiError):
@@ -91,8 +110,17 @@ class InvalidError(ApiError):
         return cls([_field_problem(problem) for problem in problems])
 
 
+class TooManyRequestsError(ApiError):
+    status = 429
+
+    def __init__(self, message: str, retry_seconds: int) -> None:
+        super().__init__(message)
+        self.headers = {"retry-after": str(retry_seconds)}
+
+
 class UnavailableError(ApiError):
     status = 503
+    headers: Mapping[str, str] = {"retry-after": "1"}
 
 
 # What a constraint of pydantic allows, by the keys of its error context; `expected` lists values.
@@ -153,6 +181,11 @@ def error_response(
     return JSONResponse(ErrorBody(error=detail).model_dump(mode="json"), status, headers)
 
 
+def response_of(error: ApiError) -> JSONResponse:
+    """One of our errors as the API sends it."""
+    return error_response(error.status, error.message, error.fields, error.headers)
+
+
 def install_error_handlers(app: FastAPI) -> None:
     """Make every error of `app` leave in the one shape."""
 
@@ -169,8 +202,7 @@ def install_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(ApiError)
     async def ours(request: Request, error: ApiError) -> JSONResponse:
-        headers = {"retry-after": RETRY_SECONDS} if error.status == 503 else None
-        return error_response(error.status, error.message, error.fields, headers)
+        return response_of(error)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:

@@ -8,19 +8,22 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 
 import msgspec
 from fastapi import Body as BodyField
-from fastapi import FastAPI, Query
+from fastapi import FastAPI, Query, Request
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
+from starlette._utils import get_route_path
 from starlette.concurrency import run_in_threadpool
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from policy import CampaignConfig, PolicyError, StagedPolicy, describe
 from policy.description import ModelDescription
 from service import schemas
+from service.auth import Keys, declare_security, limited_to, require
 from service.campaigns import Campaigns, Create, Current, Decide, Reward
-from service.errors import FieldProblem, GoneError, InvalidError, NotFoundError, TooLargeError
+from service.errors import ApiError, FieldProblem, GoneError, InvalidError, NotFoundError, TooLargeError, response_of
+from service.limits import body_of, with_body
 from service.schema import require_current
-from service.schemas import CAMPAIGN_EXAMPLE, DecideBatch, DecideRequest, RewardBatch, RewardRequest
+from service.schemas import CAMPAIGN_EXAMPLE, MAX_BATCH, DecideBatch, DecideRequest, RewardBatch, RewardRequest
 from service.store import KnownDecision, LiveRow, Row, Transaction
 from service.unit import answer as answer_of
 from service.unit import request_hash, timestamp
@@ -28,10 +31,9 @@ from service.worker import Service
 
 __all__ = ["Application", "Limit", "VersionCursor", "add_routes", "campaign_state", "found"]
 
-LARGEST_BODY = 4 * 2**20
 MAX_PAGE = 200
 MOST_MISTAKES = 1_000
-FAILURE = "undercurrent.failure"  # in the scope: the exception of a lean route
+FAILURE = "undercurrent.failure"  # in the scope: an exception that nobody expected
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE)]
 NameCursor = Annotated[str, Query(max_length=64, pattern=r"^[^\x00]*$")]
 VersionCursor = Annotated[int | None, Query(ge=1, le=2**62)]
@@ -45,27 +47,39 @@ class LeanRoute(APIRoute):
         super().__init__(path, endpoint, **settings)
         (body,) = (kind for name, kind in get_type_hints(endpoint).items() if name != "return")
         self._body: type[BaseModel] = body
+        self._campaign = next((name for name in ("campaign", "name") if name in body.model_fields), None)
         self._answer: Callable[[Any], Awaitable[bytes]] = endpoint
 
-    async def answer(self, receive: Receive, send: Send) -> None:
-        answer = await self._answer(parsed(self._body, await _body(receive)))
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = parsed(self._body, await body_of(scope, receive))
+        if self._campaign is not None:
+            require(scope, getattr(body, self._campaign))
+        answer = await self._answer(body)
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
         await send({"type": "http.response.start", "status": self.status_code or 200, "headers": headers})
         await send({"type": "http.response.body", "body": answer})
 
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """What the framework still sees of the route: wrong methods, and what went wrong in `Application`."""
+
+class Failing:
+    """Between the framework's layers: what failed before them fails in them, is logged and answered like the rest."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if FAILURE in scope:
             raise scope[FAILURE]
-        await super().handle(scope, receive, send)
+        await self._app(scope, receive, send)
 
 
 class Application(FastAPI):
-    """FastAPI, but a good request to a lean route passes none of its layers; a bad one fails through all of them."""
+    """FastAPI, but who may ask is decided before its layers, and a request to a lean route passes none of them."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
+        self.add_middleware(Failing)
         self._lean: dict[str, LeanRoute] = {}
+        self.keys: Keys | None = None
 
     def add_lean_route(self, path: str, endpoint: Callable[..., Awaitable[bytes]], **settings: Any) -> None:
         """A POST route that OpenAPI describes like any other."""
@@ -74,37 +88,31 @@ class Application(FastAPI):
         self._lean[path] = route
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] == "POST":
-            root: str = scope.get("root_path", "")
-            route = self._lean.get(scope["path"].removeprefix(root) if root else scope["path"])
-            if route is not None:
-                try:
-                    await route.answer(receive, send)
+        if scope["type"] == "http":
+            path = get_route_path(scope)
+            try:
+                if self.keys is not None and self.keys.on:
+                    self.keys.admit(scope, path, self.routes)
+                route = self._lean.get(path) if scope["method"] == "POST" else None
+                if route is not None:
+                    await route.answer(scope, receive, send)
                     return
-                except Exception as error:
-                    scope[FAILURE] = error
+                receive = await with_body(scope, receive)
+            except ApiError as error:
+                await response_of(error)(scope, receive, send)
+                return
+            except Exception as error:
+                scope[FAILURE] = error
         if scope["type"] == "http" and scope["method"] in ("POST", "PATCH"):
             # The API speaks JSON only, so `curl -d` need not say so.
             kept = [header for header in scope["headers"] if header[0] != b"content-type"]
             scope["headers"] = [*kept, (b"content-type", b"application/json")]
         await super().__call__(scope, receive, send)
 
-
-async def _body(receive: Receive) -> bytes:
-    message = await receive()
-    body: bytes = message.get("body", b"")
-    if message.get("more_body"):
-        parts, size = [body], len(body)
-        while message.get("more_body"):
-            message = await receive()
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            if size > LARGEST_BODY:
-                break
-        body = b"".join(parts)
-    if len(body) > LARGEST_BODY:
-        raise TooLargeError(f"The body is larger than {LARGEST_BODY} bytes; send several smaller batches")
-    return body
+    def openapi(self) -> dict[str, Any]:
+        if self.openapi_schema is None:
+            declare_security(super().openapi())
+        return super().openapi()
 
 
 def parsed(kind: type[Body], body: bytes) -> Body:
@@ -112,6 +120,7 @@ def parsed(kind: type[Body], body: bytes) -> Body:
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
+        _refuse_long_batch(error)
         if error.error_count() > MOST_MISTAKES:  # writing them all out would take seconds
             told = FieldProblem(field="body", message=f"{error.error_count()} mistakes", allowed="see /docs")
             raise InvalidError([told]) from None
@@ -121,9 +130,18 @@ def parsed(kind: type[Body], body: bytes) -> Body:
         raise InvalidError.of_policy(error) from None
 
 
+def _refuse_long_batch(error: ValidationError) -> None:
+    """A batch of too many items is too large, not wrong."""
+    if error.error_count() == 1:
+        (problem,) = error.errors(include_url=False)
+        if (problem["type"], problem["loc"]) == ("too_long", ("items",)):
+            raise TooLargeError(f"The batch has more than {MAX_BATCH} items; send several smaller batches") from None
+
+
 def add_routes(app: Application, service: Service) -> None:
     """Every route of the API."""
     submit = service.submit
+    app.keys = service.keys
 
     async def decide(request: DecideRequest) -> bytes:
         """Decide for one customer. The answer is committed before it leaves; a repeated `decision_id` gets it again."""
@@ -166,10 +184,12 @@ def add_routes(app: Application, service: Service) -> None:
         app.add_lean_route(path, endpoint, response_model=answers, status_code=status, tags=[tag])
 
     @app.get("/campaigns", tags=["campaigns"])
-    def campaigns(limit: Limit = 50, cursor: NameCursor = "", archived: bool = False) -> schemas.CampaignPage:
-        """The campaigns by name, a page at a time: those in use, or the archived ones."""
+    def campaigns(
+        request: Request, limit: Limit = 50, cursor: NameCursor = "", archived: bool = False
+    ) -> schemas.CampaignPage:
+        """The campaigns that your key is good for, by name, a page at a time: those in use, or the archived ones."""
         with service.store.reading() as tx:
-            rows = tx.campaign_page(cursor, limit + 1, archived)
+            rows = tx.campaign_page(cursor, limit + 1, archived, limited_to(request.scope))
             configs = [Campaigns.config(tx, row.campaign_id) for row in rows[:limit]]
         return schemas.CampaignPage(
             campaigns=[schemas.CampaignSummary(**_summary(r, c)) for r, c in zip(rows, configs, strict=False)],

@@ -7,7 +7,7 @@ driver's cursor itself: a gathered transaction has five of them, and the layers 
 import json
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from service.errors import UnavailableError
-from service.tables import campaigns, config_revisions, decisions, events, jobs, live, models, rewards, snapshots
+from service.tables import campaigns, config_revisions, decisions, events, jobs, keys, live, models, rewards, snapshots
 
 __all__ = [
     "APPENDED",
@@ -29,6 +29,7 @@ __all__ = [
     "ClaimedJob",
     "DecisionRow",
     "JobRow",
+    "KeyRow",
     "KnownDecision",
     "LiveRow",
     "NewDecision",
@@ -152,6 +153,19 @@ class ClaimedJob(NamedTuple):
     campaign: str
     input_round: int
     attempts: int
+
+
+class KeyRow(NamedTuple):
+    """A key as it is stored: not the secret, only its hash."""
+
+    id: str
+    secret_hash: bytes
+    name: str
+    role: str
+    campaigns: str | None
+    rate_limit: float | None
+    created_at: int
+    revoked_at: int | None = None
 
 
 class NewDecision(NamedTuple):
@@ -520,11 +534,15 @@ class Transaction:
         row = self.connection.execute(query).one_or_none()
         return (LiveRow._make(row[:-1]), row[-1]) if row else None
 
-    def campaign_page(self, after: str, limit: int, archived: bool | None = None) -> list[LiveRow]:
-        """Campaigns in the order of their names, from the one after that name on; only (un)archived ones if asked."""
+    def campaign_page(
+        self, after: str, limit: int, archived: bool | None = None, among: Collection[str] | None = None
+    ) -> list[LiveRow]:
+        """Campaigns by name, from the one after that name on: all, the (un)archived ones, those among some names."""
         query = STANDING.where(campaigns.c.name > after).order_by(campaigns.c.name).limit(limit)
         if archived is not None:
             query = query.where(campaigns.c.archived_at.is_not(None) if archived else campaigns.c.archived_at.is_(None))
+        if among is not None:
+            query = query.where(campaigns.c.name.in_(among))
         return [LiveRow._make(row) for row in self.connection.execute(query)]
 
     def decision(self, campaign: int, decision_id: str) -> Row | None:
@@ -647,3 +665,18 @@ class Transaction:
                 .values(owner=owner, leased_until=until, attempts=jobs.c.attempts + 1)
             )
         return found
+
+    # --- keys --------------------------------------------------------------------------------------------------
+
+    def add_key(self, key: KeyRow) -> None:
+        self.connection.execute(insert(keys).values(key._asdict()))
+
+    def all_keys(self) -> list[KeyRow]:
+        """The revoked ones too, oldest first."""
+        query = select(*(keys.c[name] for name in KeyRow._fields)).order_by(keys.c.created_at, keys.c.id)
+        return [KeyRow._make(row) for row in self.connection.execute(query)]
+
+    def revoke_key(self, key_id: str, now: int) -> bool:
+        """From now on the key is good for nothing; False if there is none, or it was revoked before."""
+        revoked = update(keys).where(keys.c.id == key_id, keys.c.revoked_at.is_(None)).values(revoked_at=now)
+        return self.connection.execute(revoked).rowcount == 1

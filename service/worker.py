@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from service.auth import Keys
 from service.background import Background
 from service.campaigns import Campaigns, Operation
 from service.lanes import Lanes
@@ -26,6 +27,7 @@ class Service:
 
     def __init__(self, settings: Settings, clock: Callable[[], int] = _now) -> None:
         self.store = Store(settings.database_url)
+        self.keys = Keys(self.store, settings.workers)
         self.campaigns = Campaigns(self.store, clock)
         self.background = Background(self.campaigns)
         self._lanes: Lanes | None = None
@@ -36,6 +38,7 @@ class Service:
         gc.freeze()  # the compiler leaves a million objects that stay: the collector need not look at them again
         self._lanes = self.background.lanes = Lanes(self.campaigns, self.background.start)
         self.background.watch()
+        self.keys.start()
 
     def submit(self, operation: Operation) -> "asyncio.Future[Any]":
         """The operation's outcome, once it is committed."""
@@ -47,4 +50,5 @@ class Service:
         if self._lanes is not None:
             await self.background.close()
             await self._lanes.close()
+        await self.keys.close()
         self.store.close()

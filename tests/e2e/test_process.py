@@ -6,7 +6,9 @@ import socket
 import httpx
 import pytest
 
-from tests.e2e.load import PATIENCE_SECONDS, Exchange
+from service.auth import id_of
+from service.cli import main
+from tests.e2e.load import PATIENCE_SECONDS, Exchange, client_of, wait_until
 
 CALLERS = 8
 HALF = Exchange("/decide", {"campaign": "spring", "context": {"risk": "low", "revenue": 1}, "decision_id": "half"})
@@ -70,3 +72,32 @@ def test_sigterm_at_the_very_start(new_database, launch):
     server.terminate()
     assert server.exit_code() == 0
     assert "Traceback" not in server.complaints()
+
+
+def test_every_process_hears_of_keys(new_database, launch, capsys):
+    """The first key and a revoked one, in both worker processes of one server and in another server."""
+    database_url = new_database("postgresql")
+    servers = [launch(database_url, "--workers", "2"), launch(database_url)]
+
+    def keys(*arguments: str) -> str:
+        assert main(["keys", *arguments, "--database-url", database_url]) == 0
+        return capsys.readouterr().out.strip()
+
+    def answers(key: str = "") -> set[int]:
+        """Of many new connections, which the processes share among them."""
+        headers = {"x-api-key": key} if key else {}
+        statuses = set()
+        for server in servers:
+            for _ in range(12):
+                with client_of(server.url) as client:
+                    statuses.add(client.get("/campaigns", headers=headers).status_code)
+        return statuses
+
+    assert answers() == {200}
+    key, other = keys("create", "--role", "admin"), keys("create", "--role", "viewer")
+    wait_until(lambda: answers() == {401})
+    assert answers(key) == answers(other) == {200}
+    keys("revoke", id_of(key))
+    wait_until(lambda: answers(key) == {401})
+    assert answers(other) == {200}
+    assert [server.complaints() for server in servers] == ["", ""]

@@ -1,8 +1,10 @@
-"""`undercurrent migrate | verify | config-check`, what `serve` refuses, the settings, and kernels compiled at start."""
+"""`undercurrent migrate | verify | keys | config-check`, what `serve` refuses, settings, kernels compiled at start."""
 
 import argparse
+import hashlib
 import io
 import json
+import re
 import shlex
 import socket
 import subprocess
@@ -13,7 +15,8 @@ import pytest
 import sqlalchemy as sa
 
 from policy import CampaignConfig
-from service.cli import FLAGS, _parser, main
+from service.auth import id_of
+from service.cli import FLAGS, _loopback, _parser, main
 from service.schema import head
 from service.settings import PREFIX, Settings, SettingsError
 from service.store import Store
@@ -212,7 +215,8 @@ def test_every_command_lets_go_of_its_database(called, database_url, taken):
     count = sa.text("SELECT count(*) FROM pg_stat_activity WHERE datname = :name")
     name = {"name": sa.make_url(database_url).database}
     with watching.connect() as connection:
-        for command in (["migrate"], ["verify"], ["verify", "nobody"], ["serve", "--port", taken]):
+        keys = (["keys", "list"], ["keys", "create", "--role", "viewer"], ["keys", "revoke", "nobody"])
+        for command in (["migrate"], ["verify"], ["verify", "nobody"], ["serve", "--port", taken], *keys):
             called(*command, "--database-url", database_url)
             # The server notices a moment later that a connection is gone.
             eventually(lambda: connection.execute(count, name).scalar_one() == 0, f"let go by {command}")
@@ -275,6 +279,154 @@ def test_verify_needs_the_current_schema(called, old_database):
 def test_verify_makes_no_file(called, tmp_path):
     assert called("verify", "--database-url", "sqlite:///none.db")[0] == 1
     assert list(tmp_path.iterdir()) == []
+
+
+# --- keys, and where serve listens without any -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def keys(called, database_url):
+    """`undercurrent keys …` on the test's database."""
+    return lambda *arguments: called("keys", *arguments, "--database-url", database_url)
+
+
+def stored_keys(url):
+    store = Store(url)
+    with store.reading() as tx:
+        found = tx.all_keys()
+    store.close()
+    return found
+
+
+def test_a_key_is_printed_once_and_nothing_else(keys, database_url):
+    code, printed, note = keys("create", "--role", "admin")
+    key = printed.removesuffix("\n")
+    assert code == 0
+    assert re.fullmatch(r"uc_[0-9a-f]{10}_[A-Za-z0-9_-]{43}", key)
+    assert "not shown again" in note
+    assert "Authorization: Bearer" in note
+    secret = key.split("_", 2)[2]
+    assert secret not in note
+    (row,) = stored_keys(database_url)
+    assert row.id == id_of(key)
+    assert row.secret_hash == hashlib.sha256(secret.encode()).digest()
+    _, listed, _ = keys("list")
+    assert secret not in listed
+    assert secret[:8] not in listed
+
+
+def test_keys_are_listed_as_a_table(keys, called):
+    assert keys("list")[:2] == (0, "")
+    names = ["--campaign", "spring", "--campaign", "autumn", "--campaign", "spring"]
+    _, first, note = keys("create", "--role", "client", *names, "--rate-limit", "2.5", "--name", "web shop")
+    assert "no campaign 'spring' yet" in note
+    _, second, _ = keys("create", "--role", "viewer")
+    assert keys("revoke", id_of(first))[0] == 0
+    code, printed, complaint = keys("list")
+    assert (code, complaint) == (0, "")
+    head, *rows = printed.splitlines()
+    titles = re.split(r"  +", head)
+    assert titles == ["id", "name", "role", "campaigns", "rate limit", "created", "revoked"]
+    assert len({head.index(title) for title in titles}) == 7
+    told = [dict(zip(titles, re.split(r"  +", row), strict=True)) for row in rows]
+    day = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ"
+    for row, key in zip(told, (first, second), strict=True):
+        assert row.pop("id") == id_of(key)
+        assert re.fullmatch(day, row.pop("created"))
+    assert re.fullmatch(day, told[0].pop("revoked"))
+    assert told[0] == {"name": "web shop", "role": "client", "campaigns": "autumn, spring", "rate limit": "2.5/s"}
+    assert told[1] == {"name": "-", "role": "viewer", "campaigns": "all", "rate limit": "-", "revoked": "-"}
+
+
+def test_a_key_is_revoked_by_its_id(keys, database_url):
+    key, other = (keys("create", "--role", "viewer")[1].strip() for _ in range(2))
+    assert keys("revoke", id_of(key)) == (0, "", f"Key {id_of(key)} is revoked.\n")
+    assert [row.revoked_at is None for row in stored_keys(database_url)].count(True) == 1
+    assert keys("revoke", id_of(key)) == (0, "", f"Key {id_of(key)} was revoked before.\n")
+    # Whoever gives the whole key does not see its secret again.
+    assert keys("revoke", other) == (0, "", f"Key {id_of(other)} is revoked.\n")
+    code, printed, complaint = keys("revoke", "nobody")
+    assert (code, printed) == (1, "")
+    assert complaint == "undercurrent: There is no key 'nobody'; `undercurrent keys list` shows them\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ([], "--role"),
+        (["--role", "boss"], "admin"),
+        (["--role", "admin", "--rate-limit", "0"], "'0' is not a number of requests a second"),
+        (["--role", "admin", "--rate-limit", "nan"], "'nan' is not"),
+        (["--role", "admin", "--rate-limit", "inf"], "0.001 to 1000000"),
+        (["--role", "admin", "--rate-limit", "many"], "'many' is not"),
+        (["--role", "admin", "--campaign", "No Such"], "'No Such' is no campaign's name"),
+        (["--role", "admin", "--campaign", ""], "'' is no campaign's name"),
+        (["--role", "admin", "--name", "x" * 101], "at most 100"),
+        (["--role", "admin", "--name", "a\nb"], "printable"),
+    ],
+)
+def test_a_bad_key_is_refused_by_name(called, tmp_path, arguments, named):
+    code, printed, complaint = called("keys", "create", *arguments)
+    assert (code, printed) == (2, "")
+    assert named in complaint
+    assert list(tmp_path.iterdir()) == []
+
+
+@only_sqlite
+def test_the_first_key_may_come_before_the_first_start(called, old_database, tmp_path):
+    assert called("keys", "create", "--role", "admin", "--database-url", old_database)[0] == 0
+    assert called("keys", "create", "--role", "admin")[0] == 0
+    assert len(stored_keys(f"sqlite:///{tmp_path}/undercurrent.db")) == 1
+
+
+@only_postgresql
+def test_keys_need_the_current_schema(called, old_database):
+    for action in (["create", "--role", "admin"], ["list"], ["revoke", "x"]):
+        code, printed, complaint = called("keys", *action, "--database-url", old_database)
+        assert (code, printed) == (1, "")
+        assert named_command(complaint)[0] == "migrate"
+
+
+def test_without_a_key_serve_stays_on_this_machine(called, database_url, taken):
+    """Whatever --host says; and the command it names opens it."""
+    serve = ("serve", "--host", "0.0.0.0", "--port", taken, "--database-url", database_url)
+    code, _, complaint = called(*serve)
+    warning, failure = complaint.splitlines()
+    assert code == 1
+    assert "no key" in warning
+    assert "listens on 127.0.0.1 only, not on 0.0.0.0" in warning
+    assert f"cannot listen on 127.0.0.1 port {taken}" in failure
+    words = shlex.split(warning.partition("start again: ")[2])
+    assert called(*words[1:])[0] == 0
+    key_id = stored_keys(database_url)[0].id
+    assert called(*serve)[2].startswith(f"undercurrent: cannot listen on 0.0.0.0 port {taken}")
+    # A revoked key is still one: the service asks for keys, so everyone may knock.
+    called("keys", "revoke", key_id, "--database-url", database_url)
+    assert called(*serve)[2].startswith(f"undercurrent: cannot listen on 0.0.0.0 port {taken}")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "localhost"])
+def test_a_host_on_this_machine_needs_no_key(called, tmp_path, host, taken):
+    with socket.create_server((host, 0)) as listener:
+        code, _, complaint = called("serve", "--host", host, "--port", listener.getsockname()[1])
+    assert code == 1
+    assert complaint.startswith(f"undercurrent: cannot listen on {host} port")
+
+
+@pytest.mark.parametrize(
+    ("host", "instead"),
+    [
+        ("0.0.0.0", "127.0.0.1"),
+        ("192.0.2.1", "127.0.0.1"),
+        ("::", "::1"),
+        ("2001:db8::1", "::1"),
+        ("::1", "::1"),
+        ("127.3.2.1", "127.3.2.1"),
+        ("no.such.host.invalid", "no.such.host.invalid"),  # nobody can listen there, and that is what is said
+    ],
+)
+def test_where_serve_listens_without_a_key(host, instead):
+    assert _loopback(host) == instead
 
 
 # --- config-check -------------------------------------------------------------------------------------------------

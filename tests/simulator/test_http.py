@@ -269,6 +269,28 @@ def test_a_wrong_key(capsys, impostor, status):
     assert f"a key is needed for {url}" in failed(capsys, "--url", url)
 
 
+def test_a_service_with_keys(launch, new_database, capsys, monkeypatch):
+    """`--key` and its variable open it; without them, or with a key of too little, nothing is played."""
+    database_url = new_database("sqlite")
+
+    def key(*arguments: str) -> str:
+        command = [sys.executable, "-m", "service.cli", "keys", "create", *arguments, "--database-url", database_url]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    admin, viewer = key("--role", "admin", "--campaign", "keyed-1"), key("--role", "viewer")
+    server = launch(database_url)
+    replay = ["replay", "--preset", "plain-linucb", "--rounds", "60", "--seeds", "1", "--name", "keyed"]
+    assert "a key is needed" in failed(capsys, "--url", server.url)
+    assert "needs a key of role admin" in failed(capsys, "--url", server.url, "--key", viewer)
+    assert cli.main([*replay, "--url", server.url, "--key", admin]) == 0
+    monkeypatch.setenv("UNDERCURRENT_KEY", admin)
+    assert cli.main([*replay, "--url", server.url]) == 0
+    with Client(server.url, viewer) as client:
+        (name,) = [one["name"] for one in client._call("GET", "/campaigns")["campaigns"]]
+        assert client.campaign(name).round == 60
+    server.kill()
+
+
 def test_a_campaign_with_another_configuration(embedded: Server, capsys):
     where = ["--url", embedded.url, "--name", "taken"]
     assert cli.main(["replay", "--preset", "plain-linucb", "--rounds", "60", "--seeds", "1", *where]) == 0

@@ -1,0 +1,104 @@
+"""What a client may send, and in which time: the body's size, and time-outs for headers and bodies."""
+
+import asyncio
+
+from starlette.types import Message, Receive, Scope
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from service.errors import RequestTimeoutError, TooLargeError
+
+__all__ = ["KEEP_ALIVE_SECONDS", "LARGEST_BODY", "Protocol", "body_of", "with_body"]
+
+LARGEST_BODY = 4 * 2**20
+REQUEST_SECONDS = 30.0  # for a request's headers, and again for its body
+KEEP_ALIVE_SECONDS = 75  # more than the 60 s of common proxies: they close an idle connection first
+LARGEST_UNASKED = 2 * LARGEST_BODY  # bytes while no request is being answered: headers, or a body that was refused
+LATE = "undercurrent.late"  # in the scope: the body did not come in time
+BODILESS = frozenset({"GET", "HEAD", "OPTIONS"})  # nobody reads what they may bring
+
+
+async def body_of(scope: Scope, receive: Receive) -> bytes:
+    """The whole body. One that says it is too large is refused before any of it is read."""
+    for name, value in scope["headers"]:
+        if name == b"content-length" and int(value) > LARGEST_BODY:
+            raise _too_large()
+    message = await receive()
+    body: bytes = message.get("body", b"")
+    if message.get("more_body"):
+        parts, size = [body], len(body)
+        while message.get("more_body"):
+            message = await receive()
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > LARGEST_BODY:
+                break
+        body = b"".join(parts)
+    if len(body) > LARGEST_BODY:
+        raise _too_large()
+    if LATE in scope or message["type"] == "http.disconnect":
+        raise RequestTimeoutError(f"The body was not complete within {REQUEST_SECONDS:g} s")
+    return body
+
+
+def _too_large() -> TooLargeError:
+    return TooLargeError(f"The body is larger than {LARGEST_BODY} bytes; send several smaller batches")
+
+
+async def with_body(scope: Scope, receive: Receive) -> Receive:
+    """`receive` for the framework, whose routes would read a body of any size: it is read here, within the limits."""
+    if scope["method"] in BODILESS:
+        return receive
+    unread: list[Message] = [{"type": "http.request", "body": await body_of(scope, receive), "more_body": False}]
+
+    async def again() -> Message:
+        return unread.pop() if unread else await receive()
+
+    return again
+
+
+class Protocol(HttpToolsProtocol):
+    """Uvicorn's protocol, which would wait for headers and bodies for ever.
+
+    There is a timer only while a request is incomplete; one that comes in a single piece, as most do, starts none.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._incomplete: str | None = "headers"
+        self._timer: asyncio.TimerHandle | None = self.loop.call_later(REQUEST_SECONDS, self._overdue)
+        self._unasked = 0
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete:
+            incomplete: str | None = "headers"  # or the rest of a body that nobody wants
+            self._unasked += len(data)
+            if self._unasked > LARGEST_UNASKED:
+                self.transport.close()
+        else:
+            incomplete = "body" if cycle.more_body else None
+            self._unasked = 0
+        if incomplete != self._incomplete:
+            self._incomplete = incomplete
+            self._stop_timer()
+            if incomplete is not None:
+                self._timer = self.loop.call_later(REQUEST_SECONDS, self._overdue)
+
+    def _overdue(self) -> None:
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete:
+            self.transport.close()
+        else:  # the application waits for the body: let it answer
+            cycle.scope[LATE] = True  # type: ignore[literal-required]
+            cycle.more_body = False
+            cycle.message_event.set()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)

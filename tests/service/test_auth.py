@@ -1,0 +1,469 @@
+"""Keys and roles: who may call what, over real HTTP on both databases; and that no route is without a rule."""
+
+import asyncio
+import hmac
+import logging
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+import sqlalchemy as sa
+from starlette.routing import Mount, Route
+
+from service import auth
+from service.app import create_app
+from service.auth import PUBLIC, ROLES, RULES, Key, Keys, id_of, new_key
+from service.errors import TooManyRequestsError
+from service.routes import LeanRoute
+from service.settings import Settings
+from service.store import Store
+from service.tables import keys as key_table
+from service.worker import Service
+from tests.service.answers import error_of, good
+from tests.service.conftest import Clock, Worker
+from tests.service.playing import eventually
+
+CONFIG = {"actions": ["none", "mail"], "variables": [{"name": "risk", "levels": ["low", "high"]}]}
+ITEM = {"decision_id": "d1", "context": {"risk": "low"}}
+BODIES: dict[str, Callable[[str], dict[str, Any]]] = {
+    "/decide": lambda campaign: {"campaign": campaign, **ITEM},
+    "/decide/batch": lambda campaign: {"campaign": campaign, "items": [ITEM]},
+    "/reward": lambda campaign: {"campaign": campaign, "decision_id": "d1", "reward": 1},
+    "/reward/batch": lambda campaign: {"campaign": campaign, "items": [{"decision_id": "d1", "reward": 1}]},
+    "/campaigns": lambda campaign: {"name": campaign, **CONFIG},
+}
+NEEDS_A_KEY = [request for request, rule in RULES.items() if rule.roles is not PUBLIC]
+
+
+def make(store: Store, role: str = "admin", *campaigns: str, rate: float | None = None) -> str:
+    """A key, as `undercurrent keys create` makes it."""
+    key, row = new_key(role, campaigns, rate, "", 1)
+    with store.writing() as tx:
+        tx.add_key(row)
+    return key
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+class Guarded(NamedTuple):
+    """A worker that asks for keys, and keys of each kind; those called limited are good for `mine` and `spare` only.
+
+    Campaign `spare` is for requests of which only the status matters, whatever they do to it.
+    """
+
+    worker: Worker
+    keys: dict[str, str]
+
+    def ask(self, kind: str | None, method: str, path: str, campaign: str = "spare", **more: Any) -> httpx.Response:
+        """A request for a route, about a campaign."""
+        address = path.replace("{name}", campaign).replace("{decision_id:path}", "d1")
+        body = BODIES[path](campaign) if method == "POST" and path in BODIES else None
+        headers = bearer(self.keys[kind]) if kind else None
+        return self.worker.client.request(method, address, json=body, headers=headers, **more)
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def guarded(request, new_database):
+    database_url = new_database(request.param)
+    store = Store(database_url)
+    keys = {role: make(store, role) for role in ROLES}
+    keys |= {f"limited {role}": make(store, role, "mine", "spare") for role in ROLES}
+    store.close()
+    worker = Worker(database_url, Clock())
+    found = Guarded(worker, keys)
+    for name in ("mine", "other", "third"):
+        good(found.ask("admin", "POST", "/campaigns", name), 201)
+    yield found
+    worker.stop()
+
+
+@pytest.fixture
+def store(database_url):
+    store = Store(database_url)
+    yield store
+    store.close()
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+def routes_of(app) -> dict[tuple[str, str], Any]:
+    """Every (method, path) that the application answers, with its route."""
+    found: dict[tuple[str, str], Any] = {}
+    for route in app.routes:
+        if isinstance(route, Mount):
+            found["*", f"{route.path}/{{path:path}}"] = route
+        else:
+            assert isinstance(route, Route), f"{route} is of a kind that no rule can be about"
+            found |= {(method, route.path): route for method in route.methods}
+    return found
+
+
+def test_every_route_has_a_rule_and_every_rule_a_route(tmp_path):
+    found = routes_of(create_app(Settings(database_url=f"sqlite:///{tmp_path}/none.db")))
+    assert RULES.keys() - found.keys() == set(), "these rules are about no route"
+    assert found.keys() - RULES.keys() == set(), "these routes have no rule"
+    for request, rule in RULES.items():
+        assert rule.roles is PUBLIC or "admin" in rule.roles, request
+        if rule.campaign == "path":
+            assert "{name}" in request[1], request
+        if rule.campaign == "body":
+            assert isinstance(found[request], LeanRoute), request
+
+
+def test_a_viewer_changes_nothing():
+    for (method, path), rule in RULES.items():
+        if "viewer" in rule.roles:
+            assert method == "GET", path
+
+
+@pytest.fixture
+def unstarted(tmp_path):
+    """A service that knows one key, and its application below a proxy's path, without a socket."""
+    settings = Settings(database_url=f"sqlite:///{tmp_path}/new.db")
+    service = Service(settings)
+    app = create_app(settings, service)
+    with service.store.writing() as tx:
+        key_table.create(tx.connection)
+    key = make(service.store)
+    service.keys.load()
+
+    async def get(path: str, *headers: dict[str, str]) -> list[httpx.Response]:
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False, root_path="/bandits")
+        async with httpx.AsyncClient(transport=transport, base_url="http://service/bandits") as client:
+            return [await client.get(path, headers=one) for one in headers]
+
+    yield app, service, lambda path: asyncio.run(get(path, bearer(key), {}))
+    service.store.close()
+
+
+def test_a_route_without_a_rule_is_refused(unstarted):
+    """Even to an admin; who has no key does not even learn that there is one."""
+    app, _, get = unstarted
+
+    @app.get("/new/{name}")
+    async def new(name: str) -> str:
+        return name
+
+    known, nobody = get("/new/a")
+    assert "GET /new/a" in error_of(known, 403)["message"]
+    error_of(nobody, 401)
+    known, nobody = get("/newer")
+    error_of(known, 404)
+    error_of(nobody, 401)
+    for public in get("/healthz"):
+        good(public)
+
+
+def test_a_failure_of_the_check_lets_nobody_in(unstarted):
+    """Whatever goes wrong, on any route."""
+    app, service, get = unstarted
+    called = []
+
+    @app.get("/campaigns", name="before the real one")
+    async def campaigns() -> None:
+        called.append(True)
+
+    app.router.routes.insert(0, app.router.routes.pop())
+    assert get("/campaigns")[0].status_code == 200
+    service.keys._clock = lambda: 1 / 0
+    known, nobody = get("/campaigns")
+    error_of(known, 500)
+    error_of(nobody, 401)
+    assert called == [True]
+
+
+# --- who may call what ------------------------------------------------------------------------------------------------
+
+
+def test_public_routes_need_no_key(guarded):
+    for path in ("/healthz", "/readyz", "/docs", "/redoc", "/openapi.json", "/docs-assets/favicon.png"):
+        assert guarded.worker.client.get(path).status_code == 200, path
+    assert guarded.worker.client.head("/openapi.json").status_code == 200
+    assert guarded.worker.client.get("/healthz", headers=bearer("nonsense")).status_code == 200
+
+
+@pytest.mark.parametrize(("method", "path"), NEEDS_A_KEY)
+def test_every_other_route_asks_for_a_key_of_the_right_role(guarded, method, path):
+    response = guarded.ask(None, method, path)
+    assert "Bearer" in error_of(response, 401)["message"]
+    assert response.headers["www-authenticate"] == "Bearer"
+    for role in ROLES:
+        response = guarded.ask(role, method, path)
+        if role in RULES[method, path].roles:
+            assert response.status_code not in (401, 403), response.text
+        else:
+            error = error_of(response, 403)
+            assert error["code"] == "forbidden"
+            needed = re.search(r"needs a key of role ([\w ]+);", error["message"])[1].split(" or ")
+            assert set(needed) == RULES[method, path].roles
+
+
+def test_the_roles_as_promised(guarded):
+    """The table by itself: so that a change of it is seen."""
+    allowed = {role: {request for request in NEEDS_A_KEY if role in RULES[request].roles} for role in ROLES}
+    assert allowed["admin"] == set(NEEDS_A_KEY)
+    assert {path for method, path in allowed["client"] if method == "POST"} == {
+        "/decide",
+        "/decide/batch",
+        "/reward",
+        "/reward/batch",
+    }
+    reads = {path for method, path in NEEDS_A_KEY if method == "GET" and "{name}" in path}
+    for role in ("client", "viewer"):
+        assert reads <= {path for method, path in allowed[role] if method == "GET"}
+
+
+@pytest.mark.parametrize(("method", "path"), NEEDS_A_KEY)
+def test_a_limited_key_is_good_for_its_campaigns_only(guarded, method, path):
+    for role in RULES[method, path].roles:
+        limited = f"limited {role}"
+        where = RULES[method, path].campaign
+        if where is None:
+            assert "all campaigns" in error_of(guarded.ask(limited, method, path), 403)["message"]
+            continue
+        assert guarded.ask(limited, method, path, "spare").status_code not in (401, 403)
+        for campaign in () if where == "list" else ("other", "nowhere"):  # the same, whether it exists or not
+            error = error_of(guarded.ask(limited, method, path, campaign), 403)
+            assert error["message"] == f"This key is not good for campaign {campaign!r}"
+
+
+def test_the_list_has_only_what_the_key_is_good_for(guarded):
+    def names(kind: str, **query: Any) -> list[str]:
+        page = good(guarded.ask(kind, "GET", "/campaigns", params=query))
+        return [campaign["name"] for campaign in page["campaigns"] if campaign["name"] != "spare"]
+
+    assert names("admin") == names("viewer") == ["mine", "other", "third"]
+    assert names("limited viewer") == names("limited client", limit=1) == ["mine"]
+    assert names("limited admin", cursor="mine") == []
+
+
+def test_a_refused_request_changes_nothing(guarded):
+    before = good(guarded.ask("admin", "GET", "/campaigns/{name}", "other"))
+    assert guarded.ask("limited client", "POST", "/decide", "other").status_code == 403
+    assert guarded.ask("viewer", "POST", "/decide", "other").status_code == 403
+    assert guarded.ask(None, "POST", "/decide", "other").status_code == 401
+    assert guarded.ask("limited admin", "POST", "/campaigns", "new").status_code == 403
+    assert good(guarded.ask("admin", "GET", "/campaigns/{name}", "other")) == before
+    error_of(guarded.ask("admin", "GET", "/campaigns/{name}", "new"), 404)
+
+
+def test_unknown_addresses_and_methods(guarded):
+    """Without a key all look alike; with one the answers are as ever."""
+    client = guarded.worker.client
+    for method, path in (("GET", "/nothing"), ("DELETE", "/decide"), ("POST", "/healthz"), ("GET", "/campaigns/")):
+        error_of(client.request(method, path), 401)
+    with httpx.Client(base_url=guarded.worker.url, headers=bearer(guarded.keys["viewer"])) as known:
+        assert error_of(known.get("/nothing"), 404)["message"] == "There is nothing at /nothing"
+        response = known.delete("/decide")
+        error_of(response, 405)
+        assert response.headers["allow"] == "POST"
+        error_of(known.post("/docs-assets/favicon.png"), 405)
+        assert known.get("/campaigns/").status_code == 307
+
+
+# --- keys -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_key_is_long_random_and_stored_as_a_hash(store, database_url):
+    found = [make(store) for _ in range(20)]
+    for key in found:
+        prefix, key_id, secret = key.split("_", 2)
+        assert (prefix, id_of(key)) == ("uc", key_id)
+        assert re.fullmatch(r"[0-9a-f]{10}", key_id)
+        assert re.fullmatch(r"[A-Za-z0-9_-]{43}", secret)  # 256 bits, six a character
+    assert len({key.split("_", 2)[2] for key in found}) == len({id_of(key) for key in found}) == 20
+    with store.reading() as tx:
+        stored = repr(tx.connection.execute(sa.select(key_table)).all())
+    assert not any(key.split("_", 2)[2] in stored for key in found)
+
+
+def test_both_headers_carry_a_key(guarded):
+    key = guarded.keys["viewer"]
+    basic = {"authorization": "Basic dTpw"}
+    for headers in (bearer(key), {"authorization": f"bearer  {key}"}, {"x-api-key": key}, basic | {"x-api-key": key}):
+        assert guarded.worker.client.get("/campaigns", headers=headers).status_code == 200
+    error_of(guarded.worker.client.get("/campaigns", headers=basic), 401)
+
+
+def test_a_key_that_is_not_known(guarded):
+    key, other = guarded.keys["viewer"], guarded.keys["admin"]
+    _, key_id, secret = key.split("_", 2)
+    strangers = [
+        "",
+        "uc",
+        "uc__",
+        secret,
+        f"uc_{key_id}",
+        f"uc_{key_id}_",
+        f"uc_{key_id}_{secret}x",
+        f"uc_{key_id}_{secret[:-1]}",
+        f"uc_{key_id}_{other.split('_', 2)[2]}",
+        f"uc_0000000000_{secret}",
+        key.upper(),
+        "ü".encode("latin-1"),
+    ]
+    for stranger in strangers:
+        headers = {"x-api-key": stranger}
+        response = guarded.worker.client.get("/campaigns", headers=headers)
+        assert error_of(response, 401)["message"] == "This key is not known"
+        assert response.headers["www-authenticate"] == "Bearer"
+
+
+def test_an_unknown_id_is_compared_like_a_wrong_secret(guarded, monkeypatch):
+    """In constant time, both; so time does not tell which ids exist."""
+    compared = []
+
+    def compare(first: bytes, second: bytes) -> bool:
+        compared.append((len(first), len(second)))
+        return hmac.compare_digest(first, second)
+
+    monkeypatch.setattr(auth, "hmac", type("Spy", (), {"compare_digest": staticmethod(compare)}))
+    for key in (f"uc_{id_of(guarded.keys['admin'])}_wrong", "uc_0000000000_wrong", "nonsense"):
+        error_of(guarded.worker.client.get("/campaigns", headers=bearer(key)), 401)
+    assert compared == [(32, 32)] * 3
+
+
+def test_no_key_is_logged(guarded, caplog):
+    caplog.set_level(logging.DEBUG)
+    for kind in guarded.keys:
+        guarded.ask(kind, "GET", "/campaigns/{name}", "nowhere")
+        guarded.ask(kind, "POST", "/decide", "other")
+    guarded.worker.client.get("/campaigns", headers=bearer("uc_0000000000_swordfish"))
+    secrets = [key.split("_", 2)[2] for key in guarded.keys.values()]
+    assert not any(secret in caplog.text for secret in ["swordfish", *secrets])
+
+
+def test_openapi_declares_the_keys(guarded):
+    document = good(guarded.worker.client.get("/openapi.json"))
+    (name,) = document["components"]["securitySchemes"]
+    scheme = document["components"]["securitySchemes"][name]
+    assert (scheme["type"], scheme["scheme"]) == ("http", "bearer")
+    assert document["security"] == [{name: []}]
+    open_to_all = {path for path, methods in document["paths"].items() if methods.get("get", {}).get("security") == []}
+    assert open_to_all == {"/healthz", "/readyz"}
+
+
+# --- keeping up with the database -------------------------------------------------------------------------------------
+
+
+def status(worker: Worker, key: str | None = None) -> int:
+    return worker.client.get("/campaigns", headers=bearer(key) if key else None).status_code
+
+
+def test_keys_take_effect_on_every_worker_without_a_restart(start, store):
+    """The first one turns authentication on, a revoked one is useless; each within a second, for that is read twice."""
+    assert auth.RELOAD_SECONDS <= 0.5
+    workers = [start(), start()]
+    assert [status(worker) for worker in workers] == [200, 200]  # no key: no authentication
+    first = make(store)
+    eventually(lambda: [status(worker) for worker in workers] == [401, 401], "asked for a key")
+    assert [status(worker, first) for worker in workers] == [200, 200]
+    second = make(store, "viewer")
+    eventually(lambda: [status(worker, second) for worker in workers] == [200, 200], "known")
+    with store.writing() as tx:
+        assert tx.revoke_key(id_of(first), 2)
+        assert not tx.revoke_key(id_of(first), 3)
+        assert not tx.revoke_key("nobody", 3)
+    eventually(lambda: [status(worker, first) for worker in workers] == [401, 401], "revoked")
+    response = workers[0].client.get("/campaigns", headers=bearer(first))
+    assert error_of(response, 401)["message"] == "This key was revoked"
+    assert [status(worker, second) for worker in workers] == [200, 200]
+    with store.writing() as tx:
+        tx.revoke_key(id_of(second), 4)
+    eventually(lambda: status(workers[1], second) == 401, "revoked")
+    assert status(workers[1]) == 401  # a revoked key is still a key: nothing is open again
+    assert status(start()) == 401
+
+
+def test_the_last_known_keys_are_good_while_the_database_is_away(start, store):
+    key = make(store)
+    worker = start()
+    with store.writing() as tx:
+        tx.connection.execute(sa.text("ALTER TABLE keys RENAME TO hidden"))
+    other = new_key("admin", (), None, "", 1)[0]
+    load = worker.service.keys.load
+    with pytest.raises(Exception, match="does not answer"):
+        load()
+    assert (status(worker, key), status(worker, other), status(worker)) == (200, 401, 401)
+    with store.writing() as tx:
+        tx.connection.execute(sa.text("ALTER TABLE hidden RENAME TO keys"))
+        tx.revoke_key(id_of(key), 2)
+    eventually(lambda: status(worker, key) == 401, "read again")
+
+
+def test_an_emptied_table_does_not_open_the_service(start, store):
+    """It may listen to everyone; only a start decides that anew."""
+    key = make(store)
+    worker = start()
+    with store.writing() as tx:
+        tx.connection.execute(sa.delete(key_table))
+    eventually(lambda: status(worker, key) == 401, "gone")
+    assert status(worker) == 401
+
+
+# --- rate limits ------------------------------------------------------------------------------------------------------
+
+
+def test_a_key_above_its_rate_is_told_when_to_come_back(start, store):
+    """Every request counts, refused ones too; nobody else's are affected."""
+    slow, other = make(store, "client", rate=0.01), make(store, "client", rate=1000)
+    worker = start()
+    assert worker.client.get("/healthz", headers=bearer(slow)).status_code == 200  # public: no key is looked at
+    assert worker.client.post("/campaigns", json={}, headers=bearer(slow)).status_code == 403
+    response = worker.client.get("/campaigns", headers=bearer(slow))
+    error = error_of(response, 429)
+    assert error["code"] == "too_many_requests"
+    assert "0.01 requests a second" in error["message"]
+    assert 95 <= int(response.headers["retry-after"]) <= 100
+    assert status(worker, other) == 200
+    worker.service.keys.load()
+    assert status(worker, slow) == 429  # reading the keys again gives no new tokens
+
+
+def allowed(key: Key, now: float) -> int:
+    """How many requests pass at a moment; the refusal's Retry-After is then long enough, and not a second longer."""
+    count = 0
+    while True:
+        try:
+            key.spend(now)
+        except TooManyRequestsError as refused:
+            seconds = int(refused.headers["retry-after"])
+            assert seconds >= 1
+            assert key._tokens + seconds * key._rate >= 1 - 1e-9 > key._tokens + (seconds - 1) * key._rate
+            return count
+        count += 1
+
+
+@pytest.mark.parametrize(
+    ("rate", "workers", "at_once", "after_two_seconds"),
+    [(5, 1, 5, 5), (2.5, 1, 2, 2), (0.5, 1, 1, 1), (1, 1, 1, 1), (8, 4, 2, 2), (1, 4, 1, 0), (3, 2, 1, 1)],
+)
+def test_the_bucket(rate, workers, at_once, after_two_seconds):
+    key = Key(new_key("client", (), rate, "", 1)[1], workers, 100.0)
+    assert allowed(key, 100.0) == at_once
+    assert allowed(key, 102.0) == after_two_seconds
+    assert allowed(key, 1e6) == at_once  # and no more, however long it waited
+    steps = 40 * workers
+    seconds = steps / rate
+    passed = sum(allowed(key, 1e6 + seconds * (i + 1) / 400) for i in range(400))
+    assert passed == pytest.approx(steps / workers, abs=1)  # in the long run the rate, shared by the workers
+
+
+def test_the_clock_of_the_rate_limits_can_be_replaced(store):
+    key = make(store, rate=2)
+    now = [50.0]
+    keys = Keys(store, clock=lambda: now[0])
+    keys.load()
+    scope = {"method": "GET", "path": "/campaigns", "headers": [(b"x-api-key", key.encode())]}
+    for moment, passing in ((50.0, 2), (50.4, 0), (50.5, 1), (99.0, 2)):
+        now[0] = moment
+        for _ in range(passing):
+            keys.admit(scope, "/campaigns", ())
+        with pytest.raises(TooManyRequestsError):
+            keys.admit(scope, "/campaigns", ())
+    assert keys.on

@@ -1,0 +1,195 @@
+"""What a client may send and in which time, over a real socket: sizes, slow headers, slow bodies."""
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+import httpx
+import pytest
+
+from service import limits
+from service.limits import LARGEST_BODY, LARGEST_UNASKED
+from tests.service.answers import error_of, good
+
+SHORT = 0.4  # instead of 30 s
+CONFIG = {"name": "a", "actions": ["x", "y"], "variables": [{"name": "v", "levels": ["0", "1"]}]}
+DECIDE = json.dumps({"campaign": "a", "context": {"v": "0"}}).encode()
+LEAN, OTHER = "/decide", "/nothing"  # a route outside the framework, and one of its own answers
+only_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+pytestmark = only_sqlite  # nothing here is about the database
+
+
+class Connection:
+    """A connection whose owner decides which bytes come when."""
+
+    def __init__(self, url: str) -> None:
+        address = httpx.URL(url)
+        self._socket = socket.create_connection((address.host, address.port), 30)
+        self._unread = b""
+
+    def send(self, *parts: bytes, pause: float = 0.0) -> None:
+        for part in parts:
+            self._socket.sendall(part)
+            time.sleep(pause)
+
+    def offer(self, *parts: bytes, pause: float = 0.0) -> None:
+        """Send as much as the server takes."""
+        with suppress(BrokenPipeError, ConnectionResetError):
+            self.send(*parts, pause=pause)
+
+    def _read(self) -> bytes:
+        """Something of what the server says; nothing once it has closed the connection."""
+        try:
+            return self._socket.recv(65536)
+        except ConnectionResetError:
+            return b""
+
+    def _more(self) -> bytes:
+        more = self._read()
+        assert more, "closed before the answer was complete"
+        return more
+
+    def rest(self) -> bytes:
+        """All it says until it closes the connection."""
+        return self._unread + b"".join(iter(self._read, b""))
+
+    def answer(self) -> httpx.Response:
+        """The next answer."""
+        while b"\r\n\r\n" not in self._unread:
+            self._unread += self._more()
+        top, _, body = self._unread.partition(b"\r\n\r\n")
+        first, *lines = top.decode().split("\r\n")
+        headers = dict(line.lower().split(": ", 1) for line in lines)
+        length = int(headers.get("content-length", 0))
+        while len(body) < length:
+            body += self._more()
+        self._unread = body[length:]
+        return httpx.Response(int(first.split()[1]), headers=headers, content=body[:length])
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def head(path: str, *headers: str, method: str = "POST") -> bytes:
+    return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: test", *headers, "", ""]).encode()
+
+
+@pytest.fixture
+def worker(start, monkeypatch):
+    monkeypatch.setattr(limits, "REQUEST_SECONDS", SHORT)
+    worker = start()
+    good(worker.client.post("/campaigns", json=CONFIG), 201)
+    return worker
+
+
+@pytest.fixture
+def connect(worker) -> Iterator:
+    open_ones = []
+
+    def connect() -> Connection:
+        open_ones.append(Connection(worker.url))
+        return open_ones[-1]
+
+    yield connect
+    for connection in open_ones:
+        connection.close()
+
+
+def rounds(worker) -> int:
+    return good(worker.client.get("/campaigns/a"))["round"]
+
+
+# --- sizes ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["POST", "PATCH", "DELETE"])
+@pytest.mark.parametrize("path", [LEAN, OTHER])
+def test_a_declared_size_is_refused_before_anything_is_read(connect, method, path):
+    connection = connect()
+    connection.send(head(path, f"Content-Length: {LARGEST_BODY + 1}", "Expect: 100-continue", method=method))
+    response = connection.answer()  # not 100 Continue: nobody asked for the body
+    assert str(LARGEST_BODY) in error_of(response, 413)["message"]
+
+
+@pytest.mark.parametrize("path", [LEAN, OTHER])
+def test_an_undeclared_size_is_refused_when_it_is_reached(connect, path):
+    connection = connect()
+    connection.send(head(path, "Transfer-Encoding: chunked"))
+    chunk = b"%x\r\n%s\r\n" % (2**20, b" " * 2**20)
+    connection.send(*[chunk] * 4, b"1\r\n \r\n")
+    assert error_of(connection.answer(), 413)["code"] == "too_large"
+
+
+def test_a_body_within_the_limit_reaches_the_framework(worker):
+    assert error_of(worker.client.post(OTHER, content=b" " * LARGEST_BODY), 404)["code"] == "not_found"
+    assert error_of(worker.client.put(LEAN, content=b" " * LARGEST_BODY), 405)["code"] == "method_not_allowed"
+
+
+def test_headers_have_an_end(connect):
+    connection = connect()
+    connection.offer(head(LEAN)[:-2] + b"x: ", *[b"y" * 2**20] * (LARGEST_UNASKED // 2**20 + 1))
+    assert connection.rest() == b""
+
+
+# --- times ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "parts", [[], [b"\r\n"] * 20, [b"POST /decide HTTP/1.1\r\nhost: test\r\n"], [bytes([b]) for b in head(LEAN)[:20]]]
+)
+def test_headers_that_never_end_close_the_connection(connect, parts):
+    """Whether nothing comes, or a byte now and then."""
+    connection = connect()
+    began = time.monotonic()
+    connection.offer(*parts, pause=SHORT / 10)
+    assert connection.rest() == b""
+    assert time.monotonic() - began > SHORT / 2
+
+
+@pytest.mark.parametrize("path", [LEAN, OTHER])
+@pytest.mark.parametrize("parts", [[], [DECIDE], [bytes([b]) for b in DECIDE[:20]]])
+def test_a_body_that_never_ends_is_told_so(worker, connect, path, parts):
+    """Even if what came of it would do."""
+    connection = connect()
+    connection.send(head(path, f"Content-Length: {len(DECIDE) + 1}"))
+    connection.offer(*parts, pause=SHORT / 10)
+    response = connection.answer()
+    error = error_of(response, 408)
+    assert error["code"] == "request_timeout"
+    assert f"{SHORT:g} s" in error["message"]
+    assert response.headers["connection"] == "close"
+    assert connection.rest() == b""
+    assert rounds(worker) == 0
+
+
+def test_a_body_cut_off_is_not_decided(worker, connect):
+    connection = connect()
+    connection.send(head(LEAN, f"Content-Length: {len(DECIDE) + 1}"), DECIDE)
+    connection.close()
+    time.sleep(SHORT / 2)
+    assert rounds(worker) == 0
+
+
+def test_a_body_that_nobody_wants_does_not_keep_the_connection(connect):
+    connection = connect()
+    connection.send(head(LEAN, f"Content-Length: {LARGEST_BODY + 1}"))
+    error_of(connection.answer(), 413)
+    connection.offer(*[b" "] * 30, pause=SHORT / 10)
+    assert connection.rest() == b""
+
+
+def test_requests_in_pieces_are_answered_and_idle_connections_kept(worker, connect):
+    connection = connect()
+    whole = head(LEAN, f"Content-Length: {len(DECIDE)}") + DECIDE
+    connection.send(whole[:30], whole[30:50], whole[50:80], whole[80:], pause=SHORT / 8)
+    assert good(connection.answer())["round"] == 1
+    time.sleep(2 * SHORT)  # the time-out of a request does not concern a connection without one
+    connection.send(whole)
+    assert good(connection.answer())["round"] == 2
+    connection.send(whole[:-1], pause=SHORT / 4)
+    connection.send(whole[-1:] + whole)  # and the next request at once
+    assert good(connection.answer())["round"] == 3
+    assert good(connection.answer())["round"] == 4
+    assert rounds(worker) == 4
