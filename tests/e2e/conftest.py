@@ -37,7 +37,12 @@ class Server:
         self._stderr, self._start_up = stderr, 0
         with stderr.open("w") as file:
             self._process = subprocess.Popen(
-                command, env={**outside(), **environ}, stdout=subprocess.PIPE, stderr=file, text=True, start_new_session=True
+                command,
+                env={**outside(), **environ},
+                stdout=subprocess.PIPE,
+                stderr=file,
+                text=True,
+                start_new_session=True,
             )
 
     @cached_property
