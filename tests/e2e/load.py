@@ -295,7 +295,7 @@ class Load:
         return unheard
 
     def retry(self, *urls: str) -> None:
-        """Ask everything again, each server in turn: what was answered gets the same bytes, the rest its answer (R17)."""
+        """Ask all again, each of the next server: what was answered gets the same bytes, the rest its answer (R17)."""
         with ExitStack() as stack:
             clients = cycle([stack.enter_context(client_of(url)) for url in urls])
             pool = stack.enter_context(ThreadPoolExecutor(8))
