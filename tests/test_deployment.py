@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 import yaml
 
 from service.cli import _parser
 from service.settings import PREFIX, Settings
+from service.tables import metadata
 from tests.e2e.conftest import UNDERCURRENT, Server, outside
 from tests.e2e.load import CAMPAIGN, client_of
 from tests.test_project import PROJECT, ROOT
@@ -131,6 +133,20 @@ def test_the_image_runs_as_a_user_that_owns_the_kernels():
     (made,) = (rest for word, rest in order if word == "RUN" and "install --directory" in rest)
     assert f"--owner {user}" in made
     assert image_environment()["NUMBA_CACHE_DIR"] in made.split()
+
+
+def test_the_tables_can_be_spread_by_campaign():
+    """What Citus asks for, and docs/deployment.md shows: every key of a distributed table holds the campaign."""
+    document = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
+    spread = re.findall(r"create_distributed_table\('(\w+)', 'campaign_id'", document)
+    copied = re.findall(r"create_reference_table\('(\w+)'", document)
+    assert sorted(spread + copied) == sorted(metadata.tables)
+    for name in spread:
+        table = metadata.tables[name]
+        unique = [c for c in table.constraints if isinstance(c, sa.PrimaryKeyConstraint | sa.UniqueConstraint)]
+        assert all("campaign_id" in constraint.columns for constraint in unique)
+        for key in table.foreign_key_constraints:
+            assert key.referred_table.name in copied or "campaign_id" in key.column_keys
 
 
 # --- what the image holds ---------------------------------------------------------------------------------------------
