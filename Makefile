@@ -8,6 +8,9 @@ QUICK =
 BIN := .venv/bin
 # The lock is complete, so pip need not resolve. That also leaves out the GPU library XGBoost would bring along.
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps
+# A process for each core, up to four: each has a PostgreSQL of its own. They take neighbouring tests, which share their
+# fixtures, and whoever is done takes over from the others.
+PARALLEL := -n logical --maxprocesses 4 --dist worksteal
 
 .PHONY: help run test lint bench demo clean
 
@@ -19,7 +22,7 @@ run: .venv/ready  ## start the service on http://127.0.0.1:8000 (HOST=, PORT=, D
 	  $(if $(DATABASE_URL),--database-url $(DATABASE_URL))
 
 test: lint  ## lint, then all tests
-	$(BIN)/pytest -q
+	$(BIN)/pytest -q $(PARALLEL)
 
 lint: .venv/ready  ## style, types and layers
 	$(BIN)/ruff check .

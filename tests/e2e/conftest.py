@@ -6,7 +6,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -21,19 +21,28 @@ from tests.e2e.load import PATIENCE_SECONDS, Load, wait_until
 
 START_SECONDS = 300  # on a fresh machine the first start compiles the kernels
 UNDERCURRENT = [sys.executable, "-m", "service.cli"]
-ANNOUNCED = rf"Undercurrent {re.escape(__version__)} is at (http://127\.0\.0\.1:\d+)"
+ANNOUNCED = rf"Undercurrent {re.escape(__version__)} is at (http://[\d.]+:\d+)"
+
+
+def outside() -> dict[str, str]:
+    """The test's own environment, without settings of a service."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("UNDERCURRENT_")}
 
 
 class Server:
     """`undercurrent serve`, in a process group of its own."""
 
-    def __init__(self, database_url: str, stderr: Path, arguments: Iterable[str]) -> None:
-        environ = {name: value for name, value in os.environ.items() if not name.startswith("UNDERCURRENT_")}
-        command = [*UNDERCURRENT, "serve", "--port", "0", "--database-url", database_url, *arguments]
+    def __init__(self, arguments: Iterable[str], environ: Mapping[str, str], stderr: Path) -> None:
+        command = [*UNDERCURRENT, *arguments]
         self._stderr, self._start_up = stderr, 0
         with stderr.open("w") as file:
             self._process = subprocess.Popen(
-                command, env=environ, stdout=subprocess.PIPE, stderr=file, text=True, start_new_session=True
+                command,
+                env={**outside(), **environ},
+                stdout=subprocess.PIPE,
+                stderr=file,
+                text=True,
+                start_new_session=True,
             )
 
     @cached_property
@@ -118,7 +127,8 @@ def _launching(folder: Path) -> Iterator[Launch]:
     servers: list[Server] = []
 
     def launch(database_url: str, *arguments: str) -> Server:
-        servers.append(Server(database_url, folder / f"stderr-{len(servers)}", arguments))
+        command = ["serve", "--port", "0", "--database-url", database_url, *arguments]
+        servers.append(Server(command, {}, folder / f"stderr-{len(servers)}"))
         return servers[-1]
 
     yield launch

@@ -6,7 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import count
+from contextlib import ExitStack
+from itertools import count, cycle
 from typing import Any, NamedTuple
 
 import httpx
@@ -110,13 +111,16 @@ def _request(path: str, campaign: str, items: list[dict[str, Any]]) -> Exchange:
 class Caller:
     """One marketing system: a request at a time, some of them batches; what is refused with 503 it asks again."""
 
-    def __init__(self, name: str, servers: Sequence[str], campaigns: Sequence[str], twins: bool) -> None:
+    def __init__(
+        self, name: str, servers: Sequence[str], campaigns: Sequence[str], twins: bool = False, reads: bool = False
+    ) -> None:
         self.acknowledged: list[Exchange] = []
         self.unanswered: list[Exchange] = []  # at most one: the request that nobody lived to answer
         self.refusals: list[httpx.Response] = []
         self._name, self._campaigns, self._random = name, campaigns, random.Random(name)
         self._clients = [client_of(url) for url in servers]
         self._twins = ThreadPoolExecutor(len(servers)) if twins else None
+        self._reads = reads
         self._unrewarded: dict[str, list[str]] = {name: [] for name in campaigns}
 
     def run(self, stop: threading.Event, most_steps: int) -> None:
@@ -137,6 +141,8 @@ class Caller:
         asked = _decide(campaign, self._random, [f"{self._name}-{step}-{i}" for i in range(self._size())])
         if not self._call(asked, stop):
             return False
+        if self._reads and self._random.random() < 0.3:
+            self._read(self.acknowledged[-1])
         unrewarded = self._unrewarded[campaign]
         unrewarded += asked.ids
         if self._random.random() < 0.3:
@@ -163,6 +169,16 @@ class Caller:
         self.acknowledged.append(asked._replace(answer=answers[0]))
         self.unanswered = []
         return True
+
+    def _read(self, told: Exchange) -> None:
+        """What one server has answered, any server shows at once; and it can tell the model."""
+        client, path = self._random.choice(self._clients), f"/campaigns/{told.campaign}"
+        answered = json.loads(told.answer)
+        last = answered.get("decisions", [answered])[-1]
+        shown = client.get(f"{path}/decisions/{last['decision_id']}").json()
+        assert {field: shown[field] for field in last} == last
+        assert client.get(path).json()["round"] >= last["round"]
+        assert client.get(f"{path}/model").json()["round"] >= last["round"]
 
     def _ask(self, client: httpx.Client, asked: Exchange, stop: threading.Event) -> bytes | None:
         while True:
@@ -215,13 +231,18 @@ class Load:
         callers: int = 8,
         most_steps: int = MOST_STEPS,
         twins: bool = False,
+        reads: bool = False,
     ) -> None:
         """Let new callers begin."""
         self._stop.clear()
-        self._callers = [Caller(next(self._names), servers, campaigns, twins) for _ in range(callers)]
+        self._callers = [Caller(next(self._names), servers, campaigns, twins, reads) for _ in range(callers)]
         pool = ThreadPoolExecutor(callers)
         self._futures = [pool.submit(caller.run, self._stop, most_steps) for caller in self._callers]
         pool.shutdown(wait=False)
+
+    def told(self) -> list[Exchange]:
+        """All that was answered by now, also to callers that are at work."""
+        return [*self.acknowledged, *(told for caller in self._callers for told in list(caller.acknowledged))]
 
     def answers(self) -> int:
         """How many came since the start."""
@@ -273,12 +294,14 @@ class Load:
             assert main(["verify", name, "--database-url", database_url]) == 0
         return unheard
 
-    def retry(self, url: str) -> None:
-        """Ask everything again: what was answered gets the same bytes, the rest gets its answer (R17)."""
-        with client_of(url) as client, ThreadPoolExecutor(8) as pool:
-            again = pool.map(lambda told: client.post(told.path, json=told.body).content, self.acknowledged)
+    def retry(self, *urls: str) -> None:
+        """Ask all again, each of the next server: what was answered gets the same bytes, the rest its answer (R17)."""
+        with ExitStack() as stack:
+            clients = cycle([stack.enter_context(client_of(url)) for url in urls])
+            pool = stack.enter_context(ThreadPoolExecutor(8))
+            again = pool.map(lambda c, told: c.post(told.path, json=told.body).content, clients, self.acknowledged)
             assert list(again) == [told.answer for told in self.acknowledged]
-            for asked in self.unanswered:
+            for client, asked in zip(clients, self.unanswered, strict=False):
                 response = client.post(asked.path, json=asked.body)
                 assert response.status_code == 200, response.text
                 self.acknowledged.append(asked._replace(answer=response.content))
