@@ -252,6 +252,16 @@ def test_a_refused_request_changes_nothing(guarded):
     error_of(guarded.ask("admin", "GET", "/campaigns/{name}", "new"), 404)
 
 
+def test_a_clone_needs_a_key_for_both_campaigns(guarded):
+    def clone(kind: str, name: str) -> httpx.Response:
+        headers = bearer(guarded.keys[kind])
+        return guarded.worker.client.post("/campaigns/mine/clone", json={"name": name}, headers=headers)
+
+    assert "'elsewhere'" in error_of(clone("limited admin", "elsewhere"), 403)["message"]
+    assert clone("limited admin", "spare").status_code in (201, 409)
+    assert clone("client", "spare").status_code == 403
+
+
 def test_unknown_addresses_and_methods(guarded):
     """Without a key all look alike; with one the answers are as ever."""
     client = guarded.worker.client
