@@ -9,6 +9,8 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 import msgspec
 from fastapi import Body as BodyField
 from fastapi import FastAPI, Query
+from fastapi import Request as HttpRequest
+from fastapi.responses import PlainTextResponse, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 from starlette.concurrency import run_in_threadpool
@@ -19,6 +21,8 @@ from policy.description import ModelDescription
 from service import schemas
 from service.campaigns import Campaigns, Create, Current, Decide, Reward
 from service.errors import FieldProblem, GoneError, InvalidError, NotFoundError, TooLargeError
+from service.logs import administered
+from service.requests import Requests
 from service.schema import require_current
 from service.schemas import CAMPAIGN_EXAMPLE, DecideBatch, DecideRequest, RewardBatch, RewardRequest
 from service.store import KnownDecision, LiveRow, Row, Transaction
@@ -63,8 +67,9 @@ class LeanRoute(APIRoute):
 class Application(FastAPI):
     """FastAPI, but a good request to a lean route passes none of its layers; a bad one fails through all of them."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, requests: Requests, **settings: Any) -> None:
         super().__init__(**settings)
+        self._requests = requests
         self._lean: dict[str, LeanRoute] = {}
 
     def add_lean_route(self, path: str, endpoint: Callable[..., Awaitable[bytes]], **settings: Any) -> None:
@@ -74,10 +79,17 @@ class Application(FastAPI):
         self._lean[path] = route
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] == "POST":
+        if scope["type"] == "http":
+            await self._requests.watch(self._answer, scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] == "POST":
             root: str = scope.get("root_path", "")
             route = self._lean.get(scope["path"].removeprefix(root) if root else scope["path"])
             if route is not None:
+                scope["route"] = route  # as the framework's router does
                 try:
                     await route.answer(receive, send)
                     return
@@ -150,6 +162,7 @@ def add_routes(app: Application, service: Service) -> None:
         except PolicyError as error:
             raise InvalidError.of_policy(error) from None
         answer: bytes = await submit(Create(config.name, policy, hashlib.blake2b(given, digest_size=16).digest()))
+        administered("create", campaign=config.name)
         return answer
 
     for path, endpoint, answers, status, tag in (
@@ -232,6 +245,12 @@ def add_routes(app: Application, service: Service) -> None:
         """Can it decide: does the database answer, and is its schema the one this version needs?"""
         require_current(service.store)
         return schemas.Health()
+
+    @app.get("/metrics", tags=["operations"], response_class=PlainTextResponse)
+    async def metrics(request: HttpRequest) -> Response:
+        """For Prometheus: what all workers have done since the start, and where every campaign stands."""
+        content, content_type = await service.exporter.export(request.headers.get("accept", ""))
+        return Response(content, headers={"content-type": content_type})
 
 
 def _found(tx: Transaction, name: str) -> tuple[LiveRow, int]:
