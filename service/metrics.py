@@ -9,7 +9,7 @@ import asyncio
 import math
 import os
 from collections import Counter as Tally
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, TypeVar
 
@@ -118,9 +118,9 @@ class Metrics:
         """What a committed transaction did to a campaign."""
         campaign, rows = unit.row.name, unit.new_rows
         if decisions := rows[NewDecision]:
-            _add(self._decisions, ((campaign, row.action, row.mode) for row in decisions))  # type: ignore[union-attr]
+            _add(self._decisions, [(campaign, row.action, row.mode) for row in decisions])  # type: ignore[union-attr]
         if rewards := rows[NewReward]:
-            _add(self._rewards, ((campaign, OUTCOMES[row.source]) for row in rewards))  # type: ignore[union-attr]
+            _add(self._rewards, [(campaign, OUTCOMES[row.source]) for row in rewards])  # type: ignore[union-attr]
         if unit.repeated:
             self._rewards[campaign, "repeated"].inc(unit.repeated)
         if unit.refused:
@@ -138,7 +138,10 @@ class Metrics:
         self._database_failures.inc()
 
 
-def _add(parts: _Labelled[Counter], labels: Iterable[Hashable]) -> None:
+def _add(parts: _Labelled[Counter], labels: Sequence[Hashable]) -> None:
+    if len(labels) == 1:
+        parts[labels[0]].inc()
+        return
     for each, count in Tally(labels).items():
         parts[each].inc(count)
 

@@ -10,7 +10,7 @@ import msgspec
 from fastapi import Body as BodyField
 from fastapi import FastAPI, Query
 from fastapi import Request as HttpRequest
-from fastapi.responses import PlainTextResponse, Response
+from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 from starlette.concurrency import run_in_threadpool
@@ -246,7 +246,9 @@ def add_routes(app: Application, service: Service) -> None:
         require_current(service.store)
         return schemas.Health()
 
-    @app.get("/metrics", tags=["operations"], response_class=PlainTextResponse)
+    exposition = {"content": {"text/plain": {"schema": {"type": "string"}}}}
+
+    @app.get("/metrics", tags=["operations"], response_class=Response, responses={200: exposition})
     async def metrics(request: HttpRequest) -> Response:
         """For Prometheus: what all workers have done since the start, and where every campaign stands."""
         content, content_type = await service.exporter.export(request.headers.get("accept", ""))

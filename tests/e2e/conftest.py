@@ -21,6 +21,7 @@ from tests.e2e.load import PATIENCE_SECONDS, Load, wait_until
 
 START_SECONDS = 300  # on a fresh machine the first start compiles the kernels
 UNDERCURRENT = [sys.executable, "-m", "service.cli"]
+NO_COMPLAINT = re.compile(r"\S+ (INFO \S+|WARNING undercurrent\.request: slow request) .*\n")
 ANNOUNCED = rf"Undercurrent {re.escape(__version__)} is at (http://127\.0\.0\.1:\d+)"
 
 
@@ -54,8 +55,8 @@ class Server:
         return self.announced
 
     def complaints(self) -> str:
-        """What it has said on stderr since it was ready."""
-        return self._stderr.read_text()[self._start_up :]
+        """What it has complained about on stderr since it was ready; a busy machine's slow answers are none."""
+        return NO_COMPLAINT.sub("", self._stderr.read_text()[self._start_up :])
 
     def kill(self) -> None:
         """End it at this very instant."""
