@@ -54,9 +54,17 @@ class Server:
         self._start_up = len(self._stderr.read_text())  # a slow start may say why it is slow
         return self.announced
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def said(self) -> str:
+        """All that it has said on stderr."""
+        return self._stderr.read_text()
+
     def complaints(self) -> str:
         """What it has complained about on stderr since it was ready; a busy machine's slow answers are none."""
-        return NO_COMPLAINT.sub("", self._stderr.read_text()[self._start_up :])
+        return NO_COMPLAINT.sub("", self.said()[self._start_up :])
 
     def kill(self) -> None:
         """End it at this very instant."""
