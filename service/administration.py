@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -14,6 +15,7 @@ from service import schemas
 from service.auth import require
 from service.campaigns import Archive, Change, Create, Delete, Operation
 from service.errors import FieldProblem, InvalidError, NotFoundError
+from service.logs import administered
 from service.routes import Limit, VersionCursor, campaign_state, found
 from service.schemas import CLONE_EXAMPLE, PATCH_EXAMPLE, ActionRequest, RollbackRequest
 from service.store import RevisionRow
@@ -30,43 +32,43 @@ Confirmation = Annotated[str, Query(description="the campaign's name, once more"
 def add_administration(app: FastAPI, service: Service) -> None:
     """Every route that changes a campaign, and the list of changes."""
 
-    async def done(operation: Operation) -> schemas.CampaignState:
+    async def done(action: str, operation: Operation, **fields: Any) -> schemas.CampaignState:
         if "\x00" in operation.campaign:
             raise NotFoundError(f"There is no campaign {operation.campaign!r}")
         await service.submit(operation)
+        administered(action, campaign=operation.campaign, **fields)
         return await run_in_threadpool(campaign_state, service, operation.campaign)
 
     async def config_of(name: str) -> CampaignConfig:
         return (await run_in_threadpool(campaign_state, service, name)).config
-
-    async def changed(name: str, change: Callable[[CampaignConfig], CampaignConfig]) -> schemas.CampaignState:
-        """A change of the actions; the wider feature map is made beforehand, because that may take a while."""
-        await _made(change, await config_of(name))
-        return await done(Change(name, change))
 
     @app.patch("/campaigns/{name}", tags=["campaigns"])
     async def patch(name: str, patch: Patch) -> schemas.CampaignState:
         """Change a living campaign from its next round on: `rewards.wait_seconds` and `rewards.default`, `control`,
         `propensity_floor`, `bonus.scale` (how much to explore), `regime_labels`, `paused`. Only what is named changes;
         null means the default. Anything else would reset the model: 409, clone the campaign instead."""
-        return await done(Change(name, lambda config: patched(config, patch)))
+        return await done("change", Change(name, lambda config: patched(config, patch)), fields=sorted(patch))
 
     @app.post("/campaigns/{name}/actions", tags=["campaigns"])
     async def add_action(name: str, request: ActionRequest) -> schemas.CampaignState:
         """Add an action, or bring a retired one back. What was learned stays; the new one is explored."""
-        return await changed(name, lambda config: with_action(config, request.action))
+        change = partial(with_action, action=request.action)
+        await _made(change, await config_of(name))  # the wider feature map, which may take a while
+        return await done("add action", Change(name, change), action=request.action)
 
     @app.post("/campaigns/{name}/actions/retire", tags=["campaigns"])
     async def retire_action(name: str, request: ActionRequest) -> schemas.CampaignState:
         """Choose an action no more. Its rewards still count, and it can be added back."""
-        return await done(Change(name, lambda config: without_action(config, request.action)))
+        change = partial(without_action, action=request.action)
+        return await done("retire action", Change(name, change), action=request.action)
 
     @app.post("/campaigns/{name}/rollback", tags=["models"])
     async def rollback(name: str, request: RollbackRequest) -> schemas.CampaignState:
         """Put an earlier model in force again, as a new version. Rewards that were folded after it count no more."""
         if "\x00" in name:
             raise NotFoundError(f"There is no campaign {name!r}")
-        return await done(await run_in_threadpool(service.campaigns.past, name, request.model_version))
+        past = await run_in_threadpool(service.campaigns.past, name, request.model_version)
+        return await done("rollback", past, model_version=request.model_version)
 
     @app.post("/campaigns/{name}/clone", tags=["campaigns"], status_code=201)
     async def clone(request: Request, name: str, patch: ClonePatch) -> CampaignConfig:
@@ -77,17 +79,18 @@ def add_administration(app: FastAPI, service: Service) -> None:
         given = msgspec.json.encode([name, patch], order="sorted")
         digest = hashlib.blake2b(given, digest_size=16).digest()
         stored = await service.submit(Create(config.name, StagedPolicy(config), digest))
+        administered("clone", campaign=config.name, source=name)
         return CampaignConfig.model_validate_json(stored)
 
     @app.post("/campaigns/{name}/archive", tags=["campaigns"])
     async def archive(name: str) -> schemas.CampaignState:
         """Close a campaign: it decides no more and leaves the list. Rewards of its decisions are still taken."""
-        return await done(Archive(name, True))
+        return await done("archive", Archive(name, True))
 
     @app.post("/campaigns/{name}/unarchive", tags=["campaigns"])
     async def unarchive(name: str) -> schemas.CampaignState:
         """Open an archived campaign again."""
-        return await done(Archive(name, False))
+        return await done("unarchive", Archive(name, False))
 
     @app.delete("/campaigns/{name}", tags=["campaigns"], status_code=204)
     async def delete(name: str, confirm: Confirmation) -> Response:
@@ -98,6 +101,7 @@ def add_administration(app: FastAPI, service: Service) -> None:
         if "\x00" in name:
             raise NotFoundError(f"There is no campaign {name!r}")
         await service.submit(Delete(name))
+        administered("delete", campaign=name)
         return Response(status_code=204)
 
     @app.get("/campaigns/{name}/revisions", tags=["campaigns"])

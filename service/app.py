@@ -12,6 +12,7 @@ from fastapi.staticfiles import StaticFiles
 from service import __version__
 from service.administration import add_administration
 from service.errors import RESPONSES, install_error_handlers
+from service.requests import Requests
 from service.routes import Application, add_routes
 from service.settings import Settings
 from service.worker import Service
@@ -32,6 +33,7 @@ def create_app(settings: Settings, service: Service | None = None) -> FastAPI:
         await worker.stop()
 
     app = Application(
+        Requests(worker.metrics, settings.access_log),
         title="Undercurrent",
         summary="Decides which marketing action to take, and learns, while a hidden regime shifts.",
         version=__version__,

@@ -56,6 +56,7 @@ class Background:
         self._running.add(number)
         try:
             status, result, seconds = await run(self._thread, _estimated, job.policy, job.state)
+            self._campaigns.metrics.updated("estimation_job", seconds)
             await self._submitted(FinishJob(job.campaign, *number, status, result, seconds))
         finally:
             self._running.discard(number)

@@ -4,7 +4,9 @@ The only place that joins policy and store. `process` is what a lane runs: it de
 in its cache only what was committed.
 """
 
+import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, groupby
 from typing import Any, NamedTuple
@@ -16,6 +18,7 @@ import numpy as np
 from policy import CampaignConfig, CodecError, FixedError, PolicyError, StagedPolicy, State, decode
 from service.errors import ApiError, ConflictError, ErrorDetail, FieldProblem, InvalidError, NotFoundError, detail_of
 from service.fold import FAILED_PUBLICATION, MissingInput, Replay, Start
+from service.metrics import Metrics
 from service.schemas import DecideItem, RewardItem
 from service.store import FAILURES, LiveRow, Store, Transaction
 from service.unit import Entry, Job, Unit, answer, reward_answer
@@ -40,6 +43,7 @@ MOST_ROUNDS_TO_FOLD = 50_000  # after a restart: a few seconds
 RECENT_SNAPSHOTS = 3
 CACHED_CAMPAIGNS = 1_000
 _encode = msgspec.json.Encoder().encode
+log = logging.getLogger("undercurrent")
 
 
 class Decide(NamedTuple):
@@ -138,8 +142,11 @@ Outcome = Any  # the body of the answer, or the exception that says why there is
 class Campaigns:
     """The campaigns of one database, as one worker sees them."""
 
-    def __init__(self, store: Store, clock: Callable[[], int], owner: str | None = None) -> None:
+    def __init__(
+        self, store: Store, clock: Callable[[], int], owner: str | None = None, metrics: Metrics | None = None
+    ) -> None:
         self.store, self.clock = store, clock
+        self.metrics = metrics or Metrics()
         self.owner = owner or uuid4().hex
         self._cache: dict[int, Entry] = {}
         self._lock = threading.Lock()  # lanes of PostgreSQL are threads
@@ -150,6 +157,7 @@ class Campaigns:
 
         A bad request fails alone. A database error fails them all and drops what was cached (R18).
         """
+        begun = time.perf_counter()
         outcomes: list[Outcome] = [None] * len(operations)
         by_campaign: dict[str, list[int]] = {}
         for i, operation in enumerate(operations):
@@ -168,8 +176,12 @@ class Campaigns:
             for number in touched:
                 self._cache.pop(number, None)
             raise
+        self.metrics.transaction(len(operations), time.perf_counter() - begun)
         for unit, entry in kept:
             self._keep(unit.row.campaign_id, entry)
+            self.metrics.committed(unit)
+            for event in unit.failures:
+                log.warning(event.kind, extra={"campaign": unit.row.name, "round": event.round})
         return outcomes, [work for unit, entry in kept for work in self._afterwards(unit, entry)]
 
     def _serve_all(
@@ -471,6 +483,8 @@ def _reward(unit: Unit, operation: Reward) -> Outcome:
             error = InvalidError.of_policy(refused)
         except ApiError as refused:
             error = refused
+        if error is not None:
+            unit.refused += 1
         if not operation.batch:
             return error or _encode(committed)
         detail: ErrorDetail | None = detail_of(error) if error else None

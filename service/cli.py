@@ -5,11 +5,13 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 import threading
 from collections.abc import Sequence
 from contextlib import closing
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from sqlalchemy.engine import make_url
@@ -22,6 +24,8 @@ from service.errors import ApiError
 from service.keys import add_commands as add_key_commands
 from service.keys import keys
 from service.limits import KEEP_ALIVE_SECONDS, Protocol
+from service.logs import log_config
+from service.metrics import SHARED_FOLDER
 from service.schema import require_current, upgrade
 from service.settings import Settings, SettingsError
 from service.store import Store
@@ -35,6 +39,9 @@ FLAGS = {
     "port": "port, 0 for any free one (UNDERCURRENT_PORT, default 8000)",
     "database_url": "sqlite:///FILE or postgresql://… (UNDERCURRENT_DATABASE_URL, default sqlite:///undercurrent.db)",
     "workers": "processes, with PostgreSQL only (UNDERCURRENT_WORKERS, default 1)",
+    "log_format": "text or json (UNDERCURRENT_LOG_FORMAT, default text)",
+    "log_level": "debug, info, warning or error (UNDERCURRENT_LOG_LEVEL, default info)",
+    "access_log": "log every request, not only slow and failed ones (UNDERCURRENT_ACCESS_LOG, default False)",
 }
 
 
@@ -85,7 +92,8 @@ def _parser() -> argparse.ArgumentParser:
     key_commands = add_key_commands(commands.add_parser("keys", help="create, list and revoke keys"))
     for flag, text in FLAGS.items():
         for command in (serving, migrating, verifying, *key_commands) if flag == "database_url" else (serving,):
-            command.add_argument(f"--{flag.replace('_', '-')}", dest=flag, help=text)
+            switch: dict[str, Any] = {"nargs": "?", "const": "true"} if flag == "access_log" else {}
+            command.add_argument(f"--{flag.replace('_', '-')}", dest=flag, help=text, **switch)
     return parser
 
 
@@ -155,12 +163,16 @@ API documentation: {url}/docs (Ctrl-C stops the service)
 Data: {make_url(settings.database_url).render_as_string(hide_password=True)}"""
     if settings.workers > 1:
         os.environ.update(settings.environment())  # how the worker processes learn of them
-        config = uvicorn_config("service.app:from_environment", factory=True, workers=settings.workers)
+        config = uvicorn_config(
+            "service.app:from_environment", factory=True, workers=settings.workers, **_logging(settings)
+        )
         several = Multiprocess(config, sockets=[listener])  # from here on it hears signals
-        print(announced, flush=True)
-        several.run()
+        with tempfile.TemporaryDirectory(prefix="undercurrent-metrics-") as folder:
+            os.environ[SHARED_FOLDER] = folder  # for the workers
+            print(announced, flush=True)
+            several.run()
         return 0
-    server = uvicorn.Server(uvicorn_config(create_app(settings)))
+    server = uvicorn.Server(uvicorn_config(create_app(settings), **_logging(settings)))
 
     # Uvicorn hears signals only once it runs, and when done raises the one that stopped it once more: no failure.
     def stop(*_: object) -> None:
@@ -199,7 +211,12 @@ def uvicorn_config(app: object, **settings: object) -> uvicorn.Config:
         "timeout_keep_alive": KEEP_ALIVE_SECONDS,
         "timeout_graceful_shutdown": 30,  # for those who never finish sending
     }
-    return uvicorn.Config(app, **quiet, **settings)  # type: ignore[arg-type]
+    return uvicorn.Config(app, **{**quiet, **settings})  # type: ignore[arg-type]
+
+
+def _logging(settings: Settings) -> dict[str, object]:
+    """What makes uvicorn set up our logs, in every process that it starts."""
+    return {"log_config": log_config(settings), "log_level": None}
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ campaign, whose transactions wait for the network and for the live row's lock in
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from itertools import accumulate
 from typing import Any
 
@@ -35,6 +36,7 @@ class Lanes:
         self._process = campaigns.process
         self._background = background
         self._loop = asyncio.get_running_loop()
+        self._context = copy_context()  # not a request's: what many share must not carry the id of one
         self._lanes: dict[str, _Lane] = {}
         self._pool = None if campaigns.store.embedded else ThreadPoolExecutor(threads, "lane")
         self._idle = asyncio.Event()
@@ -51,14 +53,14 @@ class Lanes:
         if not lane.running:
             lane.running = True
             self._idle.clear()
-            self._loop.call_soon(self._gather, key, lane, 0)
+            self._loop.call_soon(self._gather, key, lane, 0, context=self._context)
         return future
 
     def _gather(self, key: str, lane: _Lane, seen: int) -> None:
         """Wait as long as every turn of the loop brings another request that was already on its way; no timer."""
         count = len(lane.waiting)
         if seen < count < LARGEST_GATHER:
-            self._loop.call_soon(self._gather, key, lane, count)
+            self._loop.call_soon(self._gather, key, lane, count, context=self._context)
         else:
             self._run(key, lane)
 
@@ -90,7 +92,7 @@ class Lanes:
             else:
                 future.set_result(outcome)
         if lane.waiting:
-            self._loop.call_soon(self._gather, key, lane, 0)
+            self._loop.call_soon(self._gather, key, lane, 0, context=self._context)
         else:
             lane.running = False
             del self._lanes[key]

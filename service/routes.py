@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 import msgspec
 from fastapi import Body as BodyField
 from fastapi import FastAPI, Query, Request
+from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 from starlette._utils import get_route_path
@@ -22,6 +23,8 @@ from service.auth import Keys, declare_security, limited_to, require
 from service.campaigns import Campaigns, Create, Current, Decide, Reward
 from service.errors import ApiError, FieldProblem, GoneError, InvalidError, NotFoundError, TooLargeError, response_of
 from service.limits import body_of, with_body
+from service.logs import administered
+from service.requests import Requests
 from service.schema import require_current
 from service.schemas import CAMPAIGN_EXAMPLE, MAX_BATCH, DecideBatch, DecideRequest, RewardBatch, RewardRequest
 from service.store import KnownDecision, LiveRow, Row, Transaction
@@ -75,9 +78,10 @@ class Failing:
 class Application(FastAPI):
     """FastAPI, but who may ask is decided before its layers, and a request to a lean route passes none of them."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, requests: Requests, **settings: Any) -> None:
         super().__init__(**settings)
         self.add_middleware(Failing)
+        self._requests = requests
         self._lean: dict[str, LeanRoute] = {}
         self.keys: Keys | None = None
 
@@ -89,21 +93,27 @@ class Application(FastAPI):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            path = get_route_path(scope)
-            try:
-                if self.keys is not None and self.keys.on:
-                    self.keys.admit(scope, path, self.routes)
-                route = self._lean.get(path) if scope["method"] == "POST" else None
-                if route is not None:
-                    await route.answer(scope, receive, send)
-                    return
-                receive = await with_body(scope, receive)
-            except ApiError as error:
-                await response_of(error)(scope, receive, send)
+            await self._requests.watch(self._answer, scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = get_route_path(scope)
+        try:
+            if self.keys is not None and self.keys.on:
+                self.keys.admit(scope, path, self.routes)
+            route = self._lean.get(path) if scope["method"] == "POST" else None
+            if route is not None:
+                scope["route"] = route  # as the framework's router does
+                await route.answer(scope, receive, send)
                 return
-            except Exception as error:
-                scope[FAILURE] = error
-        if scope["type"] == "http" and scope["method"] in ("POST", "PATCH"):
+            receive = await with_body(scope, receive)
+        except ApiError as error:
+            await response_of(error)(scope, receive, send)
+            return
+        except Exception as error:
+            scope[FAILURE] = error
+        if scope["method"] in ("POST", "PATCH"):
             # The API speaks JSON only, so `curl -d` need not say so.
             kept = [header for header in scope["headers"] if header[0] != b"content-type"]
             scope["headers"] = [*kept, (b"content-type", b"application/json")]
@@ -172,6 +182,7 @@ def add_routes(app: Application, service: Service) -> None:
         except PolicyError as error:
             raise InvalidError.of_policy(error) from None
         answer: bytes = await submit(Create(config.name, policy, hashlib.blake2b(given, digest_size=16).digest()))
+        administered("create", campaign=config.name)
         return answer
 
     for path, endpoint, answers, status, tag in (
@@ -252,6 +263,14 @@ def add_routes(app: Application, service: Service) -> None:
         """Can it decide: does the database answer, and is its schema the one this version needs?"""
         require_current(service.store)
         return schemas.Health()
+
+    exposition = {"content": {"text/plain": {"schema": {"type": "string"}}}}
+
+    @app.get("/metrics", tags=["operations"], response_class=Response, responses={200: exposition})
+    async def metrics(request: Request) -> Response:
+        """For Prometheus: what all workers have done since the start, and where every campaign stands."""
+        content, content_type = await service.exporter.export(request.headers.get("accept", ""))
+        return Response(content, headers={"content-type": content_type})
 
 
 def found(tx: Transaction, name: str) -> tuple[LiveRow, int]:

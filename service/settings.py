@@ -1,7 +1,7 @@
 """Settings of the service: from the command line, else from UNDERCURRENT_* variables, else the defaults."""
 
 from collections.abc import Mapping
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
@@ -28,6 +28,9 @@ class Settings(BaseModel):
     port: Annotated[int, Field(ge=0, le=65535)] = 8000  # 0: any free one
     database_url: Annotated[str, Field(pattern=DATABASES)] = "sqlite:///undercurrent.db"
     workers: Annotated[int, Field(ge=1, le=64)] = 1
+    log_format: Literal["text", "json"] = "text"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    access_log: bool = False
 
     @field_validator("database_url")
     @classmethod

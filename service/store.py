@@ -7,7 +7,7 @@ driver's cursor itself: a gathered transaction has five of them, and the layers 
 import json
 import sqlite3
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
@@ -250,9 +250,10 @@ APPENDED: dict[type[NewRow], sa.Table] = {  # in the order that foreign keys nee
 
 
 class Store:
-    """One database, for one process."""
+    """One database, for one process; `failed` is told why whenever it does not answer."""
 
-    def __init__(self, url: str, pool_size: int = 8) -> None:
+    def __init__(self, url: str, pool_size: int = 8, failed: Callable[[str], None] = lambda reason: None) -> None:
+        self._failed = failed
         self.embedded = make_url(url).get_backend_name() == "sqlite"
         self.engine = _sqlite_engine(url) if self.embedded else _postgresql_engine(url, pool_size)
         self._statements = _statements(self.engine, self.embedded)
@@ -308,6 +309,7 @@ class Store:
         except FAILURES as error:
             if _disconnected(error):
                 self.engine.dispose()  # the other connections of the pool are dead too
+            self._failed(_first_line(error))
             raise UnavailableError(f"The database does not answer: {_first_line(error)}") from error
 
     def close(self) -> None:
@@ -544,6 +546,10 @@ class Transaction:
         if among is not None:
             query = query.where(campaigns.c.name.in_(among))
         return [LiveRow._make(row) for row in self.connection.execute(query)]
+
+    def standing(self) -> list[LiveRow]:
+        """Where every campaign stands."""
+        return [LiveRow._make(row) for row in self.connection.execute(STANDING.order_by(campaigns.c.name))]
 
     def decision(self, campaign: int, decision_id: str) -> Row | None:
         """A decision with its request and its reward."""

@@ -46,6 +46,7 @@ __all__ = ["Entry", "Job", "Unit", "answer", "request_hash", "reward_answer", "t
 INLINE_OPERATIONS = 1_000_000  # of a re-estimation, about 5 ms; a larger one is left to a job (R16)
 LEASE_SECONDS = 300
 AHEAD_SECONDS = 60  # that a client's clock may be ahead of ours (R27)
+FAILED_STEPS = (FAILED_UPDATE, FAILED_ESTIMATION, FAILED_PUBLICATION)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -81,6 +82,8 @@ class Unit(Course):
         self.now = max(now, row.clock)  # time never goes backwards
         self.known: dict[str, KnownDecision] = {}
         self.new_jobs: list[Job] = []
+        self.repeated = self.refused = 0  # rewards that changed nothing
+        self.timings: tuple[tuple[str, float], ...] = ()  # of updates and re-estimations: kind, seconds
         self._tx, self._owner = tx, owner
         self._rows: dict[type[NewRow], list[NewRow]] = {kind: [] for kind in APPENDED}
         self._last_at, self._settled, self._failure = row.last_at, row.settled, row.failure
@@ -90,7 +93,10 @@ class Unit(Course):
     @contextmanager
     def attempt(self) -> Iterator[None]:
         """A request that fails here fails alone: whatever it did in memory is undone (R18)."""
-        fields = ("row", "policy", "state", "revision", "known", "_last_at", "_settled", "_failure", "_job", "_closed")
+        fields = (
+            "row", "policy", "state", "revision", "known", "timings",
+            "_last_at", "_settled", "_failure", "_job", "_closed",
+        )  # fmt: skip
         before = [getattr(self, field) for field in fields]
         lengths, jobs = [len(rows) for rows in self._rows.values()], len(self.new_jobs)
         try:
@@ -102,6 +108,16 @@ class Unit(Course):
                 del rows[length:]
             del self.new_jobs[jobs:]
             raise
+
+    @property
+    def new_rows(self) -> Mapping[type[NewRow], Sequence[NewRow]]:
+        return self._rows
+
+    @property
+    def failures(self) -> list[NewEvent]:
+        """Steps that failed; the campaign goes on without them."""
+        events = self._rows[NewEvent]
+        return [row for row in events if isinstance(row, NewEvent) and row.kind in FAILED_STEPS] if events else []
 
     def write(self) -> Entry:
         """Write what was done; what to keep once it is committed."""
@@ -227,6 +243,7 @@ class Unit(Course):
             raise GoneError(f"Decision {decision_id!r} was erased")
         if known.reward is not None:
             if known.reward == value:
+                self.repeated += 1
                 return known
             how = "by default, because none came in time" if known.source == "default" else "before"
             raise ConflictError(f"Decision {decision_id!r} got the reward {known.reward!r} {how}; it cannot change")
@@ -355,7 +372,7 @@ class Unit(Course):
             self.state = policy.without_estimation(state)
             self._failed(FAILED_ESTIMATION, error)
         else:
-            self._published("estimation", state.model_version, time.perf_counter() - begun)
+            self._timed("estimation", state.model_version, begun)
 
     def _leave_to_job(self) -> None:
         state = self.state
@@ -377,7 +394,12 @@ class Unit(Course):
             self.state = self.policy.without_update(self.state)
             self._failed(FAILED_UPDATE, error)
         else:
-            self._published("update", version, time.perf_counter() - begun)
+            self._timed("update", version, begun)
+
+    def _timed(self, kind: str, before: int, begun: float) -> None:
+        seconds = time.perf_counter() - begun
+        self.timings += ((kind, seconds),)
+        self._published(kind, before, seconds)
 
     def _published(self, kind: str, before: int, seconds: float) -> None:
         state = self.state

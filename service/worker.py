@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import time
 from collections.abc import Callable
 from typing import Any
@@ -10,12 +11,15 @@ from service.auth import Keys
 from service.background import Background
 from service.campaigns import Campaigns, Operation
 from service.lanes import Lanes
+from service.metrics import Exporter, Metrics
 from service.schema import require_current
 from service.settings import Settings
 from service.store import Store
 from service.warm_up import warm_up
 
 __all__ = ["Service"]
+
+log = logging.getLogger("undercurrent")
 
 
 def _now() -> int:
@@ -26,9 +30,11 @@ class Service:
     """Everything that a worker runs, from start to stop. `clock` gives microseconds since 1970."""
 
     def __init__(self, settings: Settings, clock: Callable[[], int] = _now) -> None:
-        self.store = Store(settings.database_url)
+        self.metrics = Metrics()
+        self.store = Store(settings.database_url, failed=self._database_failed)
         self.keys = Keys(self.store, settings.workers)
-        self.campaigns = Campaigns(self.store, clock)
+        self.exporter = Exporter(self.metrics, self.store)
+        self.campaigns = Campaigns(self.store, clock, metrics=self.metrics)
         self.background = Background(self.campaigns)
         self._lanes: Lanes | None = None
 
@@ -45,10 +51,15 @@ class Service:
         assert self._lanes is not None, "the service has not started"
         return self._lanes.submit(operation)
 
+    def _database_failed(self, reason: str) -> None:
+        self.metrics.database_failed()
+        log.warning("the database does not answer", extra={"reason": reason})
+
     async def stop(self) -> None:
         """Finish what was accepted, then let go of the database."""
         if self._lanes is not None:
             await self.background.close()
             await self._lanes.close()
         await self.keys.close()
+        self.exporter.close()
         self.store.close()

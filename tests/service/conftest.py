@@ -3,6 +3,7 @@
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -36,8 +37,8 @@ def clock() -> Clock:
 class Worker:
     """A service in a thread of the test's process, on a real socket."""
 
-    def __init__(self, database_url: str, clock: Clock) -> None:
-        settings = Settings(database_url=database_url)
+    def __init__(self, database_url: str, clock: Clock, **own: Any) -> None:
+        settings = Settings(database_url=database_url, **own)
         self.service = Service(settings, clock)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._server = uvicorn.Server(uvicorn_config(create_app(settings, self.service)))
@@ -56,12 +57,12 @@ class Worker:
 
 
 @pytest.fixture
-def start(database_url: str, clock: Clock) -> Iterator[Callable[[], Worker]]:
+def start(database_url: str, clock: Clock) -> Iterator[Callable[..., Worker]]:
     """Start a worker on the test's database; called again it starts another one, beside the first or after it."""
     workers: list[Worker] = []
 
-    def start() -> Worker:
-        workers.append(Worker(database_url, clock))
+    def start(**settings: Any) -> Worker:
+        workers.append(Worker(database_url, clock, **settings))
         return workers[-1]
 
     yield start

@@ -205,6 +205,9 @@ def test_settings_flags_win_over_variables():
         ({"UNDERCURRENT_PORT": "80"}, {"port": "70000"}, "--port is '70000'.* 65535"),
         ({"UNDERCURRENT_HOST": ""}, {}, "UNDERCURRENT_HOST is ''"),
         ({"UNDERCURRENT_WORKERS": "0"}, {}, "UNDERCURRENT_WORKERS is '0'.* 1"),
+        ({"UNDERCURRENT_LOG_FORMAT": "xml"}, {}, "UNDERCURRENT_LOG_FORMAT is 'xml'.* 'text' or 'json'"),
+        ({}, {"log_level": "loud"}, "--log-level is 'loud'.* 'error'"),
+        ({"UNDERCURRENT_ACCESS_LOG": "often"}, {}, "UNDERCURRENT_ACCESS_LOG is 'often'.* boolean"),
     ],
 )
 def test_settings_refuse_a_bad_value_by_name(environ, flags, named):

@@ -478,6 +478,9 @@ VALUES = {
     "port": ("81", 81),
     "database_url": ("postgresql://user@host/name", "postgresql://user@host/name"),
     "workers": ("3", 3),
+    "log_format": ("json", "json"),
+    "log_level": ("debug", "debug"),
+    "access_log": ("true", True),
 }
 
 
@@ -501,7 +504,10 @@ def test_every_setting_is_a_flag_and_a_variable():
 
 def test_settings_survive_the_environment():
     """How worker processes learn of them."""
-    settings = Settings(host="::1", port=0, database_url="postgresql://user:p%40ss@host/name?host=/a%20b", workers=4)
+    url = "postgresql://user:p%40ss@host/name?host=/a%20b"
+    settings = Settings(
+        host="::1", port=0, database_url=url, workers=4, log_format="json", log_level="error", access_log=True
+    )
     assert Settings.load(settings.environment(), {}) == settings
 
 

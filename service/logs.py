@@ -1,0 +1,81 @@
+"""Logs: one line for each thing worth telling, for people or as JSON, with the id of the request it belongs to.
+
+Never in a line: bodies, keys, decision ids, subjects. A path is told by its template, since it may hold an id.
+"""
+
+import json
+import logging
+from collections.abc import Mapping
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any
+
+from service.settings import Settings
+
+__all__ = ["REQUEST_ID", "JsonFormatter", "TextFormatter", "administered", "log_config"]
+
+REQUEST_ID: ContextVar[str | None] = ContextVar("request_id", default=None)
+# What every record has; the rest are fields that the caller gave. Uvicorn's message in colours is its message again.
+STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime", "color_message", "taskName"}
+_admin = logging.getLogger("undercurrent.admin")
+
+
+class _Formatter(logging.Formatter):
+    def told(self, record: logging.LogRecord) -> dict[str, Any]:
+        """The record as ordered fields; those of its caller come last and cannot hide the others."""
+        head = {
+            "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")[:-6] + "Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage().strip(),
+            "request_id": REQUEST_ID.get(),
+        }
+        return head | {k: v for k, v in vars(record).items() if k not in STANDARD and k not in head}
+
+    def trouble(self, record: logging.LogRecord) -> str:
+        """The traceback, empty without one."""
+        return "" if not record.exc_info else self.formatException(record.exc_info)
+
+
+class JsonFormatter(_Formatter):
+    """One JSON object a line; a traceback is one field of it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        trouble = self.trouble(record)
+        return json.dumps(self.told(record) | ({"exception": trouble} if trouble else {}), default=str)
+
+
+class TextFormatter(_Formatter):
+    """A line for people: time, level, logger, message, fields; a traceback follows it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        told = self.told(record)
+        head = [str(told.pop(name)) for name in ("ts", "level", "logger", "message")]
+        fields = [f"{name}={_plain(value)}" for name, value in told.items() if value is not None]
+        line = " ".join([head[0], head[1].upper(), f"{head[2]}:", head[3], *fields])
+        return "\n".join(filter(None, [line, self.trouble(record)]))
+
+
+def _plain(value: Any) -> str:
+    text = str(value)
+    return text if text.isprintable() and not set(text) & {" ", '"', "="} else json.dumps(text)
+
+
+def log_config(settings: Settings) -> Mapping[str, Any]:
+    """For `logging.config.dictConfig`: everything in one format to stderr, ours from the level that is set."""
+    formatter = {"json": JsonFormatter, "text": TextFormatter}[settings.log_format]
+    level = settings.log_level.upper()
+    others = "ERROR" if level == "ERROR" else "WARNING"  # the server tells of its every start and stop at level info
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"told": {"()": f"{__name__}.{formatter.__name__}"}},
+        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "told", "stream": "ext://sys.stderr"}},
+        "root": {"handlers": ["stderr"], "level": others},
+        "loggers": {"undercurrent": {"level": level}, "uvicorn": {"level": level if level == "DEBUG" else others}},
+    }
+
+
+def administered(action: str, **fields: Any) -> None:
+    """Log that someone changed how the service runs: `administered("create", campaign="spring")`, once it is done."""
+    _admin.info(action, extra=fields)

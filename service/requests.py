@@ -1,0 +1,86 @@
+"""Every request as it is seen from outside: its id, how long it took, what became of it."""
+
+import logging
+import os
+import re
+from collections.abc import Iterable
+from itertools import count
+from time import perf_counter
+
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.logs import REQUEST_ID
+from service.metrics import Metrics
+
+__all__ = ["Requests"]
+
+HEADER = b"x-request-id"
+ALLOWED = re.compile(rb"[!-~]{1,128}")  # visible ASCII: safe in a header and in a log
+NO_ROUTE = "other"  # what no route answers, and mounted files: their paths are the caller's to invent
+SLOW_SECONDS = 1.0
+log = logging.getLogger("undercurrent.request")
+
+
+class Requests:
+    """Gives every request its id; counts, times and, if need be, logs it once it is answered."""
+
+    def __init__(self, metrics: Metrics, access_log: bool) -> None:
+        self._metrics, self._access_log = metrics, access_log
+        self._prefix, self._numbers = os.urandom(6).hex().encode(), count(1)
+
+    async def watch(self, answer: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let `answer` answer. Its unexpected exception ends here once a status is sent: this is where it is logged."""
+        begun, status = perf_counter(), 0
+        request_id = self._id(scope["headers"])
+        REQUEST_ID.set(request_id.decode())
+
+        async def receiving() -> Message:
+            nonlocal begun
+            message = await receive()
+            if message["type"] == "http.request":
+                begun = perf_counter()  # a slow sender is no slow answer
+            return message
+
+        async def sending(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", ()), (HEADER, request_id)]
+            await send(message)
+
+        error: Exception | None = None
+        try:
+            await answer(scope, receiving, sending)
+        except Exception as unexpected:
+            if not status:  # then the server logs it, and sends a bare 500
+                raise
+            error = unexpected
+        finally:
+            seconds, status = perf_counter() - begun, status or 500
+            route, method = scope.get("route"), scope["method"]
+            template = route.path_format if isinstance(route, Route) else NO_ROUTE
+            self._metrics.request(template, method, status, seconds)
+            if status >= 500 or seconds > SLOW_SECONDS or self._access_log:
+                _tell(template, method, status, seconds, error)
+
+    def _id(self, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+        """The caller's, if it sent a good one."""
+        for name, value in headers:
+            if name == HEADER:
+                if ALLOWED.fullmatch(value):
+                    return value
+                break
+        return b"%b-%x" % (self._prefix, next(self._numbers))
+
+
+def _tell(route: str, method: str, status: int, seconds: float, error: Exception | None) -> None:
+    fields = {"method": method, "route": route, "status": status, "milliseconds": round(1_000 * seconds, 3)}
+    if error is not None:
+        log.error("request failed", extra=fields, exc_info=error)
+    elif status >= 500:
+        log.warning("request failed", extra=fields)
+    elif seconds > SLOW_SECONDS:
+        log.warning("slow request", extra=fields)
+    else:
+        log.info("request", extra=fields)

@@ -1,0 +1,313 @@
+"""Request ids and logs: one line for what is worth telling, with the id that the caller was given, and no secret."""
+
+import json
+import logging
+import re
+import sys
+import threading
+import time
+from datetime import UTC, datetime
+
+import httpx
+import pytest
+
+import service.requests
+from service.logs import REQUEST_ID, JsonFormatter, TextFormatter, administered, log_config
+from service.settings import Settings
+from service.store import Transaction
+from tests.service.answers import error_of, good
+
+CAMPAIGN = {"name": "spring", "actions": ["none", "email"], "variables": [{"name": "risk", "levels": ["low", "high"]}]}
+DECIDE = {"campaign": "spring", "decision_id": "order-1001", "subject": "customer-77", "context": {"risk": "low"}}
+MADE = r"[0-9a-f]{12}-[0-9a-f]+"
+
+
+@pytest.fixture
+def lines():
+    """What is logged at level info or above, as JSON lines say it."""
+    found = []
+
+    class Kept(logging.Handler):
+        def emit(self, record):
+            text = self.format(record)
+            assert "\n" not in text
+            found.append(json.loads(text))
+
+    handler, logger = Kept(), logging.getLogger("undercurrent")
+    handler.setFormatter(JsonFormatter())
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield found
+    logger.removeHandler(handler)
+    logger.setLevel(before)
+
+
+def told(client, lines):
+    """The lines so far. A request is logged once its answer has left, so another one must have been answered since."""
+    good(client.get("/healthz"))
+    return [line for line in lines if line.get("route") != "/healthz"]
+
+
+# --- ids --------------------------------------------------------------------------------------------------------------
+
+
+def test_every_answer_has_an_id(client):
+    """Good ones, refusals, failures of the framework's own, files; and no two are alike."""
+    answers = [
+        client.post("/campaigns", json=CAMPAIGN),
+        client.post("/decide", json=DECIDE),
+        client.post("/decide", json=DECIDE | {"campaign": "autumn"}),
+        client.post("/decide", content=b"{"),
+        client.get("/campaigns/spring"),
+        client.get("/campaigns/spring/decisions/none"),
+        client.get("/campaigns?limit=0"),
+        client.put("/decide"),
+        client.get("/nothing"),
+        client.get("/docs"),
+        client.get("/docs-assets/favicon.png"),
+        client.get("/metrics"),
+    ]
+    assert [answer.status_code for answer in answers] == [201, 200, 404, 422, 200, 404, 422, 405, 404, 200, 200, 200]
+    ids = [answer.headers.get_list("x-request-id") for answer in answers]
+    assert all(len(each) == 1 and re.fullmatch(MADE, each[0]) for each in ids)
+    assert len({each[0] for each in ids}) == len(answers)
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [
+        ("order-1001", True),
+        ("!~", True),
+        ("x" * 128, True),
+        ("x" * 129, False),
+        ("", False),
+        ("two words", False),
+        ("caf\u00e9".encode("latin-1"), False),
+        ("tab\there", False),
+    ],
+)
+def test_the_callers_id_is_kept_if_it_can_be(shared, sent, kept):
+    for answer in (
+        shared.post("/decide", json=DECIDE | {"campaign": "none"}, headers={"X-Request-ID": sent}),
+        shared.get("/healthz", headers={"X-Request-ID": sent}),
+    ):
+        found = answer.headers["x-request-id"]
+        assert (found == sent) if kept else re.fullmatch(MADE, found)
+
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+
+def test_access_log_has_a_line_for_every_request(start, lines):
+    """The template, not the path: a path may hold an id. No body, no query, no key, no personal identifier."""
+    client = start(access_log=True).client
+    lines.clear()
+    secret = {"Authorization": "Bearer swordfish", "X-Request-ID": "mine"}
+    good(client.post("/campaigns", json=CAMPAIGN, headers=secret), 201)
+    good(client.post("/decide", json=DECIDE, headers=secret))
+    good(client.get("/campaigns/spring/decisions/order-1001?token=swordfish", headers=secret))
+    client.get("/nothing/order-1001", headers=secret)
+    client.put("/decide", headers=secret)
+    administration, *requests = told(client, lines)
+    assert (administration["logger"], administration["request_id"]) == ("undercurrent.admin", "mine")
+    fields = ("level", "message", "method", "route", "status")
+    assert [[line[name] for name in fields] for line in requests] == [
+        ["info", "request", "POST", "/campaigns", 201],
+        ["info", "request", "POST", "/decide", 200],
+        ["info", "request", "GET", "/campaigns/{name}/decisions/{decision_id}", 200],
+        ["info", "request", "GET", "other", 404],
+        ["info", "request", "PUT", "/decide", 405],
+    ]
+    assert all(line["request_id"] == "mine" and 0 < line["milliseconds"] < 60_000 for line in requests)
+    text = json.dumps(lines)
+    assert not [word for word in ("order-1001", "customer-77", "swordfish", "risk") if word in text]
+
+
+def test_without_access_log_good_and_refused_requests_are_silent(client, lines):
+    good(client.post("/campaigns", json=CAMPAIGN), 201)
+    good(client.post("/decide", json=DECIDE))
+    error_of(client.post("/decide", content=b"{"), 422)
+    error_of(client.get("/nothing"), 404)
+    assert {line["logger"] for line in told(client, lines)} == {"undercurrent.admin"}
+
+
+def test_slow_requests_are_told(client, lines, monkeypatch):
+    monkeypatch.setattr(service.requests, "SLOW_SECONDS", 0.0)
+    lines.clear()
+    good(client.get("/readyz"))
+    (line,) = told(client, lines)
+    assert (line["level"], line["message"], line["route"]) == ("warning", "slow request", "/readyz")
+    assert line["status"] == 200
+
+
+def test_a_slow_sender_is_no_slow_request(start, lines):
+    """The time until the request is complete is the caller's."""
+    client = start(access_log=True).client
+    good(client.post("/campaigns", json=CAMPAIGN), 201)
+    told(client, lines)
+    lines.clear()
+    gap = 0.6
+
+    def slowly():
+        text = json.dumps(DECIDE).encode()
+        yield text[:10]
+        time.sleep(gap)
+        yield text[10:]
+
+    good(client.post("/decide", content=slowly()))
+    (line,) = told(client, lines)
+    assert line["route"] == "/decide"
+    assert line["milliseconds"] < 1_000 * gap
+
+
+def test_a_database_that_fails_is_told_with_the_reason(start, direct, lines):
+    client, database = start().client, direct()
+    good(client.post("/campaigns", json=CAMPAIGN), 201)
+    database.execute("ALTER TABLE live RENAME TO hidden")
+    lines.clear()
+    error_of(client.post("/decide", json=DECIDE, headers={"X-Request-ID": "mine"}), 503)
+    database.execute("ALTER TABLE hidden RENAME TO live")
+    reason, request = told(client, lines)
+    assert (reason["level"], reason["message"]) == ("warning", "the database does not answer")
+    assert "live" in reason["reason"]
+    assert reason["request_id"] is None  # it failed all that had been gathered
+    assert (request["level"], request["message"], request["status"]) == ("warning", "request failed", 503)
+    assert request["request_id"] == "mine"
+    assert "exception" not in request
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "route"),
+    [("POST", "/decide", "/decide"), ("GET", "/campaigns/spring", "/campaigns/{name}")],
+    ids=["lean", "framework"],
+)
+def test_an_unexpected_error_has_its_traceback_once(start, lines, caplog, monkeypatch, method, path, route):
+    """With the id that the caller got; the server does not log it again."""
+    client = start().client
+    good(client.post("/campaigns", json=CAMPAIGN), 201)
+    lines.clear()
+    caplog.clear()
+    monkeypatch.setattr(Transaction, "lock", broken)
+    monkeypatch.setattr(Transaction, "campaign", broken)
+    logging.getLogger("uvicorn").addHandler(caplog.handler)  # its records do not reach the root
+    answer = client.request(method, path, json=DECIDE if method == "POST" else None, headers={"X-Request-ID": "mine"})
+    found = told(client, lines)
+    logging.getLogger("uvicorn").removeHandler(caplog.handler)
+    assert error_of(answer, 500)["code"] == "internal_error"
+    assert answer.headers["x-request-id"] == "mine"
+    (line,) = found
+    assert (line["level"], line["message"], line["route"], line["status"]) == ("error", "request failed", route, 500)
+    assert line["request_id"] == "mine"
+    assert line["exception"].startswith("Traceback (most recent call last):\n")
+    assert line["exception"].endswith("\nZeroDivisionError: a bug")
+    assert [record.name for record in caplog.records] == ["undercurrent.request"]
+
+
+def broken(*_):
+    raise ZeroDivisionError("a bug")
+
+
+def test_requests_at_the_same_time_keep_their_own_ids(start, lines):
+    """Also when one transaction serves them all."""
+    client = start(access_log=True).client
+    good(client.post("/campaigns", json=CAMPAIGN), 201)
+    told(client, lines)
+    lines.clear()
+
+    def ask(number):
+        body = DECIDE | {"decision_id": str(number)} | ({"campaign": "autumn"} if number % 2 else {})
+        answer = client.post("/decide", json=body, headers={"X-Request-ID": f"id-{number}"})
+        assert answer.headers["x-request-id"] == f"id-{number}"
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = {line["request_id"]: line["status"] for line in told(client, lines)}
+    assert found == {f"id-{number}": 404 if number % 2 else 200 for number in range(16)}
+
+
+# --- the lines themselves ---------------------------------------------------------------------------------------------
+
+
+def record(message="all %s", arguments=("well",), **extra):
+    made = logging.getLogger("undercurrent.test").makeRecord(
+        "undercurrent.test", logging.WARNING, "file.py", 1, message, arguments, None, extra=extra
+    )
+    made.created = datetime(2026, 11, 16, 7, 20, 4, 118_230, tzinfo=UTC).timestamp()
+    return made
+
+
+def test_a_json_line():
+    token = REQUEST_ID.set("mine")
+    line = json.loads(JsonFormatter().format(record(campaign="spring", level="none", odd={1}, color_message="x")))
+    REQUEST_ID.reset(token)
+    assert line == {
+        "ts": "2026-11-16T07:20:04.118Z",
+        "level": "warning",
+        "logger": "undercurrent.test",
+        "message": "all well",
+        "request_id": "mine",
+        "campaign": "spring",
+        "odd": "{1}",
+    }
+    assert json.loads(JsonFormatter().format(record()))["request_id"] is None
+
+
+def test_a_line_for_people():
+    line = TextFormatter().format(record(campaign="spring", reason="it's\nlate", none=None))
+    assert line == (
+        '2026-11-16T07:20:04.118Z WARNING undercurrent.test: all well campaign=spring reason="it\'s\\nlate"'
+    )
+
+
+@pytest.mark.parametrize("formatter", [JsonFormatter, TextFormatter])
+def test_a_traceback_is_whole(formatter):
+    made = record()
+    try:
+        broken()
+    except ZeroDivisionError:
+        made.exc_info = sys.exc_info()
+    text = formatter().format(made)
+    if formatter is JsonFormatter:
+        assert "\n" not in text
+        text = json.loads(text)["exception"]
+    assert "Traceback (most recent call last):\n" in text
+    assert text.endswith("\nZeroDivisionError: a bug")
+
+
+def test_administration_is_logged_with_what_it_was_about(lines):
+    administered("archive", campaign="spring", by="key-1")
+    (line,) = lines
+    assert {name: line[name] for name in ("level", "logger", "message", "campaign", "by")} == {
+        "level": "info",
+        "logger": "undercurrent.admin",
+        "message": "archive",
+        "campaign": "spring",
+        "by": "key-1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("level", "ours", "server", "others"),
+    [
+        ("debug", "DEBUG", "DEBUG", "WARNING"),
+        ("info", "INFO", "WARNING", "WARNING"),
+        ("warning", "WARNING", "WARNING", "WARNING"),
+        ("error", "ERROR", "ERROR", "ERROR"),
+    ],
+)
+def test_the_level_is_ours_first(level, ours, server, others):
+    """At level info a quiet service says nothing, and the server's own starts and stops are no news."""
+    config = log_config(Settings(log_level=level))
+    levels = (config["loggers"]["undercurrent"]["level"], config["loggers"]["uvicorn"]["level"])
+    assert (*levels, config["root"]["level"]) == (ours, server, others)
+
+
+def test_ids_are_sent_to_those_who_were_cut_off(client):
+    """A request whose caller is gone harms nobody."""
+    with httpx.Client(base_url=client.base_url, timeout=0.000_1) as hasty, pytest.raises(httpx.TimeoutException):
+        hasty.get("/metrics")
+    good(client.get("/healthz"))

@@ -1,0 +1,371 @@
+"""Metrics are what was sent: counted once, after the commit, by any worker; dashboard and docs name what exists."""
+
+import json
+import math
+import re
+import threading
+from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+import sqlalchemy as sa
+import yaml
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+import service.unit
+from policy import StagedPolicy
+from service.warm_up import warm_up
+from tests.service.answers import error_of, good
+from tests.service.playing import CONFIGS, Script, eventually, http_post
+from tests.service.scraping import Scrape
+
+ROOT = Path(__file__).resolve().parents[2]
+CAMPAIGN = {
+    "name": "spring",
+    "actions": ["none", "email", "call"],
+    "variables": [{"name": "risk", "levels": ["low", "high"]}],
+    "regimes": 1,
+    "beliefs": {"estimator": "none"},
+    "warm_start_rounds": 4,
+    "stage_length": 4,
+    "control": {"share": 0.3},
+    "seed": 5,
+}
+
+
+def item(number, risk="low"):
+    return {"decision_id": f"d{number}", "context": {"risk": risk}}
+
+
+def decide(client, number, **more):
+    return client.post("/decide", json={"campaign": "spring", **item(number), **more})
+
+
+def reward(client, number, value, name="spring"):
+    return client.post("/reward", json={"campaign": name, "decision_id": f"d{number}", "reward": value})
+
+
+def test_every_number_is_what_was_sent(client):
+    """A repeated request is no new decision; a batch counts all its items and is one operation of a transaction."""
+    good(client.post("/campaigns", json=CAMPAIGN), 201)
+    made = [good(decide(client, number)) for number in range(4)]
+    for number in range(3):  # so that the model may decide from now on
+        good(reward(client, number, 1.0))
+    made += [good(decide(client, number)) for number in range(4, 10)]
+    assert good(decide(client, 3)) == made[3]
+    batch = {"campaign": "spring", "items": [item(number) for number in (9, 10, 11, 12, 12)]}
+    made += good(client.post("/decide/batch", json=batch))["decisions"][1:4]
+    good(reward(client, 12, 1.0))
+    good(reward(client, 1, 1.0))
+    results = {"campaign": "spring", "items": [{"decision_id": f"d{n}", "reward": 2.0} for n in (1, 3, 12, 99)]}
+    good(client.post("/reward/batch", json=results))
+    error_of(reward(client, 0, 3.0), 409)
+    error_of(reward(client, 98, 3.0), 404)
+    error_of(decide(client, 50, context={"risk": "none"}), 422)
+    error_of(decide(client, 50, campaign="autumn"), 404)
+    error_of(reward(client, 0, 1.0, name="autumn"), 404)
+    error_of(client.post("/decide", content=b"{"), 422)
+
+    found = Scrape(client)
+    assert len(made) == 13
+    assert found.by("decisions_total", "action", campaign="spring") == Counter(one["action"] for one in made)
+    assert found.by("decisions_total", "mode", campaign="spring") == Counter(one["mode"] for one in made)
+    assert len({one["mode"] for one in made}) > 1
+    assert found.by("rewards_total", "campaign", "outcome") == {
+        ("spring", "accepted"): 5,
+        ("spring", "repeated"): 1,
+        ("spring", "refused"): 5,
+    }
+    requests = {
+        ("/campaigns", "POST", "201"): 1,
+        ("/decide", "POST", "200"): 11,
+        ("/decide", "POST", "404"): 1,
+        ("/decide", "POST", "422"): 2,
+        ("/decide/batch", "POST", "200"): 1,
+        ("/healthz", "GET", "200"): 1,  # when the worker was started
+        ("/reward", "POST", "200"): 5,
+        ("/reward", "POST", "404"): 2,
+        ("/reward", "POST", "409"): 1,
+        ("/reward/batch", "POST", "200"): 1,
+    }
+    assert found.by("requests_total", "route", "method", "status") == requests
+    by_route = Counter()
+    for (route, _, _), count in requests.items():
+        by_route[route] += count
+    assert found.by("request_seconds_count", "route") == by_route
+    assert all(seconds > 0 for seconds in found.by("request_seconds_sum", "route").values())
+    in_lanes = sum(requests.values()) - 2  # without /healthz and what is no JSON
+    assert found.value("gather_operations_sum") == in_lanes
+    assert found.value("gather_operations_count") == found.value("transaction_seconds_count") == in_lanes
+    assert found.value("transaction_seconds_sum") < found.by("request_seconds_sum")[()]
+    assert found.by("update_seconds_count", "kind") == {"update": 3}  # before rounds 5, 9 and 13
+    assert found.value("database_failures_total") == 0
+    assert found.value("database_up") == 1
+
+
+def test_requests_that_come_together_share_a_transaction(client):
+    good(client.post("/campaigns", json=CAMPAIGN), 201)
+    before = Scrape(client)
+    threads = [threading.Thread(target=decide, args=(client, number)) for number in range(24)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    after = Scrape(client)
+    gathers = after.value("gather_operations_count") - before.value("gather_operations_count")
+    assert after.value("gather_operations_sum") - before.value("gather_operations_sum") == 24 >= gathers >= 1
+    assert after.by("decisions_total", "campaign") == {"spring": 24}
+
+
+def test_rewards_by_default(client, clock):
+    """R20: those that did not come in time are an outcome of their own."""
+    good(client.post("/campaigns", json=CAMPAIGN | {"rewards": {"wait_seconds": 5, "default": 0}}), 201)
+    for number in range(4):
+        good(decide(client, number))
+    good(reward(client, 0, 1.0))
+    clock.advance(10)
+    good(decide(client, 4))  # ends the stage
+    found = Scrape(client)
+    assert found.by("rewards_total", "outcome", campaign="spring") == {"accepted": 1, "default": 3}
+    assert (found.value("campaign_rewards", campaign="spring"), found.value("campaign_rounds", campaign="spring")) == (
+        4,
+        5,
+    )
+
+
+@pytest.mark.parametrize(("inline_operations", "kind"), [(0, "estimation_job"), (10**9, "estimation")])
+def test_updates_and_reestimations_are_timed(start, clock, monkeypatch, inline_operations, kind):
+    """R1, R3, R16: each by its kind, where it ran."""
+    monkeypatch.setattr(service.unit, "INLINE_OPERATIONS", inline_operations)
+    client = start().client
+    post = http_post(client)
+    script = Script(CONFIGS["smoothed"], clock).create(post).play(post, 42)  # estimates before round 32
+    eventually(lambda: kind in Scrape(client).by("update_seconds_count", "kind"), kind)
+    found = Scrape(client)
+    assert found.by("update_seconds_count", "kind") == {"update": (script.round - 1) // 5, kind: 1}
+    assert all(seconds > 0 for seconds in found.by("update_seconds_sum", "kind").values())
+
+
+def test_updates_that_fail_are_counted_once(start, clock, monkeypatch):
+    """R14: by campaign and step; and the campaign is marked until one has worked again."""
+    warm_up()  # which updates too
+    update = StagedPolicy.update
+
+    def fails_first(policy, state):
+        if state.round < 6:
+            raise ArithmeticError("a bad day")
+        return update(policy, state)
+
+    monkeypatch.setattr(StagedPolicy, "update", fails_first)
+    client = start().client
+    good(client.post("/campaigns", json=CAMPAIGN), 201)
+    for number in range(6):
+        good(decide(client, number))
+    found = Scrape(client)
+    assert found.by("failed_updates_total", "campaign", "kind") == {("spring", "update"): 1}
+    assert found.value("campaign_failing", campaign="spring") == 1
+    assert found.labels("update_seconds_count") == []
+    for number in range(6, 10):
+        good(decide(client, number))
+    found = Scrape(client)
+    assert found.by("failed_updates_total", "campaign", "kind") == {("spring", "update"): 1}
+    assert found.value("campaign_failing", campaign="spring") == 0
+
+
+def test_gauges_say_where_every_campaign_stands(start, clock):
+    """On any worker, of campaigns that it has never touched; its counters are its own."""
+    busy, idle = start(), start()
+    post = http_post(busy.client)
+    for name in ("given", "one-regime"):
+        Script(CONFIGS[name], clock).create(post).play(post, 40)
+    for worker in (busy, idle):
+        found = Scrape(worker.client)
+        for name in ("given", "one-regime"):
+            state = good(worker.client.get(f"/campaigns/{name}"))
+            expected = {
+                "rounds": state["round"],
+                "rewards": state["rewards_received"],
+                "rewards_waiting": state["rewards_waiting"],
+                "model_version": state["model_version"],
+                "regimes": len(state["belief"]),
+                "belief_entropy_nats": -sum(p * math.log(p) for p in state["belief"]),
+                "guarded": 0,
+                "failing": 0,
+            }
+            assert {k: found.value(f"campaign_{k}", campaign=name) for k in expected} == pytest.approx(expected)
+        assert found.value("campaign_regimes", campaign="given") == 2
+        assert found.value("campaign_belief_entropy_nats", campaign="given") > 0
+    assert sum(Scrape(busy.client).by("decisions_total", "campaign").values()) >= 80
+    assert Scrape(idle.client).labels("decisions_total") == []
+
+
+def test_the_guard_shows(start, direct):
+    """live.guarded is what is read."""
+    client = start().client
+    good(client.post("/campaigns", json=CAMPAIGN), 201)
+    direct().execute("UPDATE live SET guarded = true")
+    assert Scrape(client).value("campaign_guarded", campaign="spring") == 1
+
+
+def test_labels_are_not_the_callers_to_invent(client):
+    """Paths without a route, mounted files and odd methods share a label each; ids never become one."""
+    for number in range(5):
+        client.get(f"/nothing-{number}")
+        client.get(f"/docs-assets/nothing-{number}")
+        client.get(f"/campaigns/c{number}/decisions/d{number}")
+        client.request("PURGE", f"/campaigns/c{number}")
+        client.request("MKCOL", "/healthz")
+    found = Scrape(client).by("requests_total", "route", "method", "status")
+    assert found == {
+        ("other", "GET", "404"): 10,
+        ("/campaigns/{name}/decisions/{decision_id}", "GET", "404"): 5,
+        ("/campaigns/{name}", "other", "405"): 5,
+        ("/healthz", "other", "405"): 5,
+        ("/healthz", "GET", "200"): 1,
+    }
+
+
+def test_the_format_is_negotiated(client):
+    """As Prometheus' own client library does."""
+    answer = client.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0, text/plain;q=0.5"})
+    assert answer.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+    families = {family.name for family in text_string_to_metric_families(answer.text)}
+    assert {"undercurrent_requests", "undercurrent_database_up"} <= families
+
+
+def test_a_database_that_fails_is_told(start, direct):
+    """The numbers of the process still come; failures are counted, and it is up again when it is."""
+    client, database = start().client, direct()
+    good(client.post("/campaigns", json=CAMPAIGN), 201)
+    good(decide(client, 0))
+    database.execute("ALTER TABLE live RENAME TO hidden")
+    error_of(decide(client, 1), 503)
+    error_of(client.get("/campaigns/spring"), 503)
+    found = Scrape(client)
+    assert (found.value("database_up"), found.labels("campaign_rounds")) == (0, [])
+    assert found.by("decisions_total", "campaign") == {"spring": 1}
+    assert found.by("requests_total", "route", status="503") == {"/decide": 1, "/campaigns/{name}": 1}
+    assert found.value("database_failures_total") == 3  # the scrape's own too
+    assert found.value("gather_operations_count") == 2  # one that is rolled back has gathered nothing
+    database.execute("ALTER TABLE hidden RENAME TO live")
+    good(decide(client, 1))
+    found = Scrape(client)
+    assert (found.value("database_up"), found.value("campaign_rounds", campaign="spring")) == (1, 2)
+    assert found.value("database_failures_total") == 3
+
+
+@contextmanager
+def held(database_url):
+    """Whoever reads where campaigns stand has to wait."""
+    engine = sa.create_engine(database_url)
+    with engine.begin() as connection:
+        connection.execute(sa.text("LOCK TABLE live IN ACCESS EXCLUSIVE MODE"))
+        yield
+    engine.dispose()
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_database_that_hangs_holds_up_neither_scrapes_nor_the_service(start, database_url):
+    client = start().client
+    good(client.post("/campaigns", json=CAMPAIGN), 201)
+    found = []
+    with held(database_url):
+        scrapes = [threading.Thread(target=lambda: found.append(Scrape(client))) for _ in range(4)]
+        for thread in scrapes:
+            thread.start()
+        for _ in range(20):
+            good(client.get("/healthz"))
+        assert found == []  # all of these were answered meanwhile
+        for thread in scrapes:
+            thread.join(8)
+        assert [scrape.value("database_up") for scrape in found] == [0] * 4
+    eventually(lambda: Scrape(client).value("database_up") == 1, "up again")
+
+
+# --- the dashboard, Prometheus' configuration, the docs --------------------------------------------------------------
+
+DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "undercurrent.json").read_text(encoding="utf-8"))
+DOCS = (ROOT / "docs" / "service.md").read_text(encoding="utf-8").partition("## Metrics and logs")[2]
+METRIC = re.compile(r"\b(undercurrent_\w+)(?:\{([^}]*)\})?")
+
+
+def queries():
+    """(panel, query, legend) of every target."""
+    panels = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+    return [(panel["title"], target["expr"], target["legendFormat"]) for panel in panels for target in panel["targets"]]
+
+
+@pytest.fixture
+def seen(start, clock, monkeypatch):
+    """The labels of every sample after some traffic of all kinds."""
+    warm_up()
+    update = StagedPolicy.update
+
+    def fails_first(policy, state):
+        if state.round < 6:
+            raise ArithmeticError("a bad day")
+        return update(policy, state)
+
+    monkeypatch.setattr(StagedPolicy, "update", fails_first)
+    client = start().client
+    post = http_post(client)
+    Script(CONFIGS["waiting"], clock).create(post).play(post, 30)
+    labels = {}
+    for name, items in Scrape(client).samples:
+        labels.setdefault(name, set()).update(key for key, _ in items)
+    return labels
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_dashboard_and_docs_name_what_exists(seen):
+    assert len(queries()) >= 20
+    used = set()
+    for panel, query, legend in queries():
+        found = METRIC.findall(query)
+        assert found, panel
+        grouped = {label.strip() for group in re.findall(r"by \(([^)]*)\)", query) for label in group.split(",")}
+        for name, selector in found:
+            used.add(name)
+            chosen = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", selector))
+            assert grouped | chosen <= seen.get(name, set()), f"{panel}: {name}"
+        assert set(re.findall(r"{{(\w+)}}", legend)) <= grouped, panel
+    families = {re.sub(r"_(bucket|count|sum)$", "", name) for name in seen}
+    assert {re.sub(r"_(bucket|count|sum)$", "", name) for name in used} == families, "a metric is on no panel"
+
+    documented = dict(re.findall(r"^\| `(undercurrent_\w+)` \|([^|]*)\|", DOCS, re.MULTILINE))
+    assert documented.keys() == families
+    for name, text in documented.items():
+        real = set().union(*(found for sample, found in seen.items() if sample.startswith(name))) - {"le"}
+        assert set(re.findall(r"`(\w+)`", text)) == (seen.get(name) or real), name
+    assert {name for name, _ in METRIC.findall(DOCS)} <= families | seen.keys()
+
+
+def test_the_dashboard_can_be_imported():
+    """No id of one Grafana's database, a data source that is chosen, panels that do not overlap."""
+    assert "id" not in DASHBOARD
+    assert DASHBOARD["schemaVersion"] >= 36
+    variables = {variable["name"]: variable for variable in DASHBOARD["templating"]["list"]}
+    assert variables["datasource"]["type"] == "datasource"
+    assert variables["campaign"]["query"]["query"] == "label_values(undercurrent_campaign_rounds, campaign)"
+    panels = DASHBOARD["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    for panel in (panel for panel in panels if panel["type"] != "row"):
+        assert {panel["datasource"]["uid"], *(t["datasource"]["uid"] for t in panel["targets"])} == {"${datasource}"}
+    places = [panel["gridPos"] for panel in panels]
+    squares = Counter(
+        (x, y)
+        for place in places
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    )
+    assert max(squares.values()) == 1
+    assert max(x for x, _ in squares) < 24
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_prometheus_asks_where_the_metrics_are(client):
+    (job,) = yaml.safe_load((ROOT / "deploy" / "prometheus.yml").read_text(encoding="utf-8"))["scrape_configs"]
+    assert job["static_configs"] == [{"targets": ["service:8000"]}]
+    assert httpx.get(client.base_url.join(job["metrics_path"])).status_code == 200
