@@ -32,11 +32,11 @@ Confirmation = Annotated[str, Query(description="the campaign's name, once more"
 def add_administration(app: FastAPI, service: Service) -> None:
     """Every route that changes a campaign, and the list of changes."""
 
-    async def done(action: str, operation: Operation, **fields: Any) -> schemas.CampaignState:
+    async def done(what: str, operation: Operation, **fields: Any) -> schemas.CampaignState:
         if "\x00" in operation.campaign:
             raise NotFoundError(f"There is no campaign {operation.campaign!r}")
         await service.submit(operation)
-        administered(action, campaign=operation.campaign, **fields)
+        administered(what, campaign=operation.campaign, **fields)
         return await run_in_threadpool(campaign_state, service, operation.campaign)
 
     async def config_of(name: str) -> CampaignConfig:
