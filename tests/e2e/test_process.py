@@ -1,6 +1,7 @@
 """The process as those who run it see it: it stops when told to, and finishes what it has accepted."""
 
 import json
+import os
 import socket
 
 import httpx
@@ -70,3 +71,12 @@ def test_sigterm_at_the_very_start(new_database, launch):
     server.terminate()
     assert server.exit_code() == 0
     assert "Traceback" not in server.complaints()
+
+
+def test_workers_that_start_slowly_are_waited_for(new_database, launch, load, tmp_path, monkeypatch):
+    """On a busy machine a worker takes its time to load; its supervisor must not take it for dead and start over."""
+    slow = "import sys, time\nif '--multiprocessing-fork' in sys.orig_argv:\n    time.sleep(8)\n"
+    (tmp_path / "sitecustomize.py").write_text(slow, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    server = launch(new_database("postgresql"), "--workers", "2")
+    load.create(server.url, "patient")
