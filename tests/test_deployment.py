@@ -135,6 +135,39 @@ def test_the_image_runs_as_a_user_that_owns_the_kernels():
     assert image_environment()["NUMBA_CACHE_DIR"] in made.split()
 
 
+def test_every_file_that_is_mounted_is_there():
+    mounts = [mount.split(":") for service in SERVICES.values() for mount in service.get("volumes", [])]
+    found = {source: target for source, target, *_ in mounts if source.startswith("./")}
+    assert set(found) == {
+        f"./deploy/{name}" for name in ("prometheus.yml", "grafana/provisioning", "grafana/undercurrent.json")
+    }
+    assert all((ROOT / source).exists() for source in found)
+    provisioning = ROOT / "deploy" / "grafana" / "provisioning"
+    (provider,) = yaml.safe_load((provisioning / "dashboards" / "undercurrent.yml").read_text())["providers"]
+    assert found["./deploy/grafana/undercurrent.json"].startswith(provider["options"]["path"])
+    (source,) = yaml.safe_load((provisioning / "datasources" / "prometheus.yml").read_text())["datasources"]
+    assert source["url"].removeprefix("http://").split(":")[0] in SERVICES
+
+
+def test_prometheus_asks_our_service_with_its_key():
+    """Other containers reach the service only once there are keys, so the scrape always needs one."""
+    (scraped,) = yaml.safe_load((ROOT / "deploy" / "prometheus.yml").read_text(encoding="utf-8"))["scrape_configs"]
+    assert scraped["static_configs"] == [{"targets": [f"service:{last('EXPOSE')}"]}]
+    (secret,) = SERVICES["prometheus"]["secrets"]
+    assert scraped["authorization"]["credentials_file"] == secret["target"]
+
+
+def test_every_documented_command_is_one_of_the_command_line():
+    document = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
+    blocks = "".join(re.findall(r"^```sh\n(.*?)^```", document, re.MULTILINE | re.DOTALL))
+    inside = re.findall(r"docker compose run --rm (?:-T )?service ([^)\n]*)", blocks)
+    direct = re.findall(r"^undercurrent (.*)$", blocks, re.MULTILINE)
+    assert len(inside) >= 3
+    assert len(direct) >= 4
+    for command in inside + direct:
+        _parser().parse_args(shlex.split(command, comments=True))
+
+
 def test_the_tables_can_be_spread_by_campaign():
     """What Citus asks for, and docs/deployment.md shows: every key of a distributed table holds the campaign."""
     document = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
