@@ -210,6 +210,9 @@ def uvicorn_config(app: object, **settings: object) -> uvicorn.Config:
         "http": Protocol,
         "timeout_keep_alive": KEEP_ALIVE_SECONDS,
         "timeout_graceful_shutdown": 30,  # for those who never finish sending
+        # Until a worker process says that it lives. On a busy machine it loads its modules for longer than uvicorn's 5
+        # seconds, would be killed, and started again, for ever.
+        "timeout_worker_healthcheck": 60,
     }
     return uvicorn.Config(app, **{**quiet, **settings})  # type: ignore[arg-type]
 

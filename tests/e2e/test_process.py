@@ -1,6 +1,7 @@
 """The process as those who run it see it: it stops when told to, and finishes what it has accepted."""
 
 import json
+import os
 import socket
 
 import httpx
@@ -101,3 +102,12 @@ def test_every_process_hears_of_keys(new_database, launch, capsys):
     wait_until(lambda: answers(key) == {401})
     assert answers(other) == {200}
     assert [server.complaints() for server in servers] == ["", ""]
+
+
+def test_workers_that_start_slowly_are_waited_for(new_database, launch, load, tmp_path, monkeypatch):
+    """On a busy machine a worker takes its time to load; its supervisor must not take it for dead and start over."""
+    slow = "import sys, time\nif '--multiprocessing-fork' in sys.orig_argv:\n    time.sleep(8)\n"
+    (tmp_path / "sitecustomize.py").write_text(slow, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    server = launch(new_database("postgresql"), "--workers", "2")
+    load.create(server.url, "patient")

@@ -110,3 +110,18 @@ def test_a_failed_migration_leaves_nothing(store):
         upgrade(store)
     assert schema(store).keys() == {"rewards"}
     assert revision(store) is None
+
+
+def test_a_running_worker_notices_another_schema_and_goes_on(client, store):
+    """During an upgrade: a load balancer learns of it by /readyz, and whoever is connected is still served."""
+    config = {"name": "spring", "actions": ["none", "call"], "variables": [{"name": "risk", "levels": ["low", "high"]}]}
+    assert client.post("/campaigns", json=config).status_code == 201
+    assert client.get("/readyz").status_code == 200
+    with store.writing() as tx:
+        tx.connection.execute(sa.text("ALTER TABLE decisions ADD COLUMN mood TEXT"))
+        tx.connection.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
+    ready = client.get("/readyz")
+    assert ready.status_code == 503
+    assert f"is at revision 9999, not {head()}" in ready.json()["error"]["message"]
+    asked = {"campaign": "spring", "decision_id": "1", "context": {"risk": "low"}}
+    assert client.post("/decide", json=asked).status_code == 200
