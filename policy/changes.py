@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from policy import hmm
 from policy.config import CampaignConfig
-from policy.errors import ArgumentError, FieldProblem, FixedError
+from policy.errors import ArgumentError, ConfigError, FieldProblem, FixedError
 from policy.features import FeatureMap
 from policy.kernels import Statistics
 from policy.staged import TRIAL_SHARE, StagedPolicy, recent_beliefs
@@ -35,7 +35,7 @@ _OWN_WAYS = {
 }
 
 
-_DEEPEST = 8  # objects inside objects: a configuration has fewer
+_DEEPEST = 8  # objects inside objects: a configuration has fewer, so what is deeper is refused when it is validated
 
 
 def _merged(whole: Mapping[str, Any], patch: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
@@ -63,10 +63,19 @@ def patched(config: CampaignConfig, patch: Mapping[str, Any]) -> CampaignConfig:
             after[part].pop(inner)
         else:
             del before[part], after[part]
-    if fixed := [name for name in before if before[name] != after[name]]:
+    if fixed := [field for name in before for field in _differing(name, before[name], after[name])]:
         problems = [FieldProblem(name, _OWN_WAYS.get(name, "cannot change"), list(CHANGEABLE)) for name in fixed]
         raise FixedError(problems)
     return changed
+
+
+def _differing(name: str, before: Any, after: Any) -> list[str]:
+    if before == after:
+        return []
+    if not (isinstance(before, dict) and isinstance(after, dict)):
+        return [name]
+    inner = dict.fromkeys((*before, *after))
+    return [f"{name}.{field}" for field in inner if before.get(field) != after.get(field)]
 
 
 def cloned(config: CampaignConfig, patch: Mapping[str, Any]) -> CampaignConfig:
@@ -87,7 +96,14 @@ def with_action(config: CampaignConfig, action: str) -> CampaignConfig:
 
 def without_action(config: CampaignConfig, action: str) -> CampaignConfig:
     """The configuration with an action retired."""
-    retired = [name for name in config.retired_actions if name != action] + [action]
+    if action in config.retired_actions:
+        return config
+    left = [name for name in config.actions[1:] if name not in config.retired_actions]
+    if action not in left:
+        raise ConfigError([FieldProblem("action", f"{action!r} is no action, or the baseline", left)])
+    if len(left) == 1:
+        raise ConfigError([FieldProblem("action", "only the baseline would be left", "pause or archive the campaign")])
+    retired = [*config.retired_actions, action]
     return CampaignConfig.model_validate(config.model_dump(mode="json") | {"retired_actions": retired})
 
 
@@ -96,10 +112,16 @@ def grown(before: StagedPolicy, after: StagedPolicy, state: State) -> State:
 
     No round has played the new actions, so G + P (kernels._factor) splits into a block of the old columns and one of
     the new: what was estimated stays to the bit, and the new columns are as before any reward. Their bonus alone may
-    not be enough to outdo an action that earns much, so they begin with a trial (`State.trial_end`).
+    not be enough to outdo an action that earns much, so they begin with a trial (`State.trial_end`), which ends when
+    the newest of them is retired.
     """
     if after.config.actions == before.config.actions:
-        return state
+        newest = after.config.actions[-1]
+        if state.trial_end <= state.round or newest in before.config.retired_actions:
+            return state
+        length = after.config.stage_length
+        given_up = newest in after.config.retired_actions
+        return state._replace(trial_end=-(-state.round // length) * length) if given_up else state
     if after.config.actions[: len(before.config.actions)] != before.config.actions or after.ridge != before.ridge:
         raise ArgumentError("actions", f"{list(after.config.actions)}", f"more after {list(before.config.actions)}")
     regimes, selection = state.belief.size, state.selection
@@ -119,8 +141,10 @@ def grown(before: StagedPolicy, after: StagedPolicy, state: State) -> State:
 
 def _trial_end(policy: StagedPolicy, round: int) -> int:
     """The end of the stage by which a new action has been played TRIAL_PLAYS times, on average or more often."""
-    length, active = policy.config.stage_length, len(policy.config.actions) - len(policy.config.retired_actions)
-    return -(-(round + math.ceil(TRIAL_PLAYS * active / TRIAL_SHARE)) // length) * length
+    config = policy.config
+    active = len(config.actions) - len(config.retired_actions)
+    rounds = math.ceil(TRIAL_PLAYS * active / (TRIAL_SHARE * (1.0 - config.control.share)))
+    return -(-(round + rounds) // config.stage_length) * config.stage_length
 
 
 def _columns(before: StagedPolicy, after: StagedPolicy, regimes: int) -> tuple[npt.NDArray[np.intp], int]:
@@ -165,6 +189,7 @@ def rolled_back(policy: StagedPolicy, state: State, before: StagedPolicy, past: 
     """
     if not (past.round <= state.round and past.folded <= state.folded and past.model_version <= state.model_version):
         raise ArgumentError("past", f"is of round {past.round}", f"an earlier state, up to round {state.round}")
+    unestimated = past.selection is None and state.selection is not None
     renewed = policy.config.actions != before.config.actions
     past = grown(before, policy, past)
     history, since = state.history.copy(state.round, state.arrived), past.round
@@ -195,4 +220,6 @@ def rolled_back(policy: StagedPolicy, state: State, before: StagedPolicy, past: 
         rebuild=past.rebuild,
         selection=past.selection,
         trial_end=_trial_end(policy, state.round) if renewed else state.trial_end,
+        # Without an estimate joint statistics decide at random: the next one must not wait for its turn (R8).
+        next_estimation=policy.stage_start(state.round + 2) if unestimated else state.next_estimation,
     )

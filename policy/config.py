@@ -46,6 +46,7 @@ __all__ = [
 MAX_SYMBOLS = 512
 MAX_DEFAULT_SYMBOLS = 64
 MAX_SEED = 2**53 - 1  # exact in every JSON reader
+MOST_MISTAKES = 1_000  # that are told one by one
 LARGEST_REWARD = 1e100  # sums of more could leave the floats, and a NaN in θ̂ would stay for ever
 INTERCEPT, ACTIONS = "intercept", "actions"
 
@@ -536,6 +537,9 @@ def _own_errors() -> Iterator[None]:
     try:
         yield
     except ValidationError as error:
+        if error.error_count() > MOST_MISTAKES:  # writing them all out would take seconds
+            message = f"{error.error_count()} mistakes"
+            raise ConfigError([FieldProblem("config", message, "at most a few")]) from None
         details = error.errors()
         # A list also counts as too short when its items are wrong: that mistake is told once, at the item.
         lists = {detail["loc"][:-1] for detail in details}

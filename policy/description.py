@@ -92,7 +92,7 @@ def describe(policy: StagedPolicy, state: State) -> ModelDescription:
     return ModelDescription(
         model_version=state.model_version,
         round=state.round,
-        folded=state.folded,
+        folded=state.counted,
         regimes=regimes,
         guarded=selection is not None and selection.guarded,
         noise_std=noise,

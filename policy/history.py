@@ -40,7 +40,7 @@ class History:
     actions: SmallInts
     beliefs: FloatArray  # of record: as decided, or as last recomputed (R4)
     rewards: FloatArray  # NaN where none has arrived
-    excluded: npt.NDArray[np.int64]  # rows whose rewards count no more, since a rollback (R21); never changed in place
+    excluded: npt.NDArray[np.int64]  # rows whose rewards count no more, since a rollback (R21): sorted, never changed
     rounds: int
     arrived: int
     shape: tuple[int, int, int]  # variables, numbers and (most) regimes a row
@@ -65,7 +65,11 @@ class History:
     def arrivals(self, start: int, stop: int) -> npt.NDArray[np.int64]:
         """The rows whose rewards arrived start-th … (stop-1)-th, in round order, without the excluded ones."""
         rows = np.sort(self._order[start:stop])
-        return rows[~np.isin(rows, self.excluded)] if self.excluded.size else rows
+        if not self.excluded.size:
+            return rows
+        places = np.searchsorted(self.excluded, rows)  # it is sorted, and may be long
+        counted: npt.NDArray[np.bool_] = self.excluded[np.minimum(places, self.excluded.size - 1)] != rows
+        return rows[counted]
 
     def arrivals_in_order(self, arrived: int) -> npt.NDArray[np.int64]:
         """The first rows whose rewards arrived, in the order of arrival, with the excluded ones."""

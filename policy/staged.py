@@ -118,7 +118,7 @@ class StagedPolicy:
             round=0,
             belief=known.initial if known else np.full(features.regimes, 1.0 / features.regimes),
             hmm=known,
-            next_estimation=(self._stage_start(start) if self._joint else start) if estimated else 0,
+            next_estimation=(self.stage_start(start) if self._joint else start) if estimated else 0,
             next_update=config.stage_length + 1,
             statistics=linucb.initial_statistics(features.dimension, self.ridge),
             model_version=0,
@@ -385,7 +385,7 @@ class StagedPolicy:
         kernels.decide_rounds(
             *fixed[regimes], self._warm_rounds(state),
             *(self.exploration(t, count, units[1]) if self._varying else self._exploration),
-            inverse, theta, units[0], state.folded, *self._chain(state), *rows, t,
+            inverse, theta, units[0], state.counted, *self._chain(state), *rows, t,
             history.rounds, *history.contexts, history.steps, history.actions, history.beliefs, answers,
         )  # fmt: skip
         history.rounds += count
@@ -509,7 +509,8 @@ class StagedPolicy:
                 raise ArgumentError("state", "holds candidates of another campaign", "a state of this campaign")
 
     def _too_early(self, state: State) -> bool:
-        return self._joint and state.selection is None and state.arrived < self._first_rewards
+        known = state.arrived - state.history.excluded.size
+        return self._joint and state.selection is None and known < self._first_rewards
 
     @property
     def _first_rewards(self) -> int:
@@ -519,11 +520,11 @@ class StagedPolicy:
     def _next_estimation(self, state: State) -> int:
         t, every = state.round + 1, self.config.beliefs.every
         if self._too_early(state):
-            return self._stage_start(t + 1)
+            return self.stage_start(t + 1)
         due = max(t + 1, math.ceil(t * every.factor)) if isinstance(every, GrowthFactor) else t + (every or 1)
-        return self._stage_start(due) if self._joint else due
+        return self.stage_start(due) if self._joint else due
 
-    def _stage_start(self, t: int) -> int:
+    def stage_start(self, t: int) -> int:
         """The first round of a stage from t on: with joint statistics H, θ̂ and G change together, at a stage's end."""
         length = self.config.stage_length
         return (t + length - 2) // length * length + 1

@@ -71,3 +71,8 @@ class State(NamedTuple):
     selection: Selection | None  # the candidates behind joint statistics, None before the first estimate
     period: int  # of the clock, counted from time 0; the last one seen
     trial_end: int = 0  # up to this round, a stage's last, every action is tried now and then: one of them is new
+
+    @property
+    def counted(self) -> int:
+        """The rewards in the model: those folded, but for the ones that a rollback has excluded (R21)."""
+        return self.folded - self.history.excluded.size

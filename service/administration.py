@@ -9,14 +9,14 @@ import msgspec
 from fastapi import Body, FastAPI, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from policy import CampaignConfig, PolicyError, StagedPolicy
+from policy import CampaignConfig, FixedError, PolicyError, StagedPolicy
 from policy.changes import cloned, patched, with_action, without_action
 from service import schemas
 from service.auth import require
 from service.campaigns import Archive, Change, Create, Delete, Operation
-from service.errors import FieldProblem, InvalidError, NotFoundError
+from service.errors import ConflictError, FieldProblem, InvalidError
 from service.logs import administered
-from service.routes import Limit, VersionCursor, campaign_state, found
+from service.routes import Limit, VersionCursor, campaign_state, found, possible
 from service.schemas import CLONE_EXAMPLE, PATCH_EXAMPLE, ActionRequest, RollbackRequest
 from service.store import RevisionRow
 from service.unit import timestamp
@@ -33,8 +33,6 @@ def add_administration(app: FastAPI, service: Service) -> None:
     """Every route that changes a campaign, and the list of changes."""
 
     async def done(what: str, operation: Operation, **fields: Any) -> schemas.CampaignState:
-        if "\x00" in operation.campaign:
-            raise NotFoundError(f"There is no campaign {operation.campaign!r}")
         await service.submit(operation)
         administered(what, campaign=operation.campaign, **fields)
         return await run_in_threadpool(campaign_state, service, operation.campaign)
@@ -47,50 +45,52 @@ def add_administration(app: FastAPI, service: Service) -> None:
         """Change a living campaign from its next round on: `rewards.wait_seconds` and `rewards.default`, `control`,
         `propensity_floor`, `bonus.scale` (how much to explore), `regime_labels`, `paused`. Only what is named changes;
         null means the default. Anything else would reset the model: 409, clone the campaign instead."""
-        return await done("change", Change(name, lambda config: patched(config, patch)), fields=sorted(patch))
+        change = partial(patched, patch=patch)
+        await _made(change, await config_of(name))  # not in the lane: a body may hold a hundred thousand mistakes
+        return await done("change", Change(name, change), fields=sorted(patch))
 
     @app.post("/campaigns/{name}/actions", tags=["campaigns"])
     async def add_action(name: str, request: ActionRequest) -> schemas.CampaignState:
         """Add an action, or bring a retired one back. What was learned stays; the new one is explored."""
         change = partial(with_action, action=request.action)
         await _made(change, await config_of(name))  # the wider feature map, which may take a while
-        return await done("add action", Change(name, change), action=request.action)
+        return await done("add action", Change(possible(name), change), action=request.action)
 
     @app.post("/campaigns/{name}/actions/retire", tags=["campaigns"])
     async def retire_action(name: str, request: ActionRequest) -> schemas.CampaignState:
         """Choose an action no more. Its rewards still count, and it can be added back."""
         change = partial(without_action, action=request.action)
-        return await done("retire action", Change(name, change), action=request.action)
+        return await done("retire action", Change(possible(name), change), action=request.action)
 
     @app.post("/campaigns/{name}/rollback", tags=["models"])
     async def rollback(name: str, request: RollbackRequest) -> schemas.CampaignState:
         """Put an earlier model in force again, as a new version. Rewards that were folded after it count no more."""
-        if "\x00" in name:
-            raise NotFoundError(f"There is no campaign {name!r}")
-        past = await run_in_threadpool(service.campaigns.past, name, request.model_version)
+        past = await run_in_threadpool(service.campaigns.past, possible(name), request.model_version)
         return await done("rollback", past, model_version=request.model_version)
 
     @app.post("/campaigns/{name}/clone", tags=["campaigns"], status_code=201)
     async def clone(request: Request, name: str, patch: ClonePatch) -> CampaignConfig:
         """Create a new campaign like this one, without its history: give its `name` and any change of configuration.
-        It draws its own seed, and does without the retired actions."""
-        config = await _made(lambda config: cloned(config, patch), await config_of(name))
+        It draws its own seed, and does without the retired actions. null puts a field back to its default: `features`
+        after another list of variables, say."""
+        policy = await _made(partial(cloned, patch=patch), await config_of(name))
+        config = policy.config
         require(request.scope, config.name)
         given = msgspec.json.encode([name, patch], order="sorted")
         digest = hashlib.blake2b(given, digest_size=16).digest()
-        stored = await service.submit(Create(config.name, StagedPolicy(config), digest))
+        stored = await service.submit(Create(config.name, policy, digest))
         administered("clone", campaign=config.name, source=name)
         return CampaignConfig.model_validate_json(stored)
 
     @app.post("/campaigns/{name}/archive", tags=["campaigns"])
     async def archive(name: str) -> schemas.CampaignState:
         """Close a campaign: it decides no more and leaves the list. Rewards of its decisions are still taken."""
-        return await done("archive", Archive(name, True))
+        return await done("archive", Archive(possible(name), True))
 
     @app.post("/campaigns/{name}/unarchive", tags=["campaigns"])
     async def unarchive(name: str) -> schemas.CampaignState:
         """Open an archived campaign again."""
-        return await done("unarchive", Archive(name, False))
+        return await done("unarchive", Archive(possible(name), False))
 
     @app.delete("/campaigns/{name}", tags=["campaigns"], status_code=204)
     async def delete(name: str, confirm: Confirmation) -> Response:
@@ -98,9 +98,7 @@ def add_administration(app: FastAPI, service: Service) -> None:
         if confirm != name:
             message = "is not the campaign's name"
             raise InvalidError([FieldProblem(field="confirm", message=message, allowed=name)])
-        if "\x00" in name:
-            raise NotFoundError(f"There is no campaign {name!r}")
-        await service.submit(Delete(name))
+        await service.submit(Delete(possible(name)))
         administered("delete", campaign=name)
         return Response(status_code=204)
 
@@ -117,14 +115,15 @@ def add_administration(app: FastAPI, service: Service) -> None:
         )
 
 
-async def _made(change: Callable[[CampaignConfig], CampaignConfig], config: CampaignConfig) -> CampaignConfig:
-    """The changed configuration, once its feature map could be made."""
+async def _made(change: Callable[[CampaignConfig], CampaignConfig], config: CampaignConfig) -> StagedPolicy:
+    """A changed configuration, and everything that follows from it."""
     try:
-        after = change(config)
-        await run_in_threadpool(StagedPolicy, after)
+        policy = await run_in_threadpool(lambda: StagedPolicy(change(config)))
+    except FixedError as error:
+        raise ConflictError.of_fixed(config.name, error) from None
     except PolicyError as error:
         raise InvalidError.of_policy(error) from None
-    return after
+    return policy
 
 
 def _revision(row: RevisionRow, before: RevisionRow | None) -> schemas.Revision:

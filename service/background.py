@@ -83,13 +83,15 @@ class Background:
         expired = FAR_FUTURE if self._campaigns.store.embedded else None
         while True:
             try:
-                for job in await asyncio.get_running_loop().run_in_executor(None, self._claim, expired):
-                    await self._take_over(job)
+                claimed = await asyncio.get_running_loop().run_in_executor(None, self._claim, expired)
                 expired = None
             except UnavailableError:
-                pass  # the next look will tell
-            except Exception:  # one job must not end the watch over all others
-                log.exception("a re-estimation could not be taken over")
+                claimed = []  # the next look will tell
+            for job in claimed:
+                try:
+                    await self._take_over(job)
+                except Exception:  # one job, of a campaign deleted meanwhile perhaps, must not end the watch
+                    log.exception("a re-estimation could not be taken over")
             await asyncio.sleep(POLL_SECONDS)
 
     async def _take_over(self, job: ClaimedJob) -> None:

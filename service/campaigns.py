@@ -16,7 +16,16 @@ import msgspec
 import numpy as np
 
 from policy import CampaignConfig, CodecError, FixedError, PolicyError, StagedPolicy, State, decode
-from service.errors import ApiError, ConflictError, ErrorDetail, FieldProblem, InvalidError, NotFoundError, detail_of
+from service.errors import (
+    ApiError,
+    ConflictError,
+    ErrorDetail,
+    FieldProblem,
+    InvalidError,
+    NotFoundError,
+    UnavailableError,
+    detail_of,
+)
 from service.fold import FAILED_PUBLICATION, MissingInput, Replay, Start
 from service.metrics import Metrics
 from service.schemas import DecideItem, RewardItem
@@ -151,6 +160,7 @@ class Campaigns:
         self._cache: dict[int, Entry] = {}
         self._lock = threading.Lock()  # lanes of PostgreSQL are threads
         self._snapshots_under_way: set[int] = set()
+        self._snapshots_owed: set[int] = set()
 
     def process(self, operations: Sequence[Operation]) -> tuple[list[Outcome], list[Job | Snapshot]]:
         """All operations in one transaction: an outcome each, and what to do in the background afterwards.
@@ -200,7 +210,9 @@ class Campaigns:
                 outcomes[i] = NotFoundError(f"There is no campaign {operation.campaign!r}")
                 continue
             made = self._create(tx, operation, now)
-            row = tx.lock([operation.campaign])[operation.campaign]
+            row = tx.lock([operation.campaign]).get(operation.campaign)
+            if row is None:
+                raise UnavailableError(f"Campaign {operation.campaign} was deleted just now; try again")
             outcomes[i] = made or self._maintain(tx, row, operation)
             numbered = numbered[place + 1 :]
             break
@@ -212,8 +224,10 @@ class Campaigns:
             raise
         except Exception as error:  # a campaign that cannot be loaded is no reason to refuse the others
             unit, results = None, [error] * len(numbered)
-        for (i, _), result in zip(numbered, results, strict=True):
+        for (i, _), result in zip(numbered, results, strict=False):
             outcomes[i] = result
+        if len(results) < len(numbered):  # the last of them has deleted the campaign
+            return self._serve_all(tx, None, numbered[len(results) :], outcomes, now)
         return unit
 
     def _keep(self, campaign: int, entry: Entry) -> None:
@@ -231,9 +245,12 @@ class Campaigns:
         row, (revision, _, state) = unit.row, entry.start
         yield from unit.new_jobs
         due = row.snapshot_round + min(max(SNAPSHOT_ROUNDS, row.snapshot_round // 5), MOST_ROUNDS_TO_FOLD)
-        # After a rollback too: its fold would have to begin before the model it went back to.
-        if (state.round >= due or unit.went_back) and row.campaign_id not in self._snapshots_under_way:
+        if unit.went_back:  # its fold would have to begin before the model it went back to
+            self._snapshots_owed.add(row.campaign_id)
+        wanted = state.round >= due or row.campaign_id in self._snapshots_owed
+        if wanted and row.campaign_id not in self._snapshots_under_way:
             self._snapshots_under_way.add(row.campaign_id)
+            self._snapshots_owed.discard(row.campaign_id)
             yield Snapshot(row.name, row.campaign_id, revision, state)
 
     def _create(self, tx: Transaction, operation: Create, now: int) -> bytes | None:
@@ -255,8 +272,7 @@ class Campaigns:
             if kind is Delete and (unit.row if unit else row).archived_at is not None:
                 tx.delete_campaign(row.campaign_id)
                 self._cache.pop(row.campaign_id, None)
-                gone = NotFoundError(f"There is no campaign {row.name!r}")
-                return None, [*outcomes, None, *[gone] * (len(operations) - len(outcomes) - 1)]
+                return None, [*outcomes, None]
             if unit is None:
                 unit = Unit(tx, row, self._entry(tx, row), self.owner, now)
                 unit.look_up(_ids(operations))
@@ -345,8 +361,11 @@ class Campaigns:
                     continue
         raise AssertionError("a job is logged with the round that needs it")
 
-    def past(self, name: str, version: int) -> RollBack:
-        """The moment at which a model of a campaign was published, rebuilt from the nearest older snapshot (R21)."""
+    def past(self, name: str, version: int) -> RollBack | Current:
+        """The moment at which a model of a campaign was published, rebuilt from the nearest older snapshot (R21).
+
+        If the model in force is a rollback to it, there is nothing to do: the request is a retry.
+        """
         with self.store.reading() as tx:
             found = tx.campaign(name)
             if found is None:
@@ -356,6 +375,10 @@ class Campaigns:
             if not 1 <= version < row.model_version or stored is None:
                 allowed = f"1 to {row.model_version - 1}" if row.model_version > 1 else "there is no earlier model yet"
                 raise InvalidError([FieldProblem(field="model_version", message=f"{version}", allowed=allowed)])
+            (newest,) = tx.revision_page(row.campaign_id, None, 1)
+            (in_force,) = tx.model_page(row.campaign_id, None, 1)
+            if (newest.restored, in_force["kind"]) == (version, "rollback"):
+                return Current(name)
             for start in starts(tx, row.campaign_id):
                 if start.state.model_version >= version:
                     continue
@@ -463,11 +486,13 @@ def _changed(unit: Unit, operation: Change | RollBack | Archive | Delete) -> Out
                 raise NotFoundError(f"There is no campaign {operation.campaign!r}")
             else:
                 unit.roll_back(operation.past)
+    except FAILURES:
+        raise
     except FixedError as error:
         return ConflictError.of_fixed(operation.campaign, error)
     except PolicyError as error:
         return InvalidError.of_policy(error)
-    except ApiError as error:
+    except Exception as error:
         return error
     return None
 

@@ -76,6 +76,6 @@ def log_config(settings: Settings) -> Mapping[str, Any]:
     }
 
 
-def administered(action: str, **fields: Any) -> None:
+def administered(what: str, **fields: Any) -> None:
     """Log that someone changed how the service runs: `administered("create", campaign="spring")`, once it is done."""
-    _admin.info(action, extra=fields)
+    _admin.info(what, extra=fields)

@@ -32,7 +32,7 @@ from service.unit import answer as answer_of
 from service.unit import request_hash, timestamp
 from service.worker import Service
 
-__all__ = ["Application", "Limit", "VersionCursor", "add_routes", "campaign_state", "found"]
+__all__ = ["Application", "Limit", "VersionCursor", "add_routes", "campaign_state", "found", "possible"]
 
 MAX_PAGE = 200
 MOST_MISTAKES = 1_000
@@ -236,9 +236,7 @@ def add_routes(app: Application, service: Service) -> None:
     @app.get("/campaigns/{name}/model", tags=["models"])
     async def model(name: str) -> schemas.Model:
         """The model in force: the regimes, and what each coefficient says, in the campaign's own words."""
-        if "\x00" in name:
-            raise NotFoundError(f"There is no campaign {name!r}")
-        policy, state = await submit(Current(name))
+        policy, state = await submit(Current(possible(name)))
         return _model(policy.config, describe(policy, state))
 
     @app.get("/campaigns/{name}/stages", tags=["models"])
@@ -273,9 +271,16 @@ def add_routes(app: Application, service: Service) -> None:
         return Response(content, headers={"content-type": content_type})
 
 
+def possible(name: str) -> str:
+    """A name that a campaign could have: PostgreSQL's text cannot even ask for one with a zero byte."""
+    if "\x00" in name:
+        raise NotFoundError(f"There is no campaign {name!r}")
+    return name
+
+
 def found(tx: Transaction, name: str) -> tuple[LiveRow, int]:
     """Where a campaign stands and when it was created."""
-    row = None if "\x00" in name else tx.campaign(name)  # PostgreSQL's text cannot even ask for it
+    row = tx.campaign(possible(name))
     if row is None:
         raise NotFoundError(f"There is no campaign {name!r}")
     return row

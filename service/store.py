@@ -390,7 +390,7 @@ def _statements(engine: Engine, embedded: bool) -> dict[str, _Statement]:
     campaign: sa.BindParameter[int] = bindparam("campaign")
     newest = select(sa.func.max(jobs.c.input_round)).where(jobs.c.campaign_id == campaign).scalar_subquery()
     statements: dict[str, sa.ClauseElement] = {
-        "lock": STANDING.where(among(campaigns.c.name, "names")).with_for_update(of=live),
+        "lock": STANDING.where(among(campaigns.c.name, "names")).with_for_update(of=[live, campaigns]),
         "known": select(
             *(decisions.c[name] for name in KnownDecision._fields[:-3]),
             *(rewards.c[name] for name in KnownDecision._fields[-3:]),
@@ -649,10 +649,11 @@ class Transaction:
         )
 
     def close_job(self, campaign: int, input_round: int, status: str, published_round: int | None) -> None:
+        unneeded = {"result": None} if published_round is None else {}
         self.connection.execute(
             update(jobs)
             .where(jobs.c.campaign_id == campaign, jobs.c.input_round == input_round)
-            .values(status=status, published_round=published_round)
+            .values({"status": status, "published_round": published_round} | unneeded)
         )
 
     def claim_jobs(self, owner: str, now: int, until: int) -> list[ClaimedJob]:

@@ -46,6 +46,7 @@ __all__ = ["Entry", "Job", "Unit", "answer", "request_hash", "reward_answer", "t
 INLINE_OPERATIONS = 1_000_000  # of a re-estimation, about 5 ms; a larger one is left to a job (R16)
 LEASE_SECONDS = 300
 AHEAD_SECONDS = 60  # that a client's clock may be ahead of ours (R27)
+MOST_SETTLED = 1_000  # rewards set to their default at one boundary, some 20 ms; or two stages of them
 FAILED_STEPS = (FAILED_UPDATE, FAILED_ESTIMATION, FAILED_PUBLICATION)
 _encode = msgspec.json.Encoder().encode
 
@@ -322,6 +323,10 @@ class Unit(Course):
         last = self._tx.last_decided(self.row.campaign_id, self.now - int(rules.wait_seconds * SECOND))
         history = self.state.history.at(self.state.round, self.state.arrived)
         overdue = np.flatnonzero(np.isnan(history.rewards[self._settled : last])) + self._settled + 1
+        most = max(MOST_SETTLED, 2 * self.policy.config.stage_length)
+        if overdue.size > most:  # the wait may just have been switched on: the others follow at the next boundaries
+            overdue = overdue[:most]
+            last = int(overdue[-1])
         for round in overdue.tolist():
             self._take(round, rules.default, "default")
         self._settled = max(self._settled, last)
@@ -410,7 +415,7 @@ class Unit(Course):
             return
         self._rows[NewModel].append(
             NewModel(
-                self.row.campaign_id, state.model_version, kind, state.round, state.arrived, state.folded,
+                self.row.campaign_id, state.model_version, kind, state.round, state.arrived, state.counted,
                 state.belief.size, state.statistics.theta.astype("<f8").tobytes(), seconds, self.now,
             )
         )  # fmt: skip

@@ -12,7 +12,7 @@ from tqdm import tqdm
 from policy import CodecError, Decision, PolicyError, State, decode
 from service.campaigns import starts
 from service.errors import NotFoundError
-from service.fold import Replay
+from service.fold import MissingInput, Replay
 from service.schema import require_current
 from service.settings import Settings
 from service.store import DecisionRow, LiveRow, NewModel, Store, Transaction
@@ -76,6 +76,9 @@ def differences(tx: Transaction, live: LiveRow, progress: bool = False) -> Itera
                     yield from _decision_differences(row, decision)
                 yield from _snapshot_differences(tx, campaign, replay)
                 bar.update(len(part.rows))
+    except MissingInput:
+        yield f"after round {replay.state.round} the log goes back to a model that it never made"
+        return
     except (PolicyError, ValueError, AssertionError) as error:
         yield f"after round {replay.state.round} the log cannot be folded: {error}"
         return
@@ -104,11 +107,17 @@ def _snapshot_differences(tx: Transaction, campaign: int, replay: Replay) -> Ite
         for name, was, now in (
             ("belief", stored.belief, state.belief),
             ("beliefs of record", stored.history.beliefs[: state.round], state.history.beliefs[: state.round]),
+            ("excluded rewards", stored.history.excluded, state.history.excluded),
+            ("schedule", _schedule(stored), _schedule(state)),
             *((name, getattr(stored.statistics, name), a) for name, a in state.statistics._asdict().items()),
         ):
             if not _close(was, now):
                 yield f"snapshot of round {state.round}: its {name} differ from the fold's"
     replay.paused.clear()
+
+
+def _schedule(state: State) -> list[int]:
+    return [state.next_update, state.next_estimation, state.trial_end, state.rebuild]
 
 
 def _decision_differences(row: DecisionRow, found: Decision) -> Iterator[str]:
@@ -155,7 +164,7 @@ class _Models:
             ("kind", kind),
             ("round", state.round),
             ("arrived", state.arrived),
-            ("folded", state.folded),
+            ("folded", state.counted),
             ("regimes", state.belief.size),
         ):
             if getattr(row, field) != found:

@@ -196,6 +196,37 @@ def test_going_back_before_an_action_was_added_tries_it_anew(rng):
     assert after.decide(back, {"risk": "low", "income": 1.0})[1].eligible == after.config.actions
 
 
+def test_a_trial_ends_when_its_action_is_retired(rng):
+    before = policy_of("one regime")
+    after = StagedPolicy(with_action(before.config, "message"))
+    state = grown(before, after, played(before, before.initial_state(), 60, rng)[0])
+    given_up = StagedPolicy(without_action(after.config, "message"))
+    assert grown(after, given_up, state).trial_end == 63  # the end of the stage
+    assert grown(after, StagedPolicy(without_action(after.config, "call")), state) is state
+
+
+def test_a_control_group_makes_the_trial_longer():
+    before = policy_of("one regime", control={"share": 0.5, "kind": "baseline"})
+    after = StagedPolicy(with_action(before.config, "message"))
+    assert grown(before, after, before.initial_state()).trial_end == 322  # 20 · 4 / (0.5 · 0.5), and a whole stage
+
+
+def test_going_back_to_no_reward_at_all_is_a_warm_start(rng):
+    """R8 and the joint estimate count the rewards that count."""
+    for kind in ("one regime", "joint"):
+        policy = policy_of(kind)
+        begun, _ = played(policy, policy.initial_state(), 5, rng)
+        past = policy.initial_state()._replace(model_version=1)
+        state = policy.update(played(policy, begun, 100, rng)[0])
+        back = rolled_back(policy, state, policy, past)
+        assert back.counted == 0
+        later, decisions = played(policy, back, 8, rng, lambda decision, rng: 1.0)
+        assert {decision.mode for decision in decisions} == {"warm_start"}
+        later, decisions = played(policy, later, 40, rng)
+        assert decisions[-1].mode == "optimistic"
+        assert later.statistics.units[1] > 0.01
+
+
 def test_retired_actions_are_not_eligible(rng):
     policy = StagedPolicy(without_action(CONFIG, "mail"))
     state, decisions = played(policy, policy.initial_state(), 60, rng)
