@@ -3,12 +3,12 @@
 The third moment is projected before it is summed, so the work is O(t·H² + X·H³) and the memory O(X²).
 """
 
-from functools import lru_cache
+from functools import cache, lru_cache
+from itertools import permutations
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import linear_sum_assignment
 
 from policy import kernels
 from policy.errors import ArgumentError
@@ -17,6 +17,7 @@ from policy.hmm import HmmParameters, checked_symbols
 __all__ = ["NotEstimable", "align", "estimate", "random_stream"]
 
 FloatArray = npt.NDArray[np.float64]
+MOST_REGIMES = 8  # of a campaign: all orders of so many can be tried
 _ROTATIONS = 8  # how often Γ is redrawn before giving up
 
 
@@ -109,27 +110,24 @@ def estimate(symbols: npt.ArrayLike, regimes: int, count: int, seed: int) -> Hmm
 def align(new: HmmParameters, previous: HmmParameters) -> tuple[HmmParameters, npt.NDArray[np.intp]]:
     """Rename the new regimes to the previous ones (R6); also the order used: new h was order[h].
 
-    The smallest largest L2 distance between emission columns, ties by the smallest total distance: a bottleneck
-    assignment, found by trying the distances as bounds, then a plain assignment under that bound.
+    The smallest largest L2 distance between emission columns, ties by the smallest total distance. Where every regime
+    has a nearest one of its own, no other order has a smaller distance anywhere; else all orders are tried.
     """
     if new.emission.shape != previous.emission.shape:
         raise ArgumentError("new", f"emission {new.emission.shape}", f"{previous.emission.shape}, as before")
     distances = np.linalg.norm(previous.emission[:, None, :] - new.emission[None, :, :], axis=2)
-    bounds = np.unique(distances)
-    low, high = 0, bounds.size - 1
-    while low < high:  # the smallest bound that admits a perfect matching
-        middle = (low + high) // 2
-        if _excess(distances, bounds[middle])[0] == 0:
-            high = middle
-        else:
-            low = middle + 1
-    order = _excess(distances, bounds[low])[1]
+    order: npt.NDArray[np.intp] = distances.argmin(axis=1)
+    if len(set(order.tolist())) < order.size:
+        orders = _orders(order.size)
+        costs = distances[np.arange(order.size), orders]
+        largest, total = costs.max(axis=1), costs.sum(axis=1)
+        order = orders[np.lexsort((total, largest))[0]]
     return new.permuted(order), order
 
 
-def _excess(distances: FloatArray, bound: float) -> tuple[int, npt.NDArray[np.intp]]:
-    """The assignment with the fewest distances over the bound, then the smallest total; how many are over."""
-    over = distances > bound
-    cost = np.where(over, 1.0 + distances.sum(), 0.0) + distances
-    rows, columns = linear_sum_assignment(cost)
-    return int(over[rows, columns].sum()), columns
+@cache
+def _orders(regimes: int) -> npt.NDArray[np.intp]:
+    """Every order of the regimes, one a row."""
+    if regimes > MOST_REGIMES:
+        raise ArgumentError("regimes", f"{regimes}", f"at most {MOST_REGIMES} can be aligned")
+    return np.array(list(permutations(range(regimes))), np.intp)
