@@ -3,6 +3,7 @@
 Alembic is imported where it works: a start with a database that is up to date does without it.
 """
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ def alembic_config(connection: sa.Connection | None = None) -> "Config":
     """Alembic's configuration; it works on the connection, if one is given."""
     from alembic.config import Config
 
-    config = Config()
+    config = Config(stdout=sys.stdout)  # by default that of its import
     config.set_main_option("script_location", str(HERE).replace("%", "%%"))
     config.attributes["connection"] = connection
     return config
