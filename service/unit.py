@@ -80,6 +80,7 @@ class Unit(Course):
         self._rows: dict[type[NewRow], list[NewRow]] = {kind: [] for kind in APPENDED}
         self._last_at, self._settled, self._failure = row.last_at, row.settled, row.failure
         self._job = entry.job
+        self._decided_by: dict[int, int] = {}  # times, and the last round that the log had decided by then
         self._closed: tuple[int, str, int | None] | None = None  # a job that is over: input round, status, publication
 
     @contextmanager
@@ -237,12 +238,17 @@ class Unit(Course):
         if rules.wait_seconds is None or rules.default is None:
             return
         # Times never go backwards along the rounds, so the overdue ones are those up to the last decided by then.
-        last = self._tx.last_decided(self.row.campaign_id, self.now - int(rules.wait_seconds * SECOND))
+        until = self.now - int(rules.wait_seconds * SECOND)
+        if until not in self._decided_by:  # a batch may end many stages
+            self._decided_by[until] = self._tx.last_decided(self.row.campaign_id, until)
+        last = self._decided_by[until]
+        if last <= self._settled:
+            return
         history = self.state.history.at(self.state.round, self.state.arrived)
         overdue = np.flatnonzero(np.isnan(history.rewards[self._settled : last])) + self._settled + 1
         for round in overdue.tolist():
             self._take(round, rules.default, "default")
-        self._settled = max(self._settled, last)
+        self._settled = last
         if overdue.size:  # requests of the same transaction must see them
             settled, default = set(overdue.tolist()), rules.default
             self.known = {
