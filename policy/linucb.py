@@ -47,6 +47,8 @@ def updated(
     rows: npt.NDArray[np.int64],
 ) -> Statistics:
     """Statistics after folding `rows` of the history, in the order given (R1, R2)."""
+    if not rows.size and statistics.counters[1] >= 0:
+        return statistics  # nothing to fold, and they have been factored: the kernel would change no bit
     fresh = copied(statistics)
     kernels.update_statistics(
         features.plan, fresh, ridge, contexts.levels, contexts.values, actions, beliefs, rewards, rows

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import linear_sum_assignment
 
 from policy import kernels
 from policy.errors import ArgumentError
@@ -109,12 +108,16 @@ def estimate(symbols: npt.ArrayLike, regimes: int, count: int, seed: int) -> Hmm
 def align(new: HmmParameters, previous: HmmParameters) -> tuple[HmmParameters, npt.NDArray[np.intp]]:
     """Rename the new regimes to the previous ones (R6); also the order used: new h was order[h].
 
-    The smallest largest L2 distance between emission columns, ties by the smallest total distance: a bottleneck
-    assignment, found by trying the distances as bounds, then a plain assignment under that bound.
+    The smallest largest L2 distance between emission columns, ties by the smallest total distance. Where every regime
+    has a nearest one of its own, no other order has a smaller distance anywhere. Else it is a bottleneck assignment,
+    found by trying the distances as bounds, then a plain assignment under that bound.
     """
     if new.emission.shape != previous.emission.shape:
         raise ArgumentError("new", f"emission {new.emission.shape}", f"{previous.emission.shape}, as before")
     distances = np.linalg.norm(previous.emission[:, None, :] - new.emission[None, :, :], axis=2)
+    nearest: npt.NDArray[np.intp] = distances.argmin(axis=1)
+    if np.unique(nearest).size == nearest.size:
+        return new.permuted(nearest), nearest
     bounds = np.unique(distances)
     low, high = 0, bounds.size - 1
     while low < high:  # the smallest bound that admits a perfect matching
@@ -129,6 +132,8 @@ def align(new: HmmParameters, previous: HmmParameters) -> tuple[HmmParameters, n
 
 def _excess(distances: FloatArray, bound: float) -> tuple[int, npt.NDArray[np.intp]]:
     """The assignment with the fewest distances over the bound, then the smallest total; how many are over."""
+    from scipy.optimize import linear_sum_assignment  # rarely needed, and slow to import
+
     over = distances > bound
     cost = np.where(over, 1.0 + distances.sum(), 0.0) + distances
     rows, columns = linear_sum_assignment(cost)

@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -30,7 +30,7 @@ from service.fold import FAILED_PUBLICATION, MissingInput, Replay, Start
 from service.metrics import Metrics
 from service.schemas import DecideItem, RewardItem
 from service.store import FAILURES, LiveRow, Store, Transaction
-from service.unit import Entry, Job, Unit, answer, reward_answer
+from service.unit import Entry, Job, Unit, decision_answers, reward_answer
 
 __all__ = [
     "Archive",
@@ -448,8 +448,9 @@ def _decide(unit: Unit, run: Sequence[Decide]) -> list[Outcome]:
     if len(run) > 1:
         try:
             with unit.attempt():
-                known = iter(unit.decide([item for operation in run for item in operation.items]))
-                return [_answered(unit, operation, [next(known) for _ in operation.items]) for operation in run]
+                known = unit.decide([item for operation in run for item in operation.items])
+                made = iter(decision_answers(run[0].campaign, unit.policy.config.stage_length, known))
+                return [_body(operation, list(islice(made, len(operation.items)))) for operation in run]
         except FAILURES:
             raise
         except Exception:  # whichever it is, it is found when each is tried alone
@@ -457,7 +458,8 @@ def _decide(unit: Unit, run: Sequence[Decide]) -> list[Outcome]:
     (operation,) = run
     try:
         with unit.attempt():
-            return [_answered(unit, operation, unit.decide(operation.items, operation.batch))]
+            known = unit.decide(operation.items, operation.batch)
+            return [_body(operation, decision_answers(operation.campaign, unit.policy.config.stage_length, known))]
     except FAILURES:  # then the transaction is lost, whoever else is in it (R18)
         raise
     except PolicyError as error:
@@ -466,10 +468,8 @@ def _decide(unit: Unit, run: Sequence[Decide]) -> list[Outcome]:
         return [error]
 
 
-def _answered(unit: Unit, operation: Decide, known: Sequence[Any]) -> bytes:
-    length = unit.policy.config.stage_length
-    answers = [answer(operation.campaign, length, decision) for decision in known]
-    return b'{"decisions":[%b]}' % b",".join(answers) if operation.batch else answers[0]
+def _body(operation: Decide, made: Sequence[str]) -> bytes:
+    return (f'{{"decisions":[{",".join(made)}]}}' if operation.batch else made[0]).encode()
 
 
 def _changed(unit: Unit, operation: Change | RollBack | Archive | Delete) -> Outcome:
@@ -502,8 +502,7 @@ def _reward(unit: Unit, operation: Reward) -> Outcome:
     for item in operation.items:
         error: ApiError | None = None
         try:
-            with unit.attempt():
-                committed = reward_answer(operation.campaign, unit.reward(item.decision_id, item.reward))
+            committed = reward_answer(operation.campaign, unit.reward(item.decision_id, item.reward))
         except PolicyError as refused:
             error = InvalidError.of_policy(refused)
         except ApiError as refused:

@@ -28,8 +28,7 @@ from service.requests import Requests
 from service.schema import require_current
 from service.schemas import CAMPAIGN_EXAMPLE, MAX_BATCH, DecideBatch, DecideRequest, RewardBatch, RewardRequest
 from service.store import KnownDecision, LiveRow, Row, Transaction
-from service.unit import answer as answer_of
-from service.unit import request_hash, timestamp
+from service.unit import decision_answers, request_hashes, timestamp
 from service.worker import Service
 
 __all__ = ["Application", "Limit", "VersionCursor", "add_routes", "campaign_state", "found", "possible"]
@@ -155,7 +154,7 @@ def add_routes(app: Application, service: Service) -> None:
 
     async def decide(request: DecideRequest) -> bytes:
         """Decide for one customer. The answer is committed before it leaves; a repeated `decision_id` gets it again."""
-        answer: bytes = await submit(Decide(request.campaign, [(request, request_hash(request))], False))
+        answer: bytes = await submit(Decide(request.campaign, [(request, request_hashes([request])[0])], False))
         return answer
 
     async def reward(request: RewardRequest) -> bytes:
@@ -165,7 +164,7 @@ def add_routes(app: Application, service: Service) -> None:
 
     async def decide_batch(request: DecideBatch) -> bytes:
         """Decide for up to 1,000 customers: exactly what single calls in that order would answer; all or nothing."""
-        items = [(item, request_hash(item)) for item in request.items]
+        items = list(zip(request.items, request_hashes(request.items), strict=True))
         answer: bytes = await submit(Decide(request.campaign, items, True))
         return answer
 
@@ -226,7 +225,7 @@ def add_routes(app: Application, service: Service) -> None:
         known = KnownDecision(**{field: row[field] for field in KnownDecision._fields})
         reward = {field: row[field] for field in ("reward", "source")} | {"received_at": _when(row["received_at"])}
         return schemas.StoredDecision(
-            **msgspec.json.decode(answer_of(name, config.stage_length, known)),
+            **msgspec.json.decode(decision_answers(name, config.stage_length, [known])[0]),
             context=msgspec.json.decode(row["context"]),
             excluded_actions=msgspec.json.decode(row["excluded_actions"] or "[]"),
             at=_when(row["at"]),

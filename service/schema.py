@@ -1,37 +1,51 @@
-"""The database's schema: bring it up to date, or say which command does."""
+"""The database's schema: bring it up to date, or say which command does.
 
+Alembic is imported where it works: a start with a database that is up to date does without it.
+"""
+
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config
-from alembic.script import ScriptDirectory
-from alembic.util import CommandError
 
 import migrations
 from service.errors import UnavailableError
 from service.store import Store
 
+if TYPE_CHECKING:
+    from alembic.config import Config
+
 __all__ = ["alembic_config", "head", "require_current", "upgrade"]
 
 
-def alembic_config(connection: sa.Connection | None = None) -> Config:
+HERE = Path(migrations.__file__).parent
+
+
+def alembic_config(connection: sa.Connection | None = None) -> "Config":
     """Alembic's configuration; it works on the connection, if one is given."""
-    config = Config()
-    config.set_main_option("script_location", str(Path(migrations.__file__).parent).replace("%", "%%"))
+    from alembic.config import Config
+
+    config = Config(stdout=sys.stdout)  # by default that of its import
+    config.set_main_option("script_location", str(HERE).replace("%", "%%"))
     config.attributes["connection"] = connection
     return config
 
 
 def head() -> str:
-    """The revision that this version of the service needs."""
-    revision = ScriptDirectory.from_config(alembic_config()).get_current_head()
-    assert revision is not None
-    return revision
+    """The revision that this version of the service needs: the last one, and files are named by their revision."""
+    return max(file.name.partition("_")[0] for file in HERE.glob("versions/[0-9]*.py"))
 
 
 def upgrade(store: Store, revision: str = "head") -> None:
     """Bring the database to a revision, all of it or nothing."""
+    if revision == "head":
+        with store.reading() as tx:
+            if tx.schema_revision() == head():
+                return
+    from alembic import command
+    from alembic.util import CommandError
+
     try:
         with store.writing() as tx:
             command.upgrade(alembic_config(tx.connection), revision)

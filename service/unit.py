@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import lru_cache
+from operator import add
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -41,14 +42,15 @@ from service.store import (
     Transaction,
 )
 
-__all__ = ["Entry", "Job", "Unit", "answer", "request_hash", "reward_answer", "timestamp"]
+__all__ = ["Entry", "Job", "Unit", "decision_answers", "request_hashes", "reward_answer", "timestamp"]
 
 INLINE_OPERATIONS = 1_000_000  # of a re-estimation, about 5 ms; a larger one is left to a job (R16)
 LEASE_SECONDS = 300
 AHEAD_SECONDS = 60  # that a client's clock may be ahead of ours (R27)
 MOST_SETTLED = 1_000  # rewards set to their default at one boundary, some 20 ms; or two stages of them
 FAILED_STEPS = (FAILED_UPDATE, FAILED_ESTIMATION, FAILED_PUBLICATION)
-_encode = msgspec.json.Encoder().encode
+_encoder = msgspec.json.Encoder()
+_encode = _encoder.encode
 
 
 class Entry(NamedTuple):
@@ -90,6 +92,7 @@ class Unit(Course):
         self._last_at, self._settled, self._failure = row.last_at, row.settled, row.failure
         self._job = entry.job
         self._closed: tuple[tuple[int, str, int | None], ...] = ()  # jobs that are over: input, status, publication
+        self._decided_by: dict[int, int] = {}  # times, and the last round that the log had decided by then
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
@@ -182,7 +185,7 @@ class Unit(Course):
         clocked = self.policy.config.clock is not None
         for (item, _), prefix in zip(fresh.values(), prefixes, strict=True):
             _check_numbers(item.context, prefix)
-            at = self._time(item, prefix)
+            at = None if item.at is None else self._time(item.at, prefix)
             if at is None and clocked:
                 at = self.now
             if at is not None:
@@ -200,43 +203,41 @@ class Unit(Course):
             part = prepared.part(done, stop) if stop - done < len(requests) else prepared
             self.state, made = self.policy.decide_prepared(self.state, part)
             decided += made
-        recorded = [
-            self._recorded(name, item, digest, decision, at)
-            for (name, (item, digest)), decision, at in zip(fresh.items(), decided, times, strict=True)
-        ]
-        self._rows[NewDecision] += [row for row, _ in recorded]
-        self.known |= {known.decision_id: known for _, known in recorded}
+        self._record(fresh, decided, times)
         self._last_at = last_at
 
-    def _time(self, item: DecideItem, where: str) -> int | None:
-        if item.at is None:
-            return None
-        at = round(item.at.timestamp() * SECOND)
+    def _time(self, given: datetime, where: str) -> int:
+        at = round(given.timestamp() * SECOND)
         if at > self.now + AHEAD_SECONDS * SECOND:
             allowed = f"at most {AHEAD_SECONDS} seconds after the server's time, {timestamp(self.now)}"
             raise InvalidError([FieldProblem(field=f"{where}at", message="lies in the future", allowed=allowed)])
         return at
 
-    def _recorded(
-        self, name: str, item: DecideItem, digest: bytes, decision: Decision, at: int | None
-    ) -> tuple[NewDecision, KnownDecision]:
-        """A decision as its row, and as its answer is made from."""
-        each = zip(decision.eligible, decision.estimates, decision.bonuses, strict=True)
-        scores = [{"action": a, "estimate": e, "bonus": b, "score": e + b} for a, e, b in each]
-        explanation = _encode({"belief": decision.belief, "scores": scores}).decode()
-        row = NewDecision(
-            self.row.campaign_id, decision.round, name, digest, item.subject, _encode(item.context).decode(),
-            _encode(item.excluded_actions).decode() if item.excluded_actions else None, at,
-            decision.model_version, decision.mode, decision.action, decision.propensity, explanation, self.now,
-        )  # fmt: skip
-        known = KnownDecision(
-            name, decision.round, digest, decision.model_version, decision.mode, decision.action,
-            decision.propensity, explanation, self.now, False,
-        )  # fmt: skip
-        return row, known
+    def _record(
+        self,
+        fresh: Mapping[str, tuple[DecideItem, bytes]],
+        decided: Sequence[Decision],
+        times: Sequence[int | None],
+    ) -> None:
+        """Decisions as their rows, and as their answers are made from."""
+        campaign, now, rows, known = self.row.campaign_id, self.now, self._rows[NewDecision], self.known
+        explanations = _json_lines([_explained(decision) for decision in decided])
+        contexts = _json_lines([item.context for item, _ in fresh.values()])
+        for (name, (item, digest)), decision, at, explanation, context in zip(
+            fresh.items(), decided, times, explanations, contexts, strict=True
+        ):
+            round, _, version, mode, action, propensity, *_ = decision
+            excluded = _encode(item.excluded_actions).decode() if item.excluded_actions else None
+            rows.append(
+                NewDecision(
+                    campaign, round, name, digest, item.subject, context, excluded, at,
+                    version, mode, action, propensity, explanation, now,
+                )
+            )  # fmt: skip
+            known[name] = KnownDecision(name, round, digest, version, mode, action, propensity, explanation, now, False)
 
     def reward(self, decision_id: str, value: float) -> KnownDecision:
-        """Take the reward of a decision; it is folded by the next stage update (R1)."""
+        """Take the reward of a decision; it is folded by the next stage update (R1). One that fails changes nothing."""
         known = self.known.get(decision_id)
         if known is None:
             raise NotFoundError(f"Campaign {self.row.name} has no decision {decision_id!r}")
@@ -249,7 +250,7 @@ class Unit(Course):
             how = "by default, because none came in time" if known.source == "default" else "before"
             raise ConflictError(f"Decision {decision_id!r} got the reward {known.reward!r} {how}; it cannot change")
         self._take(known.round, value, "client")
-        self.known[decision_id] = rewarded = known._replace(reward=value, source="client", received_at=self.now)
+        self.known[decision_id] = rewarded = KnownDecision(*known[:-3], value, "client", self.now)
         return rewarded
 
     def _take(self, round: int, value: float, source: str) -> None:
@@ -320,7 +321,12 @@ class Unit(Course):
         if rules.wait_seconds is None or rules.default is None:
             return
         # Times never go backwards along the rounds, so the overdue ones are those up to the last decided by then.
-        last = self._tx.last_decided(self.row.campaign_id, self.now - int(rules.wait_seconds * SECOND))
+        until = self.now - int(rules.wait_seconds * SECOND)
+        if until not in self._decided_by:  # a batch may end many stages
+            self._decided_by[until] = self._tx.last_decided(self.row.campaign_id, until)
+        last = self._decided_by[until]
+        if last <= self._settled:
+            return
         history = self.state.history.at(self.state.round, self.state.arrived)
         overdue = np.flatnonzero(np.isnan(history.rewards[self._settled : last])) + self._settled + 1
         most = max(MOST_SETTLED, 2 * self.policy.config.stage_length)
@@ -329,7 +335,7 @@ class Unit(Course):
             last = int(overdue[-1])
         for round in overdue.tolist():
             self._take(round, rules.default, "default")
-        self._settled = max(self._settled, last)
+        self._settled = last
         if overdue.size:  # requests of the same transaction must see them
             settled, default = set(overdue.tolist()), rules.default
             self.known = {
@@ -433,16 +439,25 @@ class Unit(Course):
 # --- in and out ------------------------------------------------------------------------------------------------
 
 
-def request_hash(item: DecideItem) -> bytes:
+def request_hashes(items: Sequence[DecideItem]) -> list[bytes]:
     """What makes two requests the same (R17): 36 and 36.0 are one number, 1 and "1" one level, exclusions a set."""
-    context = {name: _same_written(value) for name, value in item.context.items()}
-    at = None if item.at is None else item.at.timestamp()
-    whole = [context, sorted(set(item.excluded_actions)), item.subject, at]
+    whole = [
+        (
+            {name: _same_written(value) for name, value in item.context.items()},
+            sorted(set(item.excluded_actions)) if item.excluded_actions else (),
+            item.subject,
+            None if item.at is None else item.at.timestamp(),
+        )
+        for item in items
+    ]
     try:
-        text = _canonical(whole)
+        texts = _canonical.encode_lines(whole).split(b"\n")
     except (OverflowError, TypeError, ValueError):  # a number beyond 64 bits
-        text = repr(whole).encode()
-    return hashlib.blake2b(text, digest_size=16).digest()
+        if len(items) > 1:
+            return [digest for item in items for digest in request_hashes([item])]
+        context, excluded, *rest = whole[0]
+        texts = [repr([context, list(excluded), *rest]).encode()]
+    return [hashlib.blake2b(text, digest_size=16).digest() for text in texts[: len(items)]]
 
 
 def _same_written(value: Any) -> Any:
@@ -451,7 +466,7 @@ def _same_written(value: Any) -> Any:
     return str(value) if value.__class__ is int and -(2**63) <= value < 2**63 else value
 
 
-_canonical = msgspec.json.Encoder(order="sorted").encode
+_canonical = msgspec.json.Encoder(order="sorted")
 
 
 def _check_numbers(context: Mapping[str, Any], where: str) -> None:
@@ -477,22 +492,54 @@ def timestamp(micros: int) -> str:
     return datetime.fromtimestamp(micros / SECOND, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def answer(campaign: str, stage_length: int, known: KnownDecision) -> bytes:
-    """A decision as the API answers it, the first time and every time (R17)."""
-    head = _encode(
-        {
-            "decision_id": known.decision_id,
-            "campaign": campaign,
-            "round": known.round,
-            "stage": (known.round - 1) // stage_length + 1,
-            "model_version": known.model_version,
-            "mode": known.mode,
-            "action": known.action,
-            "propensity": known.propensity,
-            "decided_at": timestamp(known.decided_at),
-        }
-    )
-    return b"%b,%b" % (head[:-1], known.explanation[1:].encode())
+class _Score(msgspec.Struct):
+    action: str
+    estimate: float
+    bonus: float
+    score: float
+
+
+class _Explanation(msgspec.Struct):
+    belief: Sequence[float]
+    scores: Sequence[_Score]
+
+
+class _Answer(msgspec.Struct):
+    """A decision as the API answers it, but for its explanation."""
+
+    decision_id: str
+    campaign: str
+    round: int
+    stage: int
+    model_version: int
+    mode: str
+    action: str
+    propensity: float
+    decided_at: str
+
+
+def _explained(decision: Decision) -> _Explanation:
+    _, _, _, _, _, _, belief, eligible, estimates, bonuses = decision
+    return _Explanation(belief, list(map(_Score, eligible, estimates, bonuses, map(add, estimates, bonuses))))
+
+
+def _json_lines(values: Sequence[Any]) -> list[str]:
+    """Each value as JSON, all written at once: inside JSON a line feed is always escaped."""
+    return _encoder.encode_lines(values).decode()[:-1].split("\n")
+
+
+def decision_answers(campaign: str, stage_length: int, decisions: Sequence[KnownDecision]) -> list[str]:
+    """Decisions as the API answers them, the first time and every time (R17)."""
+    heads = _json_lines(
+        [
+            _Answer(
+                known.decision_id, campaign, known.round, (known.round - 1) // stage_length + 1, known.model_version,
+                known.mode, known.action, known.propensity, timestamp(known.decided_at),
+            )
+            for known in decisions
+        ]
+    )  # fmt: skip
+    return [f"{head[:-1]},{known.explanation[1:]}" for head, known in zip(heads, decisions, strict=True)]
 
 
 def reward_answer(campaign: str, known: KnownDecision) -> dict[str, Any]:

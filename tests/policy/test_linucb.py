@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
 
-from policy import ArgumentError, CampaignConfig, FeatureMap, StagedPolicy, bounds, linucb
+from policy import ArgumentError, CampaignConfig, FeatureMap, StagedPolicy, bounds, kernels, linucb
 from policy.features import Contexts
 
 MAIN_EFFECTS = ["age", "education", "marital", "revenue", "risk"]
@@ -223,6 +223,23 @@ def test_an_update_leaves_what_it_was_given_alone(rounds):
     assert all((array == copy).all() for array, copy in zip(before, copies, strict=True))
     assert after.counters[0] == 60
     assert not (after.theta == before.theta).all()
+
+
+def test_an_update_that_folds_nothing_is_what_the_kernel_would_leave(rounds):
+    """Stages end without rewards, too: those updates skip the kernel, but for the first, which factors."""
+    initial = linucb.initial_statistics(rounds.features.dimension, 0.3)
+    first = rounds.folded(0.3, range(0))
+    assert first.counters.tolist() == [0, 0]
+    assert not (first.theta == initial.theta).all()
+    before = rounds.folded(0.3, range(50))
+    for statistics in (first, before):
+        by_kernel = linucb.copied(statistics)
+        contexts, history = rounds.contexts, (rounds.actions, rounds.beliefs, rounds.rewards)
+        kernels.update_statistics(
+            rounds.features.plan, by_kernel, 0.3, contexts.levels, contexts.values, *history, np.empty(0, np.int64)
+        )
+        skipped = rounds.folded(0.3, range(0), statistics)
+        assert all(one.tobytes() == other.tobytes() for one, other in zip(skipped, by_kernel, strict=True))
 
 
 def test_only_the_given_rows_enter_and_only_their_columns_are_touched(rounds):
