@@ -2,7 +2,6 @@
 
 import itertools
 import random
-import statistics
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -114,10 +113,7 @@ class Idle(NamedTuple):
     mib_before: float
     mib_after: float
     start_seconds: list[float]  # from the process's start to the first decision's answer
-
-    @property
-    def start(self) -> float:
-        return statistics.median(self.start_seconds)
+    start_cpu: list[float]  # the part that does not depend on who else is on the machine
 
 
 def idle_campaigns(folder: Path, campaigns: int, rounds: int, starts: int) -> Idle:
@@ -133,14 +129,15 @@ def idle_campaigns(folder: Path, campaigns: int, rounds: int, starts: int) -> Id
                 pass
         wait_until_quiet(at)
         after = at.resident_mib()
-    seconds = [_start(folder, command, name) for name in tqdm(names[:starts], desc="starts", leave=False)]
-    return Idle(campaigns, rounds, before, after, seconds)
+    times = [_start(folder, command, name) for name in tqdm(names[:starts], desc="starts", leave=False)]
+    return Idle(campaigns, rounds, before, after, [wall for wall, _ in times], [cpu for _, cpu in times])
 
 
-def _start(folder: Path, command: list[str], campaign: str) -> float:
+def _start(folder: Path, command: list[str], campaign: str) -> tuple[float, float]:
+    """Seconds, and CPU seconds."""
     begun = perf_counter()
     with server("start", command, folder) as at:
         connection = Connection(at.port)
         connection.ask(next(Client([campaign], rounds=1).decide()))
         connection.socket.close()
-        return perf_counter() - begun
+        return perf_counter() - begun, tree_seconds(at.pid)
