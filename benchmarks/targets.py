@@ -10,7 +10,20 @@ from benchmarks.limits import History, Idle
 from benchmarks.load import BATCH
 from benchmarks.measure import Measured, Slice, Target, over, spread
 
-__all__ = ["BULK", "FULL", "HOT", "MANY", "NAIVE", "OURS", "QUICK", "Size", "mixed", "targets", "verdicts"]
+__all__ = [
+    "BULK",
+    "FULL",
+    "HOT",
+    "MANY",
+    "NAIVE",
+    "OURS",
+    "QUICK",
+    "Size",
+    "mixed",
+    "on_postgresql",
+    "targets",
+    "verdicts",
+]
 
 HOT = ("bench-00",)
 BULK = ("bench-99",)  # takes the batches, so that the hot campaign's history stays that of single requests
@@ -130,8 +143,8 @@ def worker_verdicts(measured: Measured) -> Iterator[Verdict]:
             f"(d) {kind}, 16 campaigns: 2 workers ≥ 1.2 × 1 worker; or no slower (≥ {NOISE} ×) with"
             f" ≥ {SATURATED:.0%} of {cores} cores used",
             f"{spread(ratios)} ×; {median(one, lambda s: s.measured):.2f} cores with 1 worker, {used:.2f} with 2:"
-            f" workers {median(two, lambda s: s.server):.2f}, PostgreSQL {median(two, lambda s: s.postgres):.2f}, generator"
-            f" {median(two, lambda s: s.generator):.2f}; CPU of the workers a request"
+            f" workers {median(two, lambda s: s.server):.2f}, PostgreSQL {median(two, lambda s: s.postgres):.2f},"
+            f" generator {median(two, lambda s: s.generator):.2f}; CPU of the workers a request"
             f" {spread(over(two, one, lambda s: s.server_us))} ×",
             reached >= 1.2 or (reached >= NOISE and used >= SATURATED * cores),
         )
