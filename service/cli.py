@@ -167,6 +167,9 @@ def uvicorn_config(app: object, **settings: object) -> uvicorn.Config:
         "server_header": False,
         "proxy_headers": False,
         "timeout_graceful_shutdown": 30,  # for those who never finish sending
+        # A new worker answers only once it has imported everything. On a busy machine that takes longer than uvicorn's
+        # 5 seconds, and then every worker would be replaced before it ever served.
+        "timeout_worker_healthcheck": 60,
     }
     return uvicorn.Config(app, **quiet, **settings)  # type: ignore[arg-type]
 
