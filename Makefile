@@ -12,10 +12,10 @@ INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-dep
 # fixtures, and whoever is done takes over from the others.
 PARALLEL := -n logical --maxprocesses 4 --dist worksteal
 
-.PHONY: help run test lint bench demo clean
+.PHONY: help run test lint bench bench-http demo clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-6s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' Makefile
 
 run: .venv/ready  ## start the service on http://127.0.0.1:8000 (HOST=, PORT=, DATABASE_URL=)
 	@exec $(BIN)/undercurrent serve $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) \
@@ -33,7 +33,10 @@ lint: .venv/ready  ## style, types and layers
 bench: .venv/ready-bench  ## speed beside other libraries, as ratios (QUICK=1 for a minute's run)
 	$(BIN)/python -m benchmarks.policy $(if $(QUICK),--quick)
 	$(BIN)/python -m benchmarks.reproduction $(if $(QUICK),--quick)
+
+bench-http: .venv/ready  ## the service over HTTP beside an empty endpoint, as ratios: 15 minutes (QUICK=1: three)
 	$(BIN)/python -m benchmarks.http $(if $(QUICK),--quick)
+	$(BIN)/python -m benchmarks.growth $(if $(QUICK),--quick)
 
 demo: .venv/ready  ## a service with four policies at work on simulated customers, until Ctrl-C (PORT=)
 	@exec $(BIN)/undercurrent-sim demo $(if $(PORT),--port $(PORT))

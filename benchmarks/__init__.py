@@ -13,7 +13,17 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-__all__ = ["Timing", "Verdict", "installed", "print_table", "print_verdicts", "ratio", "timed_in_turns"]
+__all__ = [
+    "Timing",
+    "Verdict",
+    "installed",
+    "print_table",
+    "print_verdicts",
+    "ratio",
+    "table",
+    "timed_in_turns",
+    "verdict_table",
+]
 
 for _library in (
     "OMP",
@@ -66,14 +76,22 @@ def installed(package: str) -> str:
         return f"{package} not installed"
 
 
+def table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """In markdown."""
+    lines = [f"### {title}", "", *(f"| {' | '.join(row)} |" for row in (header, *rows))]
+    lines.insert(3, f"|{'---|' * len(header)}")
+    return "\n".join(lines) + "\n"
+
+
+def verdict_table(verdicts: Sequence[Verdict]) -> str:
+    words = {True: "PASS", False: "FAIL", None: ""}
+    rows = [(v.target, v.measured, words[v.met]) for v in verdicts]
+    return table("Targets", ("target", "measured", "verdict"), rows)
+
+
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    print(f"\n### {title}\n\n| {' | '.join(header)} |\n|{'---|' * len(header)}")
-    for row in rows:
-        print(f"| {' | '.join(row)} |")
-    print(flush=True)
+    print(f"\n{table(title, header, rows)}", flush=True)
 
 
 def print_verdicts(verdicts: Sequence[Verdict]) -> None:
-    words = {True: "PASS", False: "FAIL", None: ""}
-    rows = [(v.target, v.measured, words[v.met]) for v in verdicts]
-    print_table("Targets", ("target", "measured", "verdict"), rows)
+    print(f"\n{verdict_table(verdicts)}", flush=True)

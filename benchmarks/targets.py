@@ -1,0 +1,188 @@
+"""What the HTTP benchmark measures, in what order, and what each figure must reach."""
+
+import os
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from benchmarks import Verdict
+from benchmarks.limits import History, Idle
+from benchmarks.load import BATCH
+from benchmarks.measure import Measured, Slice, Target, over, spread
+
+__all__ = [
+    "BULK",
+    "FULL",
+    "HOT",
+    "MANY",
+    "NAIVE",
+    "OURS",
+    "QUICK",
+    "Size",
+    "mixed",
+    "on_postgresql",
+    "targets",
+    "verdicts",
+]
+
+HOT = ("bench-00",)
+BULK = ("bench-99",)  # takes the batches, so that the hot campaign's history stays that of single requests
+MANY = tuple(f"bench-{number:02}" for number in range(1, 17))
+CONNECTIONS = 16
+BUSY_GENERATOR = 0.8  # of one core: beyond that it might be what is measured
+SATURATED = 0.9  # of all cores
+NOISE = 0.9  # a ratio above that is not slower
+
+
+class Size(NamedTuple):
+    """How much one run measures."""
+
+    repetitions: int
+    warm_up: float  # seconds before each slice
+    seconds: float  # of a slice
+    workers: tuple[int, ...]  # on PostgreSQL
+    late: int  # rounds of the old campaign
+    pairs: int  # of decides, early and late
+    idle_rounds: int  # of each idle campaign
+
+
+QUICK = Size(3, warm_up=0.2, seconds=1.0, workers=(1, 2), late=100_000, pairs=500, idle_rounds=10)
+FULL = Size(3, warm_up=0.5, seconds=4.0, workers=(1, 2, 4), late=1_000_000, pairs=2_000, idle_rounds=100)
+
+
+# --- what is measured ---------------------------------------------------------------------------------------
+
+
+EMPTY_ENDPOINT = Target("(a) empty FastAPI + pydantic", "empty", "decide", CONNECTIONS, HOT)
+NAIVE = Target("(b) commit per request, SQLite", "naive", "decide", CONNECTIONS, HOT)
+OURS = Target("(c) ours, SQLite", "sqlite", "decide", CONNECTIONS, HOT)
+BARE = Target("bare ASGI hello", "hello", "hello", CONNECTIONS, HOT)
+BATCHES = Target(f"(e) ours, SQLite, batches of {BATCH}", "sqlite", "batch", CONNECTIONS, BULK)
+
+
+def on_postgresql(workers: int, campaigns: Sequence[str], traffic: str = "decide") -> Target:
+    count = "1 campaign" if len(campaigns) == 1 else f"{len(campaigns)} campaigns"
+    title = f"(d) ours, PostgreSQL, {workers} worker{'s' if workers > 1 else ''}, {count}"
+    return Target(title, f"postgresql-{workers}", traffic, CONNECTIONS, tuple(campaigns))
+
+
+def mixed(target: Target) -> Target:
+    return target._replace(traffic="mixed")
+
+
+def alone(target: Target) -> Target:
+    return target._replace(connections=1)
+
+
+def targets(workers: Sequence[int]) -> list[Target]:
+    """In the order of each repetition: what is compared stands side by side."""
+    chosen = [EMPTY_ENDPOINT, NAIVE, OURS, BATCHES, *map(mixed, (EMPTY_ENDPOINT, NAIVE, OURS))]
+    chosen += map(alone, (EMPTY_ENDPOINT, NAIVE, OURS, BATCHES))
+    for campaigns in (MANY, HOT):
+        ours = [on_postgresql(count, campaigns) for count in workers]
+        chosen += [*ours, *map(mixed, ours)]
+    return [*chosen, *([on_postgresql(1, BULK, "batch")] if workers else []), BARE]
+
+
+# --- verdicts -----------------------------------------------------------------------------------------------
+
+
+def at_least(target: str, ratios: Sequence[float], least: float) -> Verdict:
+    return Verdict(target, f"{spread(ratios)} ×", bool(ratios) and statistics.median(ratios) >= least)
+
+
+def at_most(target: str, ratios: Sequence[float], most: float) -> Verdict:
+    return Verdict(target, f"{spread(ratios)} ×", bool(ratios) and statistics.median(ratios) <= most)
+
+
+def compared(title: str, ratios: Sequence[float]) -> Verdict:
+    return Verdict(f"for comparison: {title}", f"{spread(ratios)} ×", None)
+
+
+def sqlite_verdicts(measured: Measured) -> list[Verdict]:
+    ours, empty, plain = measured[OURS], measured[EMPTY_ENDPOINT], measured[NAIVE]
+    faster = over(ours, empty, lambda s: s.requests)
+    goal = "reached" if faster and statistics.median(faster) >= 1.5 else "not reached"
+    mixes = [measured[mixed(target)] for target in (OURS, EMPTY_ENDPOINT, NAIVE)]
+    singly = [measured[alone(target)] for target in (OURS, EMPTY_ENDPOINT, NAIVE)]
+    return [
+        at_least("(c) requests/s ≥ 1.0 × (a)", faster, 1.0),
+        Verdict("goal: (c) requests/s ≥ 1.5 × (a)", goal, None),
+        at_most("(c) p99 ≤ 2 × (a)", over(ours, empty, lambda s: s.p99), 2.0),
+        at_least("(c) requests/s ≥ 5 × (b)", over(ours, plain, lambda s: s.requests), 5.0),
+        compared("(c) / (a), CPU of the server a request", over(ours, empty, lambda s: s.server_us)),
+        compared("(c) / (a), mixed", over(mixes[0], mixes[1], lambda s: s.requests)),
+        compared("(c) / (b), mixed", over(mixes[0], mixes[2], lambda s: s.requests)),
+        compared("(c) / (a), one connection", over(singly[0], singly[1], lambda s: s.requests)),
+        compared("(c) / (b), one connection", over(singly[0], singly[2], lambda s: s.requests)),
+        at_least(
+            f"(e) batches of {BATCH}: decisions/s ≥ 20 × single requests, one client after the other",
+            over(measured[alone(BATCHES)], measured[alone(OURS)], lambda s: s.decisions),
+            20.0,
+        ),
+        at_least(
+            f"(e) batches of {BATCH}: decisions/s ≥ 20 × single requests, {CONNECTIONS} connections",
+            over(measured[BATCHES], measured[OURS], lambda s: s.decisions),
+            20.0,
+        ),
+    ]
+
+
+def worker_verdicts(measured: Measured) -> Iterator[Verdict]:
+    """Two workers beside one; or all cores are full without being slower, and it is the machine that ends it."""
+    cores = os.cpu_count() or 1
+
+    def median(slices: Sequence[Slice], figure: Callable[[Slice], float]) -> float:
+        return statistics.median(map(figure, slices)) if slices else 0.0
+
+    for kind in ("decide", "mixed"):
+        one, two = (measured[on_postgresql(workers, MANY, kind)] for workers in (1, 2))
+        ratios = over(two, one, lambda s: s.requests)
+        reached, used = statistics.median(ratios or [0.0]), median(two, lambda s: s.measured)
+        yield Verdict(
+            f"(d) {kind}, 16 campaigns: 2 workers ≥ 1.2 × 1 worker; or no slower (≥ {NOISE} ×) with"
+            f" ≥ {SATURATED:.0%} of {cores} cores used",
+            f"{spread(ratios)} ×; {median(one, lambda s: s.measured):.2f} cores with 1 worker, {used:.2f} with 2:"
+            f" workers {median(two, lambda s: s.server):.2f}, PostgreSQL {median(two, lambda s: s.postgres):.2f},"
+            f" generator {median(two, lambda s: s.generator):.2f}; CPU of the workers a request"
+            f" {spread(over(two, one, lambda s: s.server_us))} ×",
+            reached >= 1.2 or (reached >= NOISE and used >= SATURATED * cores),
+        )
+
+
+def limit_verdicts(history: History, idle: Idle) -> list[Verdict]:
+    rounds = f"round {history.late:,} / round {history.early:,}"
+    return [
+        at_most(f"decide p50, {rounds} ≤ 1.2 ×", history.p50_ratios, 1.2),
+        at_most(f"decide p99, {rounds} ≤ 1.2 ×", history.p99_ratios, 1.2),
+        Verdict(
+            f"worker with {idle.campaigns:,} idle campaigns < 400 MiB",
+            f"{idle.mib_after:.0f} MiB ({idle.mib_before:.0f} with none)",
+            idle.mib_after < 400,
+        ),
+        Verdict(
+            "start to first decision < 3 s",
+            f"{spread(idle.start_seconds)} s, of which {spread(idle.start_cpu)} s CPU",
+            statistics.median(idle.start_seconds) < 3.0,
+        ),
+    ]
+
+
+def generator_verdict(measured: Measured) -> Verdict:
+    loaded = [part.generator for target, slices in measured.items() if target != BARE for part in slices]
+    bare = statistics.median(part.requests for part in measured[BARE])
+    return Verdict(
+        f"the load generator is busy for < {BUSY_GENERATOR:.0%} of one core",
+        f"{statistics.median(loaded):.0%}, at most {max(loaded):.0%}; {bare:,.0f} requests/s against the bare hello",
+        max(loaded) < BUSY_GENERATOR,
+    )
+
+
+def verdicts(measured: Measured, history: History, idle: Idle, with_postgresql: bool) -> list[Verdict]:
+    """All of them; those of PostgreSQL where there is one."""
+    return [
+        *sqlite_verdicts(measured),
+        *(worker_verdicts(measured) if with_postgresql else ()),
+        *limit_verdicts(history, idle),
+        generator_verdict(measured),
+    ]
