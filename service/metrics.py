@@ -9,8 +9,9 @@ import asyncio
 import math
 import os
 from collections import Counter as Tally
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Generic, TypeVar
 
 import msgspec
@@ -51,6 +52,19 @@ class _Labelled(dict[Hashable, M], Generic[M]):
         return part
 
 
+class _AllWorkers(Collector):
+    """What all workers have counted, the dead ones too."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+
+    def collect(self) -> Iterable[Metric]:
+        # A worker that is just starting may have made its file and not filled it yet.
+        files = [str(file) for file in self._folder.glob("*.db") if file.stat().st_size]
+        merged: Iterable[Metric] = MultiProcessCollector.merge(files)  # type: ignore[no-untyped-call]
+        return merged
+
+
 class Metrics:
     """What one service counts."""
 
@@ -58,7 +72,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         folder = os.environ.get(SHARED_FOLDER)
         if folder:
-            MultiProcessCollector(self.registry, folder)  # type: ignore[no-untyped-call]
+            self.registry.register(_AllWorkers(folder))
         own = None if folder else self.registry
 
         def counter(name: str, text: str, *labels: str) -> Counter:

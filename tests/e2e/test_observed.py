@@ -1,12 +1,9 @@
 """The process as those who watch it see it: metrics of all its workers together, logs that a program can read."""
 
 import json
-import os
-import signal
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
-import httpx
 import psutil
 import pytest
 
@@ -15,42 +12,46 @@ from tests.e2e.load import CAMPAIGN, client_of, wait_until
 from tests.service.answers import good
 from tests.service.scraping import Scrape
 
-CONTEXT = {"risk": "low", "revenue": 20}
+READY = "Application startup complete."  # each worker says so at level debug
 
 
 def workers(server):
     """The processes that answer: those that know of the shared folder."""
-    found = []
-    for child in psutil.Process(server.pid).children():
-        try:
-            if SHARED_FOLDER in child.environ() and "resource_tracker" not in " ".join(child.cmdline()):
-                found.append(child)
-        except (psutil.NoSuchProcess, psutil.ZombieProcess):
-            continue
-    return found
+    children = psutil.Process(server.pid).children()
+    return [child for child in children if "spawn_main" in " ".join(child.cmdline()) and child.is_running()]
 
 
-def decide(url, numbers):
-    """Each on a connection of its own, so that every worker gets some; which workers answered."""
+def connected(server, worker):
+    """A client whose connection is this worker's: the others are held while it is made."""
+    client, others = client_of(server.url), [other for other in workers(server) if other != worker]
+    for other in others:
+        other.suspend()
+    try:
+        good(client.get("/healthz"))
+    finally:
+        for other in others:
+            other.resume()
+    return client
 
-    def ask(number):
-        body = {"campaign": "spring", "decision_id": f"d{number}", "context": CONTEXT}
-        answer = httpx.post(f"{url}/decide", json=body, timeout=60)
-        assert good(answer)["campaign"] == "spring"
-        return answer.headers["x-request-id"].partition("-")[0]
 
-    with ThreadPoolExecutor(8) as pool:
-        return set(pool.map(ask, numbers))
+def decide(client, numbers):
+    """Ask for decisions; which workers answered, by how their ids begin."""
+    answered = set()
+    for number in numbers:
+        body = {"campaign": "spring", "decision_id": f"d{number}", "context": {"risk": "low", "revenue": 20}}
+        answer = client.post("/decide", json=body)
+        good(answer)
+        answered.add(answer.headers["x-request-id"].partition("-")[0])
+    return answered
 
 
-def totals(url):
-    """What any worker says that all have done."""
-    with client_of(url) as client:  # a new connection each time
-        found = Scrape(client)
+def totals(client):
+    """What a worker says that all have done: decisions, requests for them, their times, operations, rounds."""
+    found = Scrape(client)
     return [
-        found.by("decisions_total", "campaign").get("spring", 0),
-        found.by("requests_total", "route", status="200").get("/decide", 0),
-        found.by("request_seconds_count", "route").get("/decide", 0),
+        found.by("decisions_total", "campaign")["spring"],
+        found.by("requests_total", "route", status="200")["/decide"],
+        found.by("request_seconds_count", "route")["/decide"],
         found.value("gather_operations_sum") - 1,  # the creation
         found.value("campaign_rounds", campaign="spring"),
     ]
@@ -58,30 +59,29 @@ def totals(url):
 
 def test_counters_of_all_workers_add_up_and_never_go_back(new_database, launch):
     """Each sample once, whichever worker is asked; also after one was killed, and nothing is left behind."""
-    server = launch(new_database("postgresql"), "--workers", "2")
-    good(httpx.post(f"{server.url}/campaigns", json=CAMPAIGN | {"name": "spring"}, timeout=60), 201)
-    answered = set()
-    for first in range(0, 400, 40):
-        answered |= decide(server.url, range(first, first + 40))
-        sent = first + 40
-        if len(answered) == 2:
-            break
-    assert len(answered) == 2, "one worker got everything"
-    decide(server.url, range(10))  # known ones
-    decisions, requests = sent, sent + 10
-    expected = [decisions, requests, requests, requests, decisions]
-    wait_until(lambda: totals(server.url) == expected)
-    assert all(totals(server.url) == expected for _ in range(10))
-
-    before = workers(server)
-    assert len(before) == 2
-    folder = Path(before[0].environ()[SHARED_FOLDER])
+    server = launch(new_database("postgresql"), "--workers", "2", "--log-level", "debug")
+    assert server.url
+    wait_until(lambda: server.said().count(READY) == 2)
+    first, second = workers(server)
+    folder = Path(first.environ()[SHARED_FOLDER])
     assert folder.stat().st_mode & 0o077 == 0
-    os.kill(before[0].pid, signal.SIGKILL)
-    wait_until(lambda: len(workers(server)) == 2 and before[0].pid not in {each.pid for each in workers(server)})
-    assert totals(server.url) == expected
-    decide(server.url, range(1_000, 1_010))
-    wait_until(lambda: totals(server.url) == [count + 10 for count in expected])
+    with closing(connected(server, first)) as one:
+        good(one.post("/campaigns", json=CAMPAIGN | {"name": "spring"}), 201)
+        answered = decide(one, range(20))
+        with closing(connected(server, second)) as other:
+            answered |= decide(other, range(20, 50))
+            assert len(answered) == 2
+            decide(one, range(40, 45))  # known ones
+            wait_until(lambda: totals(one) == totals(other) == [50, 55, 55, 55, 50])
+    first.kill()
+    with closing(client_of(server.url)) as other:
+        assert totals(other) == [50, 55, 55, 55, 50]
+        wait_until(lambda: server.said().count(READY) == 3)
+        assert totals(other) == [50, 55, 55, 55, 50]
+        (third,) = (worker for worker in workers(server) if worker != second)
+        with closing(connected(server, third)) as late:
+            assert not decide(late, range(50, 60)) & answered
+            wait_until(lambda: totals(late) == totals(other) == [60, 65, 65, 65, 60])
     server.terminate()
     assert server.exit_code() == 0
     assert not folder.exists()
@@ -114,8 +114,9 @@ def test_every_line_is_json(new_database, launch, kind, workers):
 def test_text_is_what_it_says_by_default(new_database, launch):
     """At level info an administrator's doings are told, a good decision is not."""
     server = launch(new_database("sqlite"))
-    good(httpx.post(f"{server.url}/campaigns", json=CAMPAIGN | {"name": "spring"}), 201)
-    decide(server.url, range(3))
+    with client_of(server.url) as client:
+        good(client.post("/campaigns", json=CAMPAIGN | {"name": "spring"}), 201)
+        decide(client, range(3))
     server.terminate()
     assert server.exit_code() == 0
     (line,) = [line for line in server.said().splitlines() if "undercurrent" in line]
