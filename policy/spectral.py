@@ -3,7 +3,9 @@
 The third moment is projected before it is summed, so the work is O(t·H² + X·H³) and the memory O(X²).
 """
 
+from collections.abc import Callable
 from functools import lru_cache
+from operator import add
 from typing import NamedTuple
 
 import numpy as np
@@ -108,33 +110,33 @@ def estimate(symbols: npt.ArrayLike, regimes: int, count: int, seed: int) -> Hmm
 def align(new: HmmParameters, previous: HmmParameters) -> tuple[HmmParameters, npt.NDArray[np.intp]]:
     """Rename the new regimes to the previous ones (R6); also the order used: new h was order[h].
 
-    The smallest largest L2 distance between emission columns, ties by the smallest total distance. Where every regime
-    has a nearest one of its own, no other order has a smaller distance anywhere. Else it is a bottleneck assignment,
-    found by trying the distances as bounds, then a plain assignment under that bound.
+    The smallest largest L2 distance between emission columns, then the smallest total among the pairs that near. Where
+    every regime has a nearest one of its own, no other order has a smaller distance anywhere.
     """
     if new.emission.shape != previous.emission.shape:
         raise ArgumentError("new", f"emission {new.emission.shape}", f"{previous.emission.shape}, as before")
     distances = np.linalg.norm(previous.emission[:, None, :] - new.emission[None, :, :], axis=2)
-    nearest: npt.NDArray[np.intp] = distances.argmin(axis=1)
-    if np.unique(nearest).size == nearest.size:
-        return new.permuted(nearest), nearest
-    bounds = np.unique(distances)
-    low, high = 0, bounds.size - 1
-    while low < high:  # the smallest bound that admits a perfect matching
-        middle = (low + high) // 2
-        if _excess(distances, bounds[middle])[0] == 0:
-            high = middle
-        else:
-            low = middle + 1
-    order = _excess(distances, bounds[low])[1]
+    order: npt.NDArray[np.intp] = distances.argmin(axis=1)
+    if np.unique(order).size < order.size:
+        largest, _ = _matched(distances, max)
+        _, best = _matched(np.where(distances <= largest, distances, np.inf), add)
+        order = np.array(best, np.intp)
     return new.permuted(order), order
 
 
-def _excess(distances: FloatArray, bound: float) -> tuple[int, npt.NDArray[np.intp]]:
-    """The assignment with the fewest distances over the bound, then the smallest total; how many are over."""
-    from scipy.optimize import linear_sum_assignment  # rarely needed, and slow to import
+def _matched(distances: FloatArray, together: Callable[[float, float], float]) -> tuple[float, tuple[int, ...]]:
+    """The best order of the columns, one a row, and what its distances make together.
 
-    over = distances > bound
-    cost = np.where(over, 1.0 + distances.sum(), 0.0) + distances
-    rows, columns = linear_sum_assignment(cost)
-    return int(over[rows, columns].sum()), columns
+    Over the sets of columns already taken: 2^H·H steps, not H!. At H ≤ 8 that beats importing an assignment solver.
+    """
+    best: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}
+    for row in distances.tolist():
+        longer: dict[int, tuple[float, tuple[int, ...]]] = {}
+        for taken, (value, order) in best.items():
+            for column, distance in enumerate(row):
+                if not taken >> column & 1:
+                    found, grown = (together(value, distance), (*order, column)), taken | 1 << column
+                    longer[grown] = min(longer.get(grown, found), found)
+        best = longer
+    (found,) = best.values()
+    return found

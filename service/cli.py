@@ -1,6 +1,7 @@
 """`undercurrent`: the command that runs the service, and the ones around its database."""
 
 import argparse
+import gc
 import os
 import signal
 import socket
@@ -49,6 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is 0, 1 when it failed, 2 when it was called wrongly."""
     parser = _parser()
     flags = vars(parser.parse_args(arguments))
+    if flags["command"] != "serve":  # which does so once everything is loaded (start.py)
+        gc.enable()
     if flags["command"] == "config-check":
         return config_check(flags["file"])
     try:
@@ -145,6 +148,8 @@ def serve(settings: Settings) -> int:
     slow.start()
     warm_up()  # before anyone can ask; worker processes then find the kernels compiled
     slow.cancel()
+    gc.freeze()  # the compiler leaves a million objects that stay: the collector need not look at them again
+    gc.enable()
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = socket.create_server((host, settings.port), family=family)

@@ -99,7 +99,7 @@ def test_every_variable_is_a_setting_with_a_value_that_is_allowed():
 
 def test_every_command_is_one_of_the_command_line():
     (entry,) = json.loads(last("ENTRYPOINT"))
-    assert PROJECT["scripts"][entry] == "service.cli:main"
+    assert PROJECT["scripts"][entry] == "service.start:main"
     commands = [json.loads(last("CMD")), *(words(SERVICES[name]["command"]) for name in OURS)]
     assert [_parser().parse_args(command).command for command in commands] == ["serve", "migrate", "serve"]
 
