@@ -97,7 +97,8 @@ class Part(NamedTuple):
 class Replay(Course):
     """The log from a moment on. `recompute` takes no stored result on trust: every job is run again.
 
-    `pauses` are moments, (round, rewards, revision) in order, whose states are put aside on the way.
+    `pauses` are moments, (round, rewards, revision) in order, whose states are put aside on the way. A caller who knows
+    that there are only decisions and rewards since the start says that it is not `eventful`.
     """
 
     def __init__(
@@ -108,20 +109,21 @@ class Replay(Course):
         *,
         recompute: bool = False,
         pauses: Sequence[tuple[int, int, int]] = (),
+        eventful: bool = True,
     ) -> None:
         self.revision, policy, state = start
         super().__init__(policy, state)
-        jobs = log.jobs_after(campaign, state.round)
+        jobs = log.jobs_after(campaign, state.round) if eventful else []
         self.inputs: dict[int, Start] = {}  # of the jobs met on the way, by input round
         self.models: list[tuple[str, Start]] = []  # published on the way, until someone takes them
         self.paused: list[State] = []  # at the moments asked for, until someone takes them
         self.missed: list[tuple[int, int, int]] = []  # moments that the log does not have
         self._pauses = deque(pauses)
-        self._changes = deque(log.revisions_after(campaign, self.revision))
+        self._changes = deque(log.revisions_after(campaign, self.revision) if eventful else ())
         self._past: dict[int, Start | None] = {row.restored: None for row in self._changes if row.restored is not None}
         self._jobs = {job.input_round for job in jobs}
         self._published = {job.published_round: job for job in jobs if job.published_round is not None}
-        self._events = set(log.events_after(campaign, state.round))
+        self._events = set(log.events_after(campaign, state.round) if eventful else ())
         self._decisions = log.decisions_after(campaign, state.round)
         self._rewards = log.rewards_after(campaign, state.arrived)
         self._reward = next(self._rewards, None)

@@ -77,6 +77,7 @@ class LiveRow(NamedTuple):
     clock: int
     last_at: int
     snapshot_round: int
+    changes: int
     guarded: bool
     failure: str | None
     archived_at: int | None
@@ -376,6 +377,13 @@ class _Statement(NamedTuple):
     order: Sequence[str]
 
 
+def _page(table: sa.Table, counter: sa.Column[Any], fields: Sequence[str]) -> sa.Select[Any]:
+    """A page of a campaign's rows by a counting column, from the one after that on."""
+    own = table.c.campaign_id == bindparam("campaign")
+    columns = [table.c[name] for name in fields]
+    return select(*columns).where(own, counter > bindparam("after")).order_by(counter).limit(sa.literal_column(str(PAGE)))
+
+
 def _statements(engine: Engine, embedded: bool) -> dict[str, _Statement]:
     """The hot statements."""
 
@@ -410,6 +418,8 @@ def _statements(engine: Engine, embedded: bool) -> dict[str, _Statement]:
             .where(decisions.c.campaign_id == campaign, decisions.c.decided_at <= bindparam("until"))
             .scalar_subquery(),
         ),
+        "decision page": _page(decisions, decisions.c.round, DecisionRow._fields),
+        "reward page": _page(rewards, rewards.c.arrival, RewardRow._fields),
         "move": update(live)
         .where(live.c.campaign_id == campaign, live.c.version == bindparam("before"))
         .values({name: bindparam(f"new_{name}") for name in MOVED}),
@@ -575,18 +585,28 @@ class Transaction:
     def _paged(self, table: sa.Table, order: str, campaign: int, after: int, fields: Sequence[str]) -> Iterator[Any]:
         """Rows of a campaign by a counting column, from the one after that on, a page at a time."""
         counter, columns = table.c[order], [table.c[name] for name in fields]
-        query = select(counter, *columns).where(table.c.campaign_id == campaign).order_by(counter).limit(PAGE)
-        while rows := self.connection.execute(query.where(counter > after)).all():
+        query = select(counter, *columns).where(table.c.campaign_id == campaign).order_by(counter).limit(sa.literal_column(str(PAGE)))
+        rows: Sequence[Any] = range(PAGE)
+        while len(rows) == PAGE:
+            rows = self.connection.execute(query.where(counter > after)).all()
             yield from (row[1:] for row in rows)
-            after = rows[-1][0]
+            after = rows[-1][0] if rows else after
 
     def decisions_after(self, campaign: int, round: int) -> Iterator[DecisionRow]:
         """The decisions after a round, in order."""
-        return map(DecisionRow._make, self._paged(decisions, "round", campaign, round, DecisionRow._fields))
+        rows: Sequence[Any] = range(PAGE)
+        while len(rows) == PAGE:
+            rows = [DecisionRow._make(row) for row in self._hot("decision page", campaign=campaign, after=round)]
+            yield from rows
+            round += PAGE
 
     def rewards_after(self, campaign: int, arrival: int) -> Iterator[RewardRow]:
         """The rewards after the so-manieth, in the order they were committed."""
-        return map(RewardRow._make, self._paged(rewards, "arrival", campaign, arrival, RewardRow._fields))
+        rows: Sequence[Any] = range(PAGE)
+        while len(rows) == PAGE:
+            rows = [RewardRow._make(row) for row in self._hot("reward page", campaign=campaign, after=arrival)]
+            yield from rows
+            arrival += PAGE
 
     def revisions_after(self, campaign: int, revision: int) -> list[RevisionRow]:
         """The changes after a revision, in order."""

@@ -95,6 +95,7 @@ live = Table(
     Column("clock", BigInteger, nullable=False),  # the last time used; time never goes backwards (R20)
     Column("last_at", BigInteger, nullable=False),  # the last `at` (R27)
     Column("snapshot_round", BigInteger, nullable=False),  # of the newest snapshot
+    Column("changes", BigInteger, nullable=False, server_default="0"),  # transactions with jobs, events or revisions
     Column("guarded", Boolean, nullable=False, server_default=false()),  # more regimes were tried and do not pay
     Column("failure", Text),  # of the last update or re-estimation, None once one has worked again
 )

@@ -58,6 +58,7 @@ class Entry(NamedTuple):
 
     version: int
     start: Start  # where the campaign stands
+    changes: int  # of the live row: as long as it stays, so do the two that follow
     job: int | None  # the input round of the job whose result is not in force yet
     events: int  # rows so far
 
@@ -132,8 +133,10 @@ class Unit(Course):
             self._tx.append(rows)
         for job in self._closed:
             self._tx.close_job(row.campaign_id, *job)
+        eventful = bool(self._closed) or any(self._rows[kind] for kind in (NewJob, NewEvent, NewRevision))
         after = row._replace(
             version=row.version + 1,
+            changes=row.changes + eventful,
             round=state.round,
             arrived=state.arrived,
             folded=state.folded,
@@ -147,7 +150,7 @@ class Unit(Course):
         )
         self._tx.move(row, after)
         start = Start(self.revision, self.policy, state)
-        return Entry(after.version, start, self._job, self.entry.events + len(self._rows[NewEvent]))
+        return Entry(after.version, start, after.changes, self._job, self.entry.events + len(self._rows[NewEvent]))
 
     # --- requests ----------------------------------------------------------------------------------------------
 
