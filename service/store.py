@@ -5,10 +5,12 @@ driver's cursor itself: a gathered transaction has five of them, and the layers 
 """
 
 import json
+import math
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import psycopg
@@ -16,7 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy import bindparam, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine, make_url
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from service.errors import UnavailableError
@@ -48,6 +50,7 @@ __all__ = [
 
 Row = Mapping[str, Any]
 BUSY_SECONDS = 10  # that SQLite waits for another process's transaction, and PostgreSQL's pool for a connection
+IDLE_SECONDS = 1.0  # after which a connection is asked whether it is still one
 PAGE = 5_000  # rows of the log read at a time
 LONGEST_LIST = 10_000  # ids looked up at a time
 FAILURES = (DBAPIError, PoolTimeoutError, sqlite3.Error, psycopg.Error)  # of the database, however it was asked
@@ -272,10 +275,13 @@ class Store:
             connection = self._writing_connection()
             try:
                 transaction = connection.begin()
+                inside = Transaction(connection, self._statements, self.embedded)
                 try:
-                    yield Transaction(connection, self._statements, self.embedded)
+                    yield inside
                     transaction.commit()  # by name: it fails if anything has ended the transaction before
-                except BaseException:
+                    inside.wait()
+                except BaseException as error:
+                    inside.wait(error)
                     transaction.rollback()
                     raise
             except FAILURES:
@@ -354,13 +360,12 @@ def _sqlite_engine(url: str) -> Engine:
 
 
 def _postgresql_engine(url: str, pool_size: int) -> Engine:
-    return sa.create_engine(
+    engine = sa.create_engine(
         make_url(url).set(drivername="postgresql+psycopg"),
         paramstyle="format",  # by position, like SQLite's: rows are tuples
         pool_size=pool_size,
         max_overflow=pool_size,
         pool_timeout=BUSY_SECONDS,
-        pool_pre_ping=True,  # after an outage the first request would meet a dead connection
         connect_args={
             "connect_timeout": BUSY_SECONDS,
             "application_name": "undercurrent",
@@ -368,6 +373,22 @@ def _postgresql_engine(url: str, pool_size: int) -> Engine:
             "options": f"-c lock_timeout={BUSY_SECONDS}s -c idle_in_transaction_session_timeout={6 * BUSY_SECONDS}s",
         },
     )
+
+    @sa.event.listens_for(engine, "checkin")
+    def used(connection: Any, record: Any) -> None:
+        record.info["used"] = time.monotonic()
+
+    @sa.event.listens_for(engine, "checkout")
+    def alive(connection: psycopg.Connection, record: Any, proxy: Any) -> None:
+        """After an outage the first request would meet a dead connection; asking each time would cost too much."""
+        if time.monotonic() - record.info.get("used", math.inf) > IDLE_SECONDS:
+            try:
+                connection.execute("SELECT 1")
+                connection.rollback()
+            except psycopg.Error as error:
+                raise DisconnectionError(str(error)) from error
+
+    return engine
 
 
 class _Statement(NamedTuple):
@@ -381,7 +402,9 @@ def _page(table: sa.Table, counter: sa.Column[Any], fields: Sequence[str]) -> sa
     """A page of a campaign's rows by a counting column, from the one after that on."""
     own = table.c.campaign_id == bindparam("campaign")
     columns = [table.c[name] for name in fields]
-    return select(*columns).where(own, counter > bindparam("after")).order_by(counter).limit(sa.literal_column(str(PAGE)))
+    query = select(*columns).where(own, counter > bindparam("after")).order_by(counter)
+    # Written out, both: SQLite's dialect would make a parameter even of an offset that nobody asked for.
+    return query.limit(sa.literal_column(str(PAGE), sa.Integer)).offset(sa.literal_column("0", sa.Integer))
 
 
 def _statements(engine: Engine, embedded: bool) -> dict[str, _Statement]:
@@ -435,10 +458,31 @@ class Transaction:
     """What can be asked and said inside one transaction."""
 
     def __init__(self, connection: Connection, statements: Mapping[str, _Statement], embedded: bool) -> None:
-        self.connection = connection  # for the schema's tools
+        self._connection = connection
         self._cursor = connection.connection.cursor()
         self._statements = statements
         self._embedded = embedded
+        self._pipeline: AbstractContextManager[psycopg.Pipeline] | None = None
+
+    def _without_waiting(self) -> None:
+        """Send what follows to PostgreSQL without waiting for each answer: a wait costs as much as a statement."""
+        if self._pipeline is None and not self._embedded:
+            driver = self._connection.connection.driver_connection
+            assert isinstance(driver, psycopg.Connection)
+            self._pipeline = driver.pipeline()
+            self._pipeline.__enter__()
+
+    def wait(self, error: BaseException | None = None) -> None:
+        """Until everything sent is done; raises what failed, unless that `error` is being raised already."""
+        pipeline, self._pipeline = self._pipeline, None
+        if pipeline is not None:
+            pipeline.__exit__(type(error) if error else None, error, None)
+
+    @property
+    def connection(self) -> Connection:
+        """SQLAlchemy's, for all that is not hot, and for the schema's tools."""
+        self.wait()
+        return self._connection
 
     # --- the hot path ------------------------------------------------------------------------------------------
 
@@ -447,6 +491,7 @@ class Transaction:
 
     def _hot(self, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:
         sql, order = self._statements[statement]
+        self.wait()
         self._cursor.execute(sql, [parameters[name] for name in order])
         return list(self._cursor.fetchall())
 
@@ -474,6 +519,7 @@ class Transaction:
     def append(self, rows: Sequence[NewRow]) -> None:
         """New rows, all of one table."""
         if rows:
+            self._without_waiting()
             self._cursor.executemany(self._statements[APPENDED[type(rows[0])].name].sql, rows)
 
     def move(self, before: LiveRow, after: LiveRow) -> None:
@@ -481,8 +527,9 @@ class Transaction:
         values: dict[str, Any] = {f"new_{name}": getattr(after, name) for name in MOVED}
         values |= {"campaign": before.campaign_id, "before": before.version}
         sql, order = self._statements["move"]
+        self._without_waiting()
         self._cursor.execute(sql, [values[name] for name in order])
-        if self._cursor.rowcount != 1:  # impossible under the lock; if it happens nothing may be written
+        if self._embedded and self._cursor.rowcount != 1:  # impossible under the lock; PostgreSQL answers later
             raise UnavailableError(f"Campaign {before.name} was changed by someone else; try again")
 
     def schema_revision(self) -> str | None:
@@ -585,7 +632,7 @@ class Transaction:
     def _paged(self, table: sa.Table, order: str, campaign: int, after: int, fields: Sequence[str]) -> Iterator[Any]:
         """Rows of a campaign by a counting column, from the one after that on, a page at a time."""
         counter, columns = table.c[order], [table.c[name] for name in fields]
-        query = select(counter, *columns).where(table.c.campaign_id == campaign).order_by(counter).limit(sa.literal_column(str(PAGE)))
+        query = select(counter, *columns).where(table.c.campaign_id == campaign).order_by(counter).limit(PAGE)
         rows: Sequence[Any] = range(PAGE)
         while len(rows) == PAGE:
             rows = self.connection.execute(query.where(counter > after)).all()

@@ -48,6 +48,7 @@ INLINE_OPERATIONS = 1_000_000  # of a re-estimation, about 5 ms; a larger one is
 LEASE_SECONDS = 300
 AHEAD_SECONDS = 60  # that a client's clock may be ahead of ours (R27)
 MOST_SETTLED = 1_000  # rewards set to their default at one boundary, some 20 ms; or two stages of them
+FAILURES_OF = {"update": (FAILED_UPDATE,), "estimation": (FAILED_ESTIMATION, FAILED_PUBLICATION)}
 FAILED_STEPS = (FAILED_UPDATE, FAILED_ESTIMATION, FAILED_PUBLICATION)
 _encoder = msgspec.json.Encoder()
 _encode = _encoder.encode
@@ -417,8 +418,7 @@ class Unit(Course):
 
     def _published(self, kind: str, before: int, seconds: float) -> None:
         state = self.state
-        steps = {"update": (FAILED_UPDATE,), "estimation": (FAILED_ESTIMATION, FAILED_PUBLICATION)}
-        if self._failure is not None and self._failure.startswith(steps.get(kind, ())):
+        if self._failure is not None and self._failure.startswith(FAILURES_OF.get(kind, ())):
             self._failure = None  # the same step works again
         if state.model_version == before:
             return
