@@ -12,7 +12,10 @@ import sqlalchemy as sa
 import service.campaigns
 import service.unit
 from policy import StagedPolicy
+from policy.changes import patched
+from service.campaigns import Change
 from service.errors import ApiError, ConflictError, InvalidError, NotFoundError, UnavailableError
+from service.store import Transaction
 from service.tables import campaigns, decisions, events, jobs, live, models, rewards, snapshots
 from service.warm_up import warm_up
 from tests.service.playing import (
@@ -39,6 +42,32 @@ def one_by_one(post):
 
 
 # --- restarts and several workers ---------------------------------------------------------------------------------
+
+
+def test_a_worker_that_falls_behind_reads_only_what_is_new(direct, clock, monkeypatch):
+    """Two workers in turns: decisions and rewards of the other are two queries, unless it did something else."""
+    workers = direct(), direct()
+    script = Script(CONFIGS["one-regime"], clock).create(workers[0].post)
+    for worker in workers:
+        script.step(worker.post)
+    asked = []
+    for query in ("jobs_after", "events_after", "revisions_after", "newest_job", "event_count"):
+        real = getattr(Transaction, query)
+
+        def counted(self, *arguments, real=real, query=query):
+            asked.append(query)
+            return real(self, *arguments)
+
+        monkeypatch.setattr(Transaction, query, counted)
+    for turn in range(20):
+        script.step(workers[turn % 2].post)
+    assert asked == []
+    workers[0].process(Change(script.name, lambda config: patched(config, {"propensity_floor": 0.1})))
+    asked.clear()
+    script.step(workers[1].post)
+    assert "revisions_after" in asked
+    check_rounds(script.decisions)
+    assert direct().differences(script.name) == []
 
 
 def test_a_restart_changes_no_digit(start, direct, clock, subtests):
