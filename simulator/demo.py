@@ -19,6 +19,7 @@ def running_service(port: int) -> Iterator[str]:
     """`undercurrent serve` on a temporary SQLite file; gives its address, and stops it at the end."""
     with _ended_by(signal.SIGTERM, signal.SIGHUP), tempfile.TemporaryDirectory(prefix="undercurrent-demo-") as folder:
         command = [str(Path(sys.executable).with_name("undercurrent")), "serve", "--port", str(port)]
+        command += ["--log-level", "warning"]  # the demo says itself what it does
         command += ["--database-url", f"sqlite:///{folder}/demo.db"]
         # In a group of its own: Ctrl-C is for us, and we stop the service when we no longer need it.
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as service:
