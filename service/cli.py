@@ -31,7 +31,7 @@ from service.schema import require_current, upgrade
 from service.settings import Settings, SettingsError
 from service.store import Store
 from service.verify import verify
-from service.warm_up import warm_up
+from service.warm_up import load_first, warm_up
 
 __all__ = ["main", "uvicorn_config"]
 
@@ -146,7 +146,8 @@ def serve(settings: Settings) -> int:
         )
     slow = threading.Timer(15.0, _compiling)
     slow.start()
-    warm_up()  # before anyone can ask; worker processes then find the kernels compiled
+    if not load_first():  # else a worker loads the rest while it already answers
+        warm_up()
     slow.cancel()
     gc.freeze()  # the compiler leaves a million objects that stay: the collector need not look at them again
     gc.enable()

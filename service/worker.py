@@ -15,7 +15,7 @@ from service.metrics import Exporter, Metrics
 from service.schema import require_current
 from service.settings import Settings
 from service.store import Store
-from service.warm_up import warm_up
+from service.warm_up import load_first, warm_up
 
 __all__ = ["Service"]
 
@@ -37,11 +37,13 @@ class Service:
         self.campaigns = Campaigns(self.store, clock, metrics=self.metrics)
         self.background = Background(self.campaigns)
         self._lanes: Lanes | None = None
+        self._warming: asyncio.Future[None] | None = None
 
     async def start(self) -> None:
         require_current(self.store)
-        warm_up()
+        load_first()
         gc.freeze()  # the compiler leaves a million objects that stay: the collector need not look at them again
+        self._warming = asyncio.get_running_loop().run_in_executor(None, warm_up)
         self._lanes = self.background.lanes = Lanes(self.campaigns, self.background.start)
         self.background.watch()
         self.keys.start()
@@ -60,6 +62,8 @@ class Service:
         if self._lanes is not None:
             await self.background.close()
             await self._lanes.close()
+        if self._warming is not None:
+            await self._warming
         await self.keys.close()
         self.exporter.close()
         self.store.close()
