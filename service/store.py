@@ -639,21 +639,21 @@ class Transaction:
             yield from (row[1:] for row in rows)
             after = rows[-1][0] if rows else after
 
+    def _hot_pages(self, statement: str, campaign: int, after: int) -> Iterator[tuple[Any, ...]]:
+        """The same by a hot statement, whose first column is the counter."""
+        rows: Sequence[tuple[Any, ...]] = [()] * PAGE
+        while len(rows) == PAGE:
+            rows = self._hot(statement, campaign=campaign, after=after)
+            yield from rows
+            after = rows[-1][0] if rows else after
+
     def decisions_after(self, campaign: int, round: int) -> Iterator[DecisionRow]:
         """The decisions after a round, in order."""
-        rows: Sequence[Any] = range(PAGE)
-        while len(rows) == PAGE:
-            rows = [DecisionRow._make(row) for row in self._hot("decision page", campaign=campaign, after=round)]
-            yield from rows
-            round += PAGE
+        return map(DecisionRow._make, self._hot_pages("decision page", campaign, round))
 
     def rewards_after(self, campaign: int, arrival: int) -> Iterator[RewardRow]:
         """The rewards after the so-manieth, in the order they were committed."""
-        rows: Sequence[Any] = range(PAGE)
-        while len(rows) == PAGE:
-            rows = [RewardRow._make(row) for row in self._hot("reward page", campaign=campaign, after=arrival)]
-            yield from rows
-            arrival += PAGE
+        return map(RewardRow._make, self._hot_pages("reward page", campaign, arrival))
 
     def revisions_after(self, campaign: int, revision: int) -> list[RevisionRow]:
         """The changes after a revision, in order."""
