@@ -322,22 +322,20 @@ class Campaigns:
         entry = self._cache.get(row.campaign_id)
         if entry is not None and entry.version == row.version:
             return entry
-        quiet = entry is not None and entry.changes == row.changes
-        if entry is not None and quiet:  # another worker has decided, or taken rewards, and nothing else
+        if entry is not None and entry.changes == row.changes:  # others have decided and taken rewards, nothing else
             replay = Replay(entry.start, tx, row.campaign_id, eventful=False)
             replay.run()
-            start = replay.start
+            entry = entry._replace(version=row.version, start=replay.start)
         else:
             start = self._recovered(tx, row.campaign_id, () if entry is None else (entry.start,))
-        state = start.state
+            job, events = _open_job(tx, row.campaign_id), tx.event_count(row.campaign_id)
+            entry = Entry(row.version, start, row.changes, job, events)
+        state = entry.state
         found, expected = (state.round, state.arrived, state.model_version), (row.round, row.arrived, row.model_version)
         if found != expected:
             message = f"log and live row of campaign {row.name!r} disagree: (round, rewards, model) {found}, {expected}"
             raise RuntimeError(f"{message}; run `undercurrent verify {row.name}`")
-        if entry is not None and quiet:
-            return entry._replace(version=row.version, start=start)
-        job, events = _open_job(tx, row.campaign_id), tx.event_count(row.campaign_id)
-        return Entry(row.version, start, row.changes, job, events)
+        return entry
 
     @staticmethod
     def config(tx: Transaction, campaign: int) -> CampaignConfig:
@@ -383,7 +381,9 @@ class Campaigns:
             stored = next(iter(tx.model_page(row.campaign_id, version + 1, 1)), None)
             if not 1 <= version < row.model_version or stored is None:
                 allowed = f"1 to {row.model_version - 1}" if row.model_version > 1 else "there is no earlier model yet"
-                raise InvalidError([FieldProblem(field="model_version", message=f"{version}", allowed=allowed)])
+                raise InvalidError(
+                    [FieldProblem(field="model_version", message=f"{version} is no earlier model", allowed=allowed)]
+                )
             (newest,) = tx.revision_page(row.campaign_id, None, 1)
             (in_force,) = tx.model_page(row.campaign_id, None, 1)
             if (newest.restored, in_force["kind"]) == (version, "rollback"):
@@ -411,8 +411,14 @@ def starts(tx: Transaction, campaign: int) -> Iterator[Start]:
         except CodecError:
             continue
         yield Start(revision, _policy(policies[revision]), state)
-    first = _policy(policies[1])
-    yield Start(1, first, first.initial_state())
+    yield beginning(tx, campaign)
+
+
+def beginning(tx: Transaction, campaign: int) -> Start:
+    """Before the first round."""
+    (first,) = tx.revision_page(campaign, 2, 1)
+    policy = _policy(first.config)
+    return Start(first.revision, policy, policy.initial_state())
 
 
 def _policy(config: str) -> StagedPolicy:

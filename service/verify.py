@@ -10,7 +10,7 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from policy import CodecError, Decision, PolicyError, State, decode
-from service.campaigns import starts
+from service.campaigns import beginning
 from service.errors import NotFoundError
 from service.fold import MissingInput, Replay
 from service.schema import require_current
@@ -65,8 +65,7 @@ def differences(tx: Transaction, live: LiveRow, progress: bool = False) -> Itera
             moments.append(moment)
         except CodecError as error:
             yield f"snapshot of round {round}: {error}"
-    *_, beginning = starts(tx, campaign)
-    replay = Replay(beginning, tx, campaign, recompute=True, pauses=moments)
+    replay = Replay(beginning(tx, campaign), tx, campaign, recompute=True, pauses=moments)
     models = _Models(tx.models_of(campaign))
     try:
         with tqdm(total=live.round, desc=live.name, unit=" decisions", disable=not progress, leave=False) as bar:
