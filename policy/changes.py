@@ -25,6 +25,8 @@ CHANGEABLE = (
     "propensity_floor",
     "bonus.scale",
     "regime_labels",
+    "alerts",
+    "retention_days",
     "paused",
 )
 TRIAL_PLAYS = 20  # that a new action gets at least, on average, before only its score speaks for it

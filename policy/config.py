@@ -52,6 +52,8 @@ INTERCEPT, ACTIONS = "intercept", "actions"
 
 # No control characters: names are shown to people and stored as text.
 PLAIN_TEXT = r"^[^\x00-\x1f\x7f]+$"
+# An address without a user, a password or a fragment.
+WEBHOOK = r"^https?://[^\x00-\x20\x7f@/?#]+(/[^\x00-\x20\x7f#]*)?$"
 Name = Annotated[str, Field(min_length=1, max_length=100, pattern=PLAIN_TEXT)]
 Slug = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-z0-9]+(?:[-_][a-z0-9]+)*$")]
 # Strict: true and "5" are not numbers.
@@ -301,6 +303,13 @@ class Control(_Part):
     kind: Literal["uniform", "baseline"] = "uniform"
 
 
+class Alerts(_Part):
+    """When to tell that the regime has changed, and whom."""
+
+    rounds: Annotated[Whole, Field(ge=1, le=1_000_000)] = 20  # that another regime must be the likeliest in a row
+    webhook: Annotated[str, Strict(), Field(max_length=2_000, pattern=WEBHOOK)] | None = None
+
+
 Regimes = Annotated[
     Annotated[Literal["auto"], Tag("<auto>")] | Annotated[Whole, Field(ge=1, le=8), Tag("<number>")],
     Discriminator(lambda value: "<auto>" if isinstance(value, str) else "<number>"),
@@ -328,6 +337,8 @@ class CampaignConfig(_Part):
     control: Control = Control()
     propensity_floor: Probability = 0.0
     regime_labels: Annotated[tuple[Name, ...], Field(max_length=8)] = ()  # what people call the regimes, in their order
+    alerts: Alerts = Alerts()
+    retention_days: Annotated[Real, Field(gt=0.0, le=36_500.0)] | None = None  # then requests are reduced
     retired_actions: tuple[str, ...] = ()  # chosen no more; what was learned about them stays
     paused: Annotated[bool, Strict()] = False  # decides nothing new, takes rewards
     seed: Annotated[Whole, Field(ge=0, le=MAX_SEED)] = Field(default_factory=lambda: secrets.randbits(53))
@@ -528,6 +539,7 @@ _SECTIONS: dict[str, type[BaseModel]] = {
     "rewards": Rewards,
     "clock": Clock,
     "control": Control,
+    "alerts": Alerts,
 }
 
 
@@ -578,6 +590,8 @@ def _translated(detail: ErrorDetails) -> FieldProblem:
         return FieldProblem(
             field, f"{detail['input']!r:.60} has a control character", "text without control characters"
         )
+    if context.get("pattern") == WEBHOOK:
+        return FieldProblem(field, f"{detail['input']!r:.60} is not an address", "https://host/path, or http://")
     if detail["type"] == "string_pattern_mismatch":
         return FieldProblem(field, f"{detail['input']!r} is not a slug", "a-z, 0-9 and single - or _ between")
     if "<auto>" in detail["loc"]:

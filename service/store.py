@@ -55,7 +55,7 @@ PAGE = 5_000  # rows of the log read at a time
 LONGEST_LIST = 10_000  # ids looked up at a time
 FAILURES = (DBAPIError, PoolTimeoutError, sqlite3.Error, psycopg.Error)  # of the database, however it was asked
 LIVE = tuple(column.name for column in live.c if column.name != "campaign_id")
-MOVED = tuple(name for name in LIVE if name != "snapshot_round")
+MOVED = tuple(name for name in LIVE if name not in ("snapshot_round", "reduced"))
 # What several queries begin with: campaigns with where they stand, and decisions with their rewards.
 STANDING = select(
     live.c.campaign_id, campaigns.c.name, *(live.c[name] for name in LIVE), campaigns.c.archived_at
@@ -82,6 +82,8 @@ class LiveRow(NamedTuple):
     snapshot_round: int
     changes: int
     guarded: bool
+    reduced: int
+    regime: int | None
     failure: str | None
     archived_at: int | None
 
@@ -558,6 +560,7 @@ class Transaction:
                     "belief": belief,
                     "clock": now,
                     "last_at": -(2**62),  # any time is later
+                    "regime": None,
                     "failure": None,
                 }
             )

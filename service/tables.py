@@ -37,6 +37,7 @@ __all__ = [
     "live",
     "metadata",
     "models",
+    "outbox",
     "rewards",
     "snapshots",
 ]
@@ -78,6 +79,7 @@ config_revisions = Table(
     Column("arrived", BigInteger, nullable=False, server_default="0"),  # rewards committed by then
     Column("config", Text, nullable=False),
     Column("restored", BigInteger),  # the model version that a rollback went back to (R21)
+    Column("erased", BigInteger),  # decisions that an erasure took away (R22)
     Column("created_at", BigInteger, nullable=False),
 )
 
@@ -97,6 +99,8 @@ live = Table(
     Column("snapshot_round", BigInteger, nullable=False),  # of the newest snapshot
     Column("changes", BigInteger, nullable=False, server_default="0"),  # transactions with jobs, events or revisions
     Column("guarded", Boolean, nullable=False, server_default=false()),  # more regimes were tried and do not pay
+    Column("reduced", BigInteger, nullable=False, server_default="0"),  # up to this round requests are kept no more
+    Column("regime", SmallInteger),  # the last one that alerts told of, counted from 0
     Column("failure", Text),  # of the last update or re-estimation, None once one has worked again
 )
 
@@ -106,7 +110,7 @@ decisions = Table(
     _campaign(),
     Column("round", BigInteger, primary_key=True, autoincrement=False),
     Column("decision_id", String(200), nullable=False),
-    Column("request_hash", LargeBinary),  # of the canonical request (R17)
+    Column("request_hash", LargeBinary),  # of the canonical request (R17); None if it is not here (any more)
     Column("subject", String(200)),
     Column("context", Text),
     Column("excluded_actions", Text),
@@ -114,7 +118,7 @@ decisions = Table(
     Column("model_version", BigInteger, nullable=False),
     Column("mode", String(16), nullable=False),
     Column("action", String(100), nullable=False),
-    Column("propensity", Float, nullable=False),
+    Column("propensity", Float, nullable=False),  # 0 if it is not known: imported without
     Column("explanation", Text, nullable=False),  # belief and scores
     Column("decided_at", BigInteger, nullable=False),
     Column("erased", Boolean, nullable=False, server_default=false()),  # R22: context, subject and reward are gone
@@ -136,12 +140,12 @@ rewards = Table(
     Column("round", BigInteger, primary_key=True, autoincrement=False),
     Column("arrival", BigInteger, nullable=False),  # 1, 2, … in the order they were committed
     Column("after_round", BigInteger, nullable=False),  # rounds decided by then
-    Column("reward", Float, nullable=False),
+    Column("reward", Float),  # None once it is erased (R22)
     Column("source", String(16), nullable=False),
     Column("received_at", BigInteger, nullable=False),
     ForeignKeyConstraint(["campaign_id", "round"], ["decisions.campaign_id", "decisions.round"], ondelete="CASCADE"),
     UniqueConstraint("campaign_id", "arrival"),
-    CheckConstraint("source IN ('client', 'default')", name="source"),
+    CheckConstraint("source IN ('client', 'default', 'import', 'erased')", name="source"),
 )
 
 models = Table(
@@ -157,7 +161,7 @@ models = Table(
     Column("theta", LargeBinary, nullable=False),
     Column("seconds", Float, nullable=False),  # it took to make
     Column("published_at", BigInteger, nullable=False),
-    CheckConstraint("kind IN ('update', 'estimation', 'actions', 'rollback')", name="kind"),
+    CheckConstraint("kind IN ('update', 'estimation', 'actions', 'rollback', 'erasure')", name="kind"),
 )
 
 snapshots = Table(
@@ -199,6 +203,22 @@ events = Table(
     Column("kind", String(32), nullable=False),
     Column("body", Text, nullable=False),
     Column("created_at", BigInteger, nullable=False),
+)
+
+outbox = Table(
+    "outbox",
+    metadata,
+    _campaign(),
+    Column("event", BigInteger, primary_key=True, autoincrement=False),  # its number
+    Column("status", String(16), nullable=False),
+    Column("url", Text, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("due_at", BigInteger, nullable=False),  # the next attempt; while one is under way, when it is given up
+    Column("failure", Text),  # of the last attempt
+    Column("created_at", BigInteger, nullable=False),
+    Column("sent_at", BigInteger),
+    CheckConstraint("status IN ('waiting', 'sent', 'failed')", name="status"),
+    Index(None, "status", "due_at"),
 )
 
 keys = Table(
