@@ -156,6 +156,8 @@ def test_every_changeable_field_is_one(subtests):
         "propensity_floor": {"propensity_floor": 0.01},
         "bonus.scale": {"bonus": {"scale": 7.5}},
         "regime_labels": {"regime_labels": ["calm"]},
+        "alerts": {"alerts": {"rounds": 5}},
+        "retention_days": {"retention_days": 30},
         "paused": {"paused": True},
     }
     assert values.keys() == set(CHANGEABLE)
