@@ -1,4 +1,4 @@
-"""The log as people and systems read it: decisions with their rewards, by time, a page at a time. Nothing here is hot."""
+"""The log as people and systems read it: decisions with their rewards, by time, a page at a time; nothing hot."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
