@@ -31,7 +31,7 @@ from policy.errors import (
 from policy.features import FeatureMap
 from policy.hmm import HmmParameters
 from policy.staged import StagedPolicy
-from policy.state import Decision, Request, Score, State
+from policy.state import Decision, PastRound, Request, Score, State
 
 __all__ = [
     "ArgumentError",
@@ -44,6 +44,7 @@ __all__ = [
     "FieldProblem",
     "FixedError",
     "HmmParameters",
+    "PastRound",
     "PolicyError",
     "Request",
     "RewardError",

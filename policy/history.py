@@ -39,8 +39,9 @@ class History:
     steps: SmallInts  # moves of the chain before each row: 1, or what the clock says; 0 before the first
     actions: SmallInts
     beliefs: FloatArray  # of record: as decided, or as last recomputed (R4)
-    rewards: FloatArray  # NaN where none has arrived
-    excluded: npt.NDArray[np.int64]  # rows whose rewards count no more, since a rollback (R21): sorted, never changed
+    rewards: FloatArray  # NaN where none has arrived, or where it was erased (R22)
+    # Rows whose folded rewards count no more, since a rollback (R21) or an erasure: sorted, never changed.
+    excluded: npt.NDArray[np.int64]
     rounds: int
     arrived: int
     shape: tuple[int, int, int]  # variables, numbers and (most) regimes a row
@@ -63,8 +64,9 @@ class History:
         self.arrived = 0
 
     def arrivals(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """The rows whose rewards arrived start-th … (stop-1)-th, in round order, without the excluded ones."""
+        """The rows whose rewards arrived start-th … (stop-1)-th, in round order, without those that do not count."""
         rows = np.sort(self._order[start:stop])
+        rows = rows[~np.isnan(self.rewards[rows])]
         if not self.excluded.size:
             return rows
         places = np.searchsorted(self.excluded, rows)  # it is sorted, and may be long
@@ -74,6 +76,16 @@ class History:
     def arrivals_in_order(self, arrived: int) -> npt.NDArray[np.int64]:
         """The first rows whose rewards arrived, in the order of arrival, with the excluded ones."""
         return self._order[:arrived]
+
+    def without_erased(self, rounds: int, start: int, stop: int) -> Self:
+        """This history, or a copy in which the erased ones of the start-th … (stop-1)-th rewards are excluded."""
+        rows = self._order[start:stop]
+        erased = rows[np.isnan(self.rewards[rows])]
+        if not erased.size:
+            return self
+        other = self.copy(rounds, stop)
+        other.excluded = np.union1d(self.excluded, erased)
+        return other
 
     @classmethod
     def restored(

@@ -14,6 +14,7 @@ from policy import kernels
 from policy.errors import ArgumentError
 
 __all__ = [
+    "MISSING",
     "Beliefs",
     "Expectations",
     "HmmParameters",
@@ -26,6 +27,7 @@ __all__ = [
     "stationary_law",
 ]
 
+MISSING = -1  # a symbol that is not there
 FloatArray = npt.NDArray[np.float64]
 SmallInts = npt.NDArray[np.int16]
 
@@ -161,7 +163,7 @@ def written_out(symbols: SmallInts, steps: SmallInts) -> WrittenOut:
     if steps.size == 0 or steps.max() <= 1:
         return WrittenOut(symbols, steps, np.arange(symbols.size))
     rows = np.maximum(steps, 1).astype(np.intp).cumsum() - 1
-    out = np.full(rows[-1] + 1, -1, np.int16)
+    out = np.full(rows[-1] + 1, MISSING, np.int16)
     out[rows] = symbols
     moves = np.ones(rows[-1] + 1, np.int16)
     moves[rows] = np.minimum(steps, 1)

@@ -143,9 +143,9 @@ def _judged(
     maps: Mapping[int, FeatureMap], history: History, rounds: int, arrived: int, previous: Selection
 ) -> Selection:
     """The candidates with the gains of the rounds and rewards since they were fitted."""
-    order = history.arrivals_in_order(arrived)
-    new = (order >= previous.round) | (np.arange(arrived) >= previous.arrived)
-    rows = np.setdiff1d(order[new & (order < rounds)], history.excluded)  # in round order
+    rows = history.arrivals(0, arrived)
+    new = (rows >= previous.round) | np.isin(rows, history.arrivals(previous.arrived, arrived), assume_unique=True)
+    rows = rows[new & (rows < rounds)]
     memory = (previous.round / rounds) ** FORGETTING
     scores = np.array([_score(maps[c.regimes], history, rounds, previous.round, rows, c) for c in previous.candidates])
     gains = scores - scores[0]

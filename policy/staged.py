@@ -19,9 +19,9 @@ from policy.errors import ArgumentError, ConfigError, ContextError, FieldProblem
 from policy.features import Contexts, FeatureMap, feature_map
 from policy.history import History
 from policy.hmm import HmmParameters
-from policy.state import MODES, Decision, Request, State
+from policy.state import MODES, Decision, PastRound, Request, State
 
-__all__ = ["TRIAL_SHARE", "Prepared", "StagedPolicy", "recent_beliefs"]
+__all__ = ["TRIAL_SHARE", "Prepared", "PreparedPast", "StagedPolicy", "recent_beliefs"]
 
 FloatArray = npt.NDArray[np.float64]
 RECENT = 300  # the filter forgets exponentially fast: this many contexts give the belief (R5)
@@ -66,6 +66,20 @@ class Prepared(NamedTuple):
         codes, numbers, eligible, subjects, times = self
         cut = slice(start, stop)
         return Prepared(codes[cut], numbers[cut], eligible[cut], subjects[cut], times[cut])
+
+
+class PreparedPast(NamedTuple):
+    """Past rounds that `StagedPolicy.prepare_past` checked and encoded."""
+
+    codes: npt.NDArray[np.int16]
+    numbers: FloatArray
+    actions: npt.NDArray[np.int16]
+    times: Sequence[float | None]
+
+    def part(self, start: int, stop: int) -> "PreparedPast":
+        codes, numbers, actions, times = self
+        cut = slice(start, stop)
+        return PreparedPast(codes[cut], numbers[cut], actions[cut], times[cut])
 
 
 class StagedPolicy:
@@ -173,6 +187,68 @@ class StagedPolicy:
         codes, numbers, eligible, subjects, times = prepared
         gaps, periods = self._ticks(state, times) if self.config.clock else (_NO_GAPS, _NO_PERIODS)
         return self._advance(state, _Rows(gaps, codes, numbers, eligible, subjects), periods)
+
+    def prepare_past(self, rounds: Sequence[PastRound], prefixes: Sequence[str] | None = None) -> "PreparedPast":
+        """Past rounds checked and encoded; `prefixes` begin the fields that errors name."""
+        if prefixes is None:
+            prefixes = [f"rounds[{i}]." for i in range(len(rounds))]
+        problems = [
+            FieldProblem(f"{prefix}action", f"{shown(past.action)} is no action", list(self.config.actions))
+            for past, prefix in zip(rounds, prefixes, strict=True)
+            if past.action not in self._action_index
+        ]
+        present = [i for i, past in enumerate(rounds) if past.context is not None]
+        codes = np.zeros((len(rounds), len(self.config.variables) + 1), np.int16)
+        numbers = np.zeros((len(rounds), self.features.numbers))
+        codes[:, -1] = hmm.MISSING
+        try:
+            contexts = [past.context for past in rounds if past.context is not None]
+            codes[present], numbers[present] = self.features.encode_rows(contexts, [prefixes[i] for i in present])
+        except ContextError as error:
+            problems += error.problems
+        times = [past.at for past in rounds]
+        if self.config.clock:
+            for at, prefix in zip(times, prefixes, strict=True):
+                try:
+                    _check_time(at, f"{prefix}at")
+                except ContextError as error:
+                    problems += error.problems
+        if problems:
+            raise ContextError(problems)
+        actions = np.array([self._action_index[past.action] for past in rounds], np.int16)
+        return PreparedPast(codes, numbers, actions, times)
+
+    def follow(self, state: State, prepared: "PreparedPast") -> tuple[State, FloatArray]:
+        """Rounds as `decide` would record them, but with the actions that were taken then; and their beliefs.
+
+        A belief is a function of the contexts alone, so the state is that of the decisions themselves.
+        """
+        codes, numbers, actions, times = prepared
+        gaps, periods = self._ticks(state, times)
+        beliefs = np.zeros((actions.size, self._row_shape[2]))
+        done = 0
+        while done < actions.size:
+            state = self._at_boundary(state)
+            stop, regimes = min(actions.size, done + self.rounds_ahead(state)), state.belief.size
+            symbols = np.ascontiguousarray(codes[done:stop, -1])
+            steps = gaps[done:stop] if gaps.size else np.ones(stop - done, np.int16)
+            if not (gaps.size or state.round):
+                steps[0] = 0  # R5
+            path = np.empty((stop - done, regimes))
+            kernels.belief_path(*self._chain(state), steps, symbols, path)
+            history = state.history.at(state.round, state.arrived)
+            history.append(
+                Contexts(codes[done:stop, :-1], numbers[done:stop], symbols), steps, actions[done:stop], path
+            )
+            beliefs[done:stop, :regimes] = path
+            state = state._replace(
+                round=state.round + stop - done,
+                belief=path[-1].copy(),
+                history=history,
+                period=int(periods[stop - 1]) if periods.size else 0,
+            )
+            done = stop
+        return state, beliefs
 
     def _ticks(
         self, state: State, times: Sequence[float | None], field: str = "at"
@@ -436,6 +512,12 @@ class StagedPolicy:
             state.trial_end,
         )  # fmt: skip
 
+    def erased_reward(self, state: State, round: int) -> State:
+        """The reward of a round came and was erased (R22): it is counted among those that arrived, and never used."""
+        history = state.history.at(state.round, state.arrived)
+        history.add_reward(round - 1, math.nan)
+        return state._replace(history=history, arrived=state.arrived + 1)
+
     def update(self, state: State) -> State:
         """The update that ends a stage: fold what has arrived, in round order (R1, R2)."""
         history, start, features = state.history, state.statistics, self.maps[state.belief.size]
@@ -448,6 +530,7 @@ class StagedPolicy:
         return state._replace(
             statistics=statistics,
             model_version=state.model_version + 1,
+            history=history.without_erased(state.round, state.folded, state.arrived),
             folded=state.arrived,
             rebuild=False,
             next_update=self._next_update(state),
@@ -509,8 +592,11 @@ class StagedPolicy:
                 raise ArgumentError("state", "holds candidates of another campaign", "a state of this campaign")
 
     def _too_early(self, state: State) -> bool:
-        known = state.arrived - state.history.excluded.size
-        return self._joint and state.selection is None and known < self._first_rewards
+        return (
+            self._joint
+            and state.selection is None
+            and state.history.arrivals(0, state.arrived).size < self._first_rewards
+        )
 
     @property
     def _first_rewards(self) -> int:
@@ -594,7 +680,7 @@ class StagedPolicy:
             hmm=model.hmm if model.regimes > 1 else None,
             statistics=statistics,
             model_version=state.model_version + 1,
-            history=history,
+            history=history.without_erased(state.round, state.folded, state.arrived),
             folded=state.arrived,
             selection=found.selection,
         )

@@ -11,7 +11,7 @@ from policy.hmm import HmmParameters
 from policy.kernels import Statistics
 from policy.selection import Selection
 
-__all__ = ["MODES", "Decision", "Request", "Score", "State"]
+__all__ = ["MODES", "Decision", "PastRound", "Request", "Score", "State"]
 
 FloatArray = npt.NDArray[np.float64]
 MODES = ("warm_start", "optimistic", "control")
@@ -54,6 +54,14 @@ class Request(NamedTuple):
     at: float | None = None  # seconds since any fixed moment; needed where the campaign has a clock
 
 
+class PastRound(NamedTuple):
+    """A round whose action was not chosen here, or cannot be chosen again: its request is not there (any more)."""
+
+    context: Mapping[str, Any] | None  # None if it is missing: the filter only predicts there (R22)
+    action: str
+    at: float | None = None
+
+
 class State(NamedTuple):
     """Everything a campaign knows. Never changed: every step returns the next one."""
 
@@ -74,5 +82,5 @@ class State(NamedTuple):
 
     @property
     def counted(self) -> int:
-        """The rewards in the model: those folded, but for the ones that a rollback has excluded (R21)."""
+        """The rewards in the model: those folded, but for the excluded ones (R21, R22)."""
         return self.folded - self.history.excluded.size
