@@ -13,10 +13,10 @@ from policy import CampaignConfig, FixedError, PolicyError, StagedPolicy
 from policy.changes import cloned, patched, with_action, without_action
 from service import schemas
 from service.auth import require
-from service.campaigns import Archive, Change, Create, Delete, Operation
+from service.campaigns import Archive, Change, Create, Delete, Operation, found
 from service.errors import ConflictError, FieldProblem, InvalidError
 from service.logs import administered
-from service.routes import Limit, VersionCursor, campaign_state, found, possible
+from service.routes import Limit, VersionCursor, campaign_state, possible
 from service.schemas import CLONE_EXAMPLE, PATCH_EXAMPLE, ActionRequest, RollbackRequest
 from service.store import RevisionRow
 from service.unit import timestamp
@@ -134,5 +134,6 @@ def _revision(row: RevisionRow, before: RevisionRow | None) -> schemas.Revision:
         round=row.round,
         changed={name: value for name, value in config.items() if name not in earlier or earlier[name] != value},
         restored_model_version=row.restored,
+        erased_decisions=row.erased,
         created_at=timestamp(row.created_at),
     )

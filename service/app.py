@@ -15,6 +15,7 @@ from service.errors import RESPONSES, install_error_handlers
 from service.requests import Requests
 from service.routes import Application, add_routes
 from service.settings import Settings
+from service.subjects import add_subject_routes
 from service.worker import Service
 
 ASSETS = "/docs-assets"
@@ -46,6 +47,7 @@ def create_app(settings: Settings, service: Service | None = None) -> FastAPI:
     install_error_handlers(app)
     add_routes(app, worker)  # first: routes are tried in order
     add_administration(app, worker)
+    add_subject_routes(app, worker)
     _add_documentation(app)
     return app
 

@@ -7,7 +7,7 @@ in its cache only what was committed.
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby, islice
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -26,11 +26,11 @@ from service.errors import (
     UnavailableError,
     detail_of,
 )
-from service.fold import FAILED_PUBLICATION, MissingInput, Replay, Start
+from service.fold import FAILED_PUBLICATION, Erased, MissingInput, Replay, Start
 from service.metrics import Metrics
 from service.schemas import DecideItem, RewardItem
 from service.store import FAILURES, LiveRow, Store, Transaction
-from service.unit import Entry, Job, Unit, decision_answers, reward_answer
+from service.unit import Entry, Job, Unit, decision_answers, reward_answer, snapshot_row
 
 __all__ = [
     "Archive",
@@ -40,6 +40,7 @@ __all__ = [
     "Current",
     "Decide",
     "Delete",
+    "Erase",
     "FinishJob",
     "KeepSnapshot",
     "Reward",
@@ -100,6 +101,16 @@ class RollBack(NamedTuple):
     past: Start
 
 
+class Erase(NamedTuple):
+    """What was decided for someone (R22), with the campaign as if it had never been, as `Campaigns.erasing` made it."""
+
+    campaign: str
+    campaign_id: int
+    subject: str
+    rebuilt: Start
+    inputs: Mapping[int, Start]
+
+
 class Archive(NamedTuple):
     """Close a campaign, or open it again."""
 
@@ -143,7 +154,7 @@ class Snapshot(NamedTuple):
     state: State
 
 
-Operation = Decide | Reward | Create | Current | Change | RollBack | Archive | Delete | FinishJob | KeepSnapshot
+Operation = Decide | Reward | Create | Current | Change | RollBack | Erase | Archive | Delete | FinishJob | KeepSnapshot
 MAINTENANCE = (Create, FinishJob, KeepSnapshot)  # need no state of the campaign
 Outcome = Any  # the body of the answer, or the exception that says why there is none
 
@@ -303,15 +314,7 @@ class Campaigns:
         if operation.campaign_id != row.campaign_id or newest >= (state.round, state.arrived, operation.revision):
             return  # another worker was faster
         tx.add_snapshot(
-            {
-                "campaign_id": row.campaign_id,
-                "round": state.round,
-                "arrived": state.arrived,
-                "revision": operation.revision,
-                "model_version": state.model_version,
-                "state": operation.encoded,
-                "created_at": self.clock(),
-            },
+            snapshot_row(row.campaign_id, operation.revision, state, operation.encoded, self.clock()),
             keep=_kept([round for round, _, _ in moments]),
         )
 
@@ -374,10 +377,7 @@ class Campaigns:
         If the model in force is a rollback to it, there is nothing to do: the request is a retry.
         """
         with self.store.reading() as tx:
-            found = tx.campaign(name)
-            if found is None:
-                raise NotFoundError(f"There is no campaign {name!r}")
-            row, _ = found
+            row, _ = found(tx, name)
             stored = next(iter(tx.model_page(row.campaign_id, version + 1, 1)), None)
             if not 1 <= version < row.model_version or stored is None:
                 allowed = f"1 to {row.model_version - 1}" if row.model_version > 1 else "there is no earlier model yet"
@@ -400,6 +400,26 @@ class Campaigns:
                     raise RuntimeError(f"model {version} of campaign {name!r} is not what its log gives; run verify")
                 return RollBack(name, row.campaign_id, past)
         raise AssertionError("the log leads to every model")
+
+    def erasing(self, name: str, subject: str) -> Erase | None:
+        """The campaign folded as if it had never known someone, which takes a while; None if it never has."""
+        with self.store.reading() as tx:
+            row, _ = found(tx, name)
+            rounds = tx.subject_rounds(row.campaign_id, subject)
+            if not rounds:
+                return None
+            replay = Replay(beginning(tx, row.campaign_id), Erased(tx, rounds), row.campaign_id, given=True)
+            replay.run()
+            return Erase(name, row.campaign_id, subject, replay.start, replay.inputs)
+
+
+def found(tx: Transaction, name: str) -> tuple[LiveRow, int]:
+    """Where a campaign stands and when it was created."""
+    # PostgreSQL's text cannot even ask for a name with a zero byte.
+    row = None if "\x00" in name else tx.campaign(name)
+    if row is None:
+        raise NotFoundError(f"There is no campaign {name!r}")
+    return row
 
 
 def starts(tx: Transaction, campaign: int) -> Iterator[Start]:
@@ -487,7 +507,7 @@ def _body(operation: Decide, made: Sequence[str]) -> bytes:
     return (f'{{"decisions":[{",".join(made)}]}}' if operation.batch else made[0]).encode()
 
 
-def _changed(unit: Unit, operation: Change | RollBack | Archive | Delete) -> Outcome:
+def _changed(unit: Unit, operation: Change | RollBack | Erase | Archive | Delete) -> Outcome:
     """What has changed is told by reading the campaign again."""
     try:
         with unit.attempt():
@@ -499,6 +519,8 @@ def _changed(unit: Unit, operation: Change | RollBack | Archive | Delete) -> Out
                 unit.change(operation.change(unit.policy.config))
             elif operation.campaign_id != unit.row.campaign_id:
                 raise NotFoundError(f"There is no campaign {operation.campaign!r}")
+            elif isinstance(operation, Erase):
+                return unit.erase(*operation[2:])
             else:
                 unit.roll_back(operation.past)
     except FAILURES:

@@ -5,19 +5,22 @@ read from the log (`Replay`). Rows say what a pure function of the log cannot: w
 when its result was published, and what failed.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Sequence
-from itertools import islice
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, islice
+from typing import NamedTuple, Protocol
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
-from policy import CampaignConfig, Decision, HmmParameters, Request, StagedPolicy, State
+from policy import CampaignConfig, Decision, HmmParameters, PastRound, Request, StagedPolicy, State
 from policy.changes import grown, rolled_back
 from policy.codec import decode_estimate
 from policy.selection import Estimate
-from service.store import PAGE, DecisionRow, JobRow, RevisionRow, Transaction
+from service.store import PAGE, DecisionRow, JobRow, RevisionRow, RewardRow, Transaction
 
 __all__ = [
     "FAILED_ESTIMATION",
@@ -26,6 +29,8 @@ __all__ = [
     "SECOND",
     "SKIPPED_ESTIMATION",
     "Course",
+    "Erased",
+    "Log",
     "MissingInput",
     "Part",
     "Replay",
@@ -87,11 +92,44 @@ class Course(ABC):
         """The update that ends a stage (R1)."""
 
 
+class Log(Protocol):
+    """What the fold reads of a campaign."""
+
+    def decisions_after(self, campaign: int, round: int) -> Iterator[DecisionRow]: ...
+    def rewards_after(self, campaign: int, arrival: int) -> Iterator[RewardRow]: ...
+    def revisions_after(self, campaign: int, revision: int) -> list[RevisionRow]: ...
+    def jobs_after(self, campaign: int, round: int) -> list[JobRow]: ...
+    def events_after(self, campaign: int, round: int) -> list[tuple[int, str]]: ...
+    def estimation_rounds(self, campaign: int) -> set[int]: ...
+
+
+class Erased:
+    """A log as it will be once some rounds are erased (R22)."""
+
+    def __init__(self, log: Transaction, rounds: Collection[int]) -> None:
+        self._log, self._rounds = log, frozenset(rounds)
+        self.revisions_after, self.jobs_after = log.revisions_after, log.jobs_after
+        self.events_after, self.estimation_rounds = log.events_after, log.estimation_rounds
+
+    def decisions_after(self, campaign: int, round: int) -> Iterator[DecisionRow]:
+        for row in self._log.decisions_after(campaign, round):
+            yield row._replace(context=None, request_hash=None) if row.round in self._rounds else row
+
+    def rewards_after(self, campaign: int, arrival: int) -> Iterator[RewardRow]:
+        for row in self._log.rewards_after(campaign, arrival):
+            yield row._replace(reward=None) if row.round in self._rounds else row
+
+
 class Part(NamedTuple):
-    """Rounds that share one model: the rows, and what the fold decides for them."""
+    """Rounds that share one model: the rows, and what the fold decides for them.
+
+    Of rounds that are followed there are only the beliefs; of those before an erasure, which cannot be what they were,
+    not even these.
+    """
 
     rows: list[DecisionRow]
-    decisions: list[Decision]
+    decisions: Sequence[Decision] = ()
+    beliefs: npt.NDArray[np.float64] | None = None
 
 
 class Replay(Course):
@@ -99,28 +137,41 @@ class Replay(Course):
 
     `pauses` are moments, (round, rewards, revision) in order, whose states are put aside on the way. A caller who knows
     that there are only decisions and rewards since the start says that it is not `eventful`.
+
+    What was decided before an erasure cannot be decided again: some of what led to it is gone. Up to the last one the
+    fold takes the actions as they were, and rebuilds everything else as if the erased rounds had been without context
+    and reward (R22). So does a fold that is `given` as a whole, which prepares an erasure.
     """
 
     def __init__(
         self,
         start: Start,
-        log: Transaction,
+        log: Log,
         campaign: int,
         *,
         recompute: bool = False,
         pauses: Sequence[tuple[int, int, int]] = (),
         eventful: bool = True,
+        given: bool = False,
+        inputs: Mapping[int, Start] | None = None,
     ) -> None:
         self.revision, policy, state = start
         super().__init__(policy, state)
         jobs = log.jobs_after(campaign, state.round) if eventful else []
-        self.inputs: dict[int, Start] = {}  # of the jobs met on the way, by input round
+        self.inputs: dict[int, Start] = dict(inputs or {})  # of the jobs met on the way, by input round
         self.models: list[tuple[str, Start]] = []  # published on the way, until someone takes them
         self.paused: list[State] = []  # at the moments asked for, until someone takes them
         self.missed: list[tuple[int, int, int]] = []  # moments that the log does not have
         self._pauses = deque(pauses)
         self._changes = deque(log.revisions_after(campaign, self.revision) if eventful else ())
         self._past: dict[int, Start | None] = {row.restored: None for row in self._changes if row.restored is not None}
+        erasures = [row.revision for row in self._changes if row.erased is not None]
+        self.rebuilt_by = (
+            math.inf if given else max(erasures, default=0)
+        )  # the revision that ends what is only followed
+        if erasures and not given and (state.round or state.arrived):
+            raise MissingInput  # it knows what was erased
+        self._estimated = log.estimation_rounds(campaign) if self.given else set()
         self._jobs = {job.input_round for job in jobs}
         self._published = {job.published_round: job for job in jobs if job.published_round is not None}
         self._events = set(log.events_after(campaign, state.round) if eventful else ())
@@ -150,16 +201,34 @@ class Replay(Course):
                     raise ValueError(f"revision {self._changes[0].revision} is of a moment that the log never had")
                 count = min(count, self._changes[0].round - self.state.round)
             rows = [first, *islice(self._decisions, count - 1)]
-            prepared = self.policy.prepare([request_of(row) for row in rows], [f"round {row.round} " for row in rows])
-            self.state, decisions = self.policy.decide_prepared(self.state, prepared)
-            yield Part(rows, decisions)
+            for known, run in groupby(rows, lambda row: row.request_hash is not None):
+                advance = self._decided if known and not self.given else self._followed
+                yield advance(list(run))
             self._take_rewards()
+
+    @property
+    def given(self) -> bool:
+        """Is the fold before an erasure that it knows of?"""
+        return self.revision < self.rebuilt_by
+
+    def _decided(self, rows: list[DecisionRow]) -> Part:
+        prepared = self.policy.prepare([request_of(row) for row in rows], _places(rows))
+        self.state, decisions = self.policy.decide_prepared(self.state, prepared)
+        return Part(rows, decisions)
+
+    def _followed(self, rows: list[DecisionRow]) -> Part:
+        prepared = self.policy.prepare_past([_past_of(row) for row in rows], _places(rows))
+        self.state, beliefs = self.policy.follow(self.state, prepared)
+        return Part(rows, beliefs=None if self.given else beliefs[:, : self.state.belief.size])
 
     def _take_rewards(self) -> None:
         """The rewards and changes before the next round; when exactly does not matter before something is due."""
         self._take_changes()
         while (row := self._reward) is not None and row.after_round <= self.state.round:
-            self.state = self.policy.reward(self.state, row.round, row.reward)
+            if row.reward is None:
+                self.state = self.policy.erased_reward(self.state, row.round)
+            else:
+                self.state = self.policy.reward(self.state, row.round, row.reward)
             self._reward = next(self._rewards, None)
             self._take_changes()
 
@@ -182,12 +251,19 @@ class Replay(Course):
                 raise MissingInput
             self.state = rolled_back(self.policy, self.state, past.policy, past.state)
             self._made("rollback")
+        if row.erased is not None:
+            self._renumbered("erasure", version + 1)
 
     def _made(self, kind: str) -> None:
         """A model was published."""
         self.models.append((kind, self.start))
         if self.state.model_version in self._past:
             self._past[self.state.model_version] = self.start
+
+    def _renumbered(self, kind: str, version: int) -> None:
+        """A publication that the log has, whatever is left of it: versions stay what clients were told."""
+        self.state = self.state._replace(model_version=version)
+        self._made(kind)
 
     @property
     def start(self) -> Start:
@@ -205,18 +281,22 @@ class Replay(Course):
     def publish(self) -> None:
         job = self._published.get(self.state.round)
         if job is not None:
-            self.state = self.policy.publish(self.state, self._result(job))
-            self._made("estimation")
+            version, found = self.state.model_version, self._result(job)
+            if found is not None:
+                self.state = self.policy.publish(self.state, found)
+            self._renumbered("estimation", version + 1)
 
-    def _result(self, job: JobRow) -> HmmParameters | Estimate:
+    def _result(self, job: JobRow) -> HmmParameters | Estimate | None:
         start = self.inputs.pop(job.input_round, None)
-        if job.result is not None and not self._recompute:
+        if job.result is not None and not self._recompute and not self.given:
             return decode_estimate(job.result)
         if start is None:
             raise MissingInput
         found = start.policy.estimate(start.state)
-        assert isinstance(found, HmmParameters | Estimate)  # it was published
-        return found
+        if isinstance(found, HmmParameters | Estimate):
+            return found
+        assert self.given  # else it could not have been published
+        return None
 
     def estimate(self) -> None:
         round, version = self.state.round, self.state.model_version
@@ -225,6 +305,12 @@ class Replay(Course):
             self.state = self.policy.without_estimation(self.state)
         elif self._events & {(round, FAILED_ESTIMATION), (round, SKIPPED_ESTIMATION)}:
             self.state = self.policy.without_estimation(self.state)
+        elif self.given:
+            if round in self._estimated:
+                self.state = self.policy.reestimate(self.state)
+                self._renumbered("estimation", version + 1)
+            else:
+                self.state = self.policy.without_estimation(self.state)
         else:
             self.state = self.policy.reestimate(self.state)
             if self.state.model_version > version:
@@ -247,3 +333,13 @@ def request_of(row: DecisionRow) -> Request:
         row.subject,
         None if row.at is None else row.at / SECOND,
     )
+
+
+def _past_of(row: DecisionRow) -> PastRound:
+    """What is there of a row that need not carry its request."""
+    context = None if row.context is None else msgspec.json.decode(row.context)
+    return PastRound(context, row.action, None if row.at is None else row.at / SECOND)
+
+
+def _places(rows: Iterable[DecisionRow]) -> list[str]:
+    return [f"round {row.round} " for row in rows]

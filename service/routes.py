@@ -20,18 +20,18 @@ from policy import CampaignConfig, PolicyError, StagedPolicy, describe
 from policy.description import ModelDescription
 from service import schemas
 from service.auth import Keys, declare_security, limited_to, require
-from service.campaigns import Campaigns, Create, Current, Decide, Reward
+from service.campaigns import Campaigns, Create, Current, Decide, Reward, found
 from service.errors import ApiError, FieldProblem, GoneError, InvalidError, NotFoundError, TooLargeError, response_of
 from service.limits import body_of, with_body
 from service.logs import administered
 from service.requests import Requests
 from service.schema import require_current
 from service.schemas import CAMPAIGN_EXAMPLE, MAX_BATCH, DecideBatch, DecideRequest, RewardBatch, RewardRequest
-from service.store import KnownDecision, LiveRow, Row, Transaction
+from service.store import KnownDecision, LiveRow, Row
 from service.unit import decision_answers, request_hashes, timestamp
 from service.worker import Service
 
-__all__ = ["Application", "Limit", "VersionCursor", "add_routes", "campaign_state", "found", "possible"]
+__all__ = ["Application", "Limit", "VersionCursor", "add_routes", "campaign_state", "possible"]
 
 MAX_PAGE = 200
 MOST_MISTAKES = 1_000
@@ -226,7 +226,7 @@ def add_routes(app: Application, service: Service) -> None:
         reward = {field: row[field] for field in ("reward", "source")} | {"received_at": _when(row["received_at"])}
         return schemas.StoredDecision(
             **msgspec.json.decode(decision_answers(name, config.stage_length, [known])[0]),
-            context=msgspec.json.decode(row["context"]),
+            context=None if row["context"] is None else msgspec.json.decode(row["context"]),
             excluded_actions=msgspec.json.decode(row["excluded_actions"] or "[]"),
             at=_when(row["at"]),
             reward=None if row["reward"] is None else schemas.StoredReward.model_validate(reward),
@@ -275,14 +275,6 @@ def possible(name: str) -> str:
     if "\x00" in name:
         raise NotFoundError(f"There is no campaign {name!r}")
     return name
-
-
-def found(tx: Transaction, name: str) -> tuple[LiveRow, int]:
-    """Where a campaign stands and when it was created."""
-    row = tx.campaign(possible(name))
-    if row is None:
-        raise NotFoundError(f"There is no campaign {name!r}")
-    return row
 
 
 def campaign_state(service: Service, name: str) -> schemas.CampaignState:

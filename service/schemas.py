@@ -154,9 +154,12 @@ class DecisionAnswer(BaseModel):
     round: int
     stage: int
     model_version: int
-    mode: Literal["warm_start", "optimistic", "control"]
+    mode: Annotated[
+        Literal["warm_start", "optimistic", "control", "imported"],
+        Field(description="how the action was chosen; imported: elsewhere, before the campaign began"),
+    ]
     action: str
-    propensity: float
+    propensity: Annotated[float | None, Field(description="null if it was imported without")]
     belief: Annotated[list[float], Field(description="the probability of each regime")]
     scores: Annotated[list[Score], Field(description="of the actions that were not excluded")]
     decided_at: str
@@ -173,7 +176,7 @@ class RewardAnswer(BaseModel):
     campaign: str
     round: int
     reward: float
-    source: Literal["client", "default"]
+    source: Literal["client", "default", "import"]
     received_at: str
 
 
@@ -191,14 +194,14 @@ class RewardResults(BaseModel):
 
 class StoredReward(BaseModel):
     reward: float
-    source: Literal["client", "default"]
+    source: Literal["client", "default", "import"]
     received_at: str
 
 
 class StoredDecision(DecisionAnswer):
     """A decision as it was made, with its request and its reward."""
 
-    context: dict[str, Any]
+    context: Annotated[dict[str, Any] | None, Field(description="null if it was imported without")]
     excluded_actions: list[str]
     at: str | None
     reward: StoredReward | None
@@ -260,6 +263,7 @@ class Revision(BaseModel):
     round: Annotated[int, Field(description="decisions made before it")]
     changed: Annotated[dict[str, Any], Field(description="the fields that got another value, with that value")]
     restored_model_version: Annotated[int | None, Field(description="of a rollback: the model it went back to")]
+    erased_decisions: Annotated[int | None, Field(description="of an erasure: how many decisions were erased")]
     created_at: str
 
 
@@ -269,10 +273,10 @@ class RevisionPage(BaseModel):
 
 
 class Stage(BaseModel):
-    """One model: of a stage update, a re-estimation, an action that was added, or a rollback."""
+    """One model: of a stage update, a re-estimation, an action that was added, a rollback, or an erasure."""
 
     model_version: int
-    kind: Literal["update", "estimation", "actions", "rollback"]
+    kind: Literal["update", "estimation", "actions", "rollback", "erasure"]
     round: Annotated[int, Field(description="decisions made before it")]
     stage: Annotated[int, Field(description="the first stage that it decides in")]
     rewards_folded: int

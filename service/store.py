@@ -65,6 +65,11 @@ REWARDED = decisions.outerjoin(
 )
 
 
+# What goes when a request is not kept: who it was about, and the hash by which it could be guessed.
+REDUCED: dict[str, Any] = {"request_hash": None, "subject": None}
+NOTHING = '{"belief":[],"scores":[]}'  # explained
+
+
 class LiveRow(NamedTuple):
     """A campaign and where it stands, locked until the transaction ends."""
 
@@ -119,6 +124,7 @@ class DecisionRow(NamedTuple):
     action: str
     propensity: float
     explanation: str
+    request_hash: bytes | None  # None if the row does not carry its request: it can only be followed
 
 
 class RewardRow(NamedTuple):
@@ -127,7 +133,7 @@ class RewardRow(NamedTuple):
     arrival: int
     round: int
     after_round: int
-    reward: float
+    reward: float | None  # None once it is erased
 
 
 class JobRow(NamedTuple):
@@ -142,13 +148,17 @@ class JobRow(NamedTuple):
 
 
 class RevisionRow(NamedTuple):
-    """A change of a campaign as the fold reads it: the configuration from then on, and the model it went back to."""
+    """A change of a campaign as the fold reads it.
+
+    The configuration from then on, the model it went back to, or how many decisions were erased.
+    """
 
     revision: int
     round: int
     arrived: int
     config: str
     restored: int | None
+    erased: int | None
     created_at: int
 
 
@@ -178,9 +188,9 @@ class NewDecision(NamedTuple):
     campaign_id: int
     round: int
     decision_id: str
-    request_hash: bytes
+    request_hash: bytes | None
     subject: str | None
-    context: str
+    context: str | None
     excluded_actions: str | None
     at: int | None
     model_version: int
@@ -241,6 +251,7 @@ class NewRevision(NamedTuple):
     arrived: int
     config: str
     restored: int | None
+    erased: int | None
     created_at: int
 
 
@@ -346,7 +357,14 @@ def _sqlite_engine(url: str) -> Engine:
     @sa.event.listens_for(engine, "connect")
     def prepare(connection: sqlite3.Connection, _: Any) -> None:
         connection.isolation_level = None  # BEGIN is ours: the driver would only begin at the first write
-        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "cache_size=-65536"):
+        # secure_delete: what is erased (R22) is overwritten, not only unlinked.
+        for pragma in (
+            "journal_mode=WAL",
+            "synchronous=FULL",
+            "foreign_keys=ON",
+            "cache_size=-65536",
+            "secure_delete=ON",
+        ):
             connection.execute(f"PRAGMA {pragma}")
         # Random ids change pages all over their index: fewer checkpoints write fewer of them twice.
         connection.execute("PRAGMA wal_autocheckpoint=4000")
@@ -550,7 +568,7 @@ class Transaction:
         number = self.connection.execute(new.on_conflict_do_nothing().returning(campaigns.c.id)).scalar_one_or_none()
         if number is None:
             return False
-        self.append([NewRevision(number, 1, 0, 0, config, None, now)])
+        self.append([NewRevision(number, 1, 0, 0, config, None, None, now)])
         self.connection.execute(
             insert(live).values(
                 {
@@ -678,6 +696,16 @@ class Transaction:
         query = select(events.c.round, events.c.kind).where(events.c.campaign_id == campaign, events.c.round >= round)
         return [(row.round, row.kind) for row in self.connection.execute(query.order_by(events.c.number))]
 
+    def bodies_of_events(self, campaign: int, kind: str) -> list[str]:
+        """What the events of a kind say, in order."""
+        query = select(events.c.body).where(events.c.campaign_id == campaign, events.c.kind == kind)
+        return list(self.connection.execute(query.order_by(events.c.number)).scalars())
+
+    def estimation_rounds(self, campaign: int) -> set[int]:
+        """The rounds after which an estimate was put in force."""
+        query = select(models.c.round).where(models.c.campaign_id == campaign, models.c.kind == "estimation")
+        return set(self.connection.execute(query).scalars())
+
     def event_count(self, campaign: int) -> int:
         query = select(sa.func.coalesce(sa.func.max(events.c.number), 0)).where(events.c.campaign_id == campaign)
         return int(self.connection.execute(query).scalar_one())
@@ -709,6 +737,48 @@ class Transaction:
             .where(jobs.c.campaign_id == campaign, jobs.c.published_round < row["round"])
             .values(result=None)
         )
+
+    # --- erasure and retention ---------------------------------------------------------------------------------
+
+    def campaigns_of_subject(self, subject: str, among: Collection[str] | None = None) -> list[str]:
+        """The campaigns that have decided for someone; of all, or among some names."""
+        own = select(decisions.c.round).where(decisions.c.campaign_id == campaigns.c.id, decisions.c.subject == subject)
+        query = select(campaigns.c.name).where(own.exists()).order_by(campaigns.c.name)
+        if among is not None:
+            query = query.where(campaigns.c.name.in_(among))
+        return list(self.connection.execute(query).scalars())
+
+    def subject_rounds(self, campaign: int, subject: str) -> list[int]:
+        """The rounds that were decided for someone."""
+        query = select(decisions.c.round).where(decisions.c.campaign_id == campaign, decisions.c.subject == subject)
+        return list(self.connection.execute(query.order_by(decisions.c.round)).scalars())
+
+    def erase(self, campaign: int, rounds: Sequence[int]) -> None:
+        """Decisions without what was personal about them (R22), and nothing left that was made from it."""
+        for start in range(0, len(rounds), PAGE):
+            part = rounds[start : start + PAGE]
+            self.connection.execute(
+                update(decisions)
+                .where(decisions.c.campaign_id == campaign, decisions.c.round.in_(part))
+                .values(REDUCED | {"context": None, "excluded_actions": None, "explanation": NOTHING, "erased": True})
+            )
+            self.connection.execute(
+                update(rewards)
+                .where(rewards.c.campaign_id == campaign, rewards.c.round.in_(part))
+                .values(reward=None, source="erased")
+            )
+        self.connection.execute(snapshots.delete().where(snapshots.c.campaign_id == campaign))
+        self.connection.execute(update(jobs).where(jobs.c.campaign_id == campaign).values(result=None))
+
+    def reduce(self, campaign: int, contexts: Mapping[int, str], until: int) -> None:
+        """Rounds whose requests are kept no more, with what is left of their contexts; the last one is `until`."""
+        if contexts:
+            row = decisions.c.campaign_id == campaign, decisions.c.round == bindparam("of_round")
+            values = [{"of_round": round, "left": context} for round, context in contexts.items()]
+            self.connection.execute(
+                update(decisions).where(*row).values(REDUCED | {"context": bindparam("left")}), values
+            )
+        self.connection.execute(update(live).where(live.c.campaign_id == campaign).values(reduced=until))
 
     # --- jobs --------------------------------------------------------------------------------------------------
 

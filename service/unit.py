@@ -14,9 +14,10 @@ from uuid import uuid4
 import msgspec
 import numpy as np
 
-from policy import CampaignConfig, Decision, Request, StagedPolicy, State
+from policy import CampaignConfig, Decision, Request, StagedPolicy, State, encode
 from policy.changes import grown, rolled_back
 from policy.codec import decode_estimate
+from policy.hmm import MISSING
 from service.errors import ConflictError, FieldProblem, GoneError, InvalidError, NotFoundError
 from service.fold import (
     FAILED_ESTIMATION,
@@ -25,6 +26,8 @@ from service.fold import (
     SECOND,
     SKIPPED_ESTIMATION,
     Course,
+    Erased,
+    Replay,
     Start,
 )
 from service.schemas import DecideItem
@@ -42,7 +45,7 @@ from service.store import (
     Transaction,
 )
 
-__all__ = ["Entry", "Job", "Unit", "decision_answers", "request_hashes", "reward_answer", "timestamp"]
+__all__ = ["Entry", "Job", "Unit", "decision_answers", "request_hashes", "reward_answer", "snapshot_row", "timestamp"]
 
 INLINE_OPERATIONS = 1_000_000  # of a re-estimation, about 5 ms; a larger one is left to a job (R16)
 LEASE_SECONDS = 300
@@ -91,6 +94,7 @@ class Unit(Course):
         self.timings: tuple[tuple[str, float], ...] = ()  # of updates and re-estimations: kind, seconds
         self._tx, self._owner = tx, owner
         self._rows: dict[type[NewRow], list[NewRow]] = {kind: [] for kind in APPENDED}
+        self._written = dict.fromkeys(APPENDED, 0)  # of them, already sent to the database
         self._last_at, self._settled, self._failure = row.last_at, row.settled, row.failure
         self._job = entry.job
         self._closed: tuple[tuple[int, str, int | None], ...] = ()  # jobs that are over: input, status, publication
@@ -130,8 +134,7 @@ class Unit(Course):
         state, row = self.state, self.row
         if state is self.entry.state and self.revision == self.entry.start.revision:
             return self.entry
-        for rows in self._rows.values():
-            self._tx.append(rows)
+        self._flush()
         for job in self._closed:
             self._tx.close_job(row.campaign_id, *job)
         eventful = bool(self._closed) or any(self._rows[kind] for kind in (NewJob, NewEvent, NewRevision))
@@ -152,6 +155,11 @@ class Unit(Course):
         self._tx.move(row, after)
         start = Start(self.revision, self.policy, state)
         return Entry(after.version, start, after.changes, self._job, self.entry.events + len(self._rows[NewEvent]))
+
+    def _flush(self) -> None:
+        for kind, rows in self._rows.items():
+            self._tx.append(rows[self._written[kind] :] if self._written[kind] else rows)
+            self._written[kind] = len(rows)
 
     # --- requests ----------------------------------------------------------------------------------------------
 
@@ -293,6 +301,38 @@ class Unit(Course):
         self._drop_job()
         self._revised(restored)
 
+    def erase(self, subject: str, rebuilt: Start, inputs: Mapping[int, Start]) -> int | None:
+        """Forget what was decided for someone (R22), and all that was learned from it; how many decisions that were.
+
+        `rebuilt` is the campaign at an earlier moment as if it had never known them. The rest is folded here. None if
+        others were erased since then, whom it still knows.
+        """
+        campaign, begun, version = self.row.campaign_id, time.perf_counter(), self.state.model_version
+        self._flush()
+        if any(row.erased is not None for row in self._tx.revisions_after(campaign, rebuilt.revision)):
+            return None
+        rounds = self._tx.subject_rounds(campaign, subject)
+        if not rounds:
+            return 0
+        replay = Replay(rebuilt, Erased(self._tx, rounds), campaign, given=True, inputs=inputs)
+        replay.run()
+        moment = replay.revision, replay.state.round, replay.state.arrived
+        if moment != (self.revision, self.state.round, self.state.arrived):
+            raise RuntimeError(f"the log of campaign {self.row.name!r} cannot be folded; run verify")
+        self._tx.erase(campaign, rounds)  # after all that can fail
+        gone = set(rounds)
+        self.known = {
+            name: known._replace(erased=True, reward=None) if known.round in gone else known
+            for name, known in self.known.items()
+        }
+        self.state = replay.state._replace(model_version=version + 1)
+        self._published("erasure", version, time.perf_counter() - begun)
+        self._drop_job()
+        self._revised(None, erased=len(rounds))
+        # At once, not in the background: from here on nobody can begin with what they know.
+        self._tx.add_snapshot(snapshot_row(campaign, self.revision, self.state, encode(self.state), self.now), keep=())
+        return len(rounds)
+
     def archive(self, archived: bool) -> None:
         """Close the campaign, or open it again."""
         if archived != (self.row.archived_at is not None):
@@ -309,12 +349,12 @@ class Unit(Course):
             self._closed += ((self._job, "nothing", None),)
             self._job = None
 
-    def _revised(self, restored: int | None) -> None:
+    def _revised(self, restored: int | None, erased: int | None = None) -> None:
         self.revision += 1
         state, config = self.state, self.policy.config.model_dump_json()
         self._rows[NewRevision].append(
             NewRevision(
-                self.row.campaign_id, self.revision, state.round, state.arrived, config, restored, self.now
+                self.row.campaign_id, self.revision, state.round, state.arrived, config, restored, erased, self.now
             )
         )  # fmt: skip
 
@@ -332,7 +372,9 @@ class Unit(Course):
         if last <= self._settled:
             return
         history = self.state.history.at(self.state.round, self.state.arrived)
-        overdue = np.flatnonzero(np.isnan(history.rewards[self._settled : last])) + self._settled + 1
+        span = slice(self._settled, last)
+        open_rounds = np.isnan(history.rewards[span]) & (history.contexts.symbols[span] != MISSING)  # not the erased
+        overdue = np.flatnonzero(open_rounds) + self._settled + 1
         most = max(MOST_SETTLED, 2 * self.policy.config.stage_length)
         if overdue.size > most:  # the wait may just have been switched on: the others follow at the next boundaries
             overdue = overdue[:most]
@@ -380,7 +422,10 @@ class Unit(Course):
                 self._leave_to_job()
             self.state = policy.without_estimation(state)
             return
-        begun = time.perf_counter()
+        self._estimate_now()
+
+    def _estimate_now(self) -> None:
+        policy, state, begun = self.policy, self.state, time.perf_counter()
         try:
             self.state = policy.reestimate(state)
         except Exception as error:
@@ -484,6 +529,9 @@ def _check_numbers(context: Mapping[str, Any], where: str) -> None:
 def _same(known: KnownDecision, digest: bytes) -> KnownDecision:
     if known.erased:
         raise GoneError(f"Decision {known.decision_id!r} was erased")
+    if known.request_hash is None:
+        message = f"decision_id {known.decision_id!r} was used before, and its request is not kept"
+        raise ConflictError(f"{message}: it was imported, or is older than retention_days; use a new id")
     if known.request_hash != digest:
         message = f"decision_id {known.decision_id!r} was used before with a different request"
         raise ConflictError(f"{message}; use a new id for a new decision")
@@ -517,8 +565,21 @@ class _Answer(msgspec.Struct):
     model_version: int
     mode: str
     action: str
-    propensity: float
+    propensity: float | None
     decided_at: str
+
+
+def snapshot_row(campaign: int, revision: int, state: State, encoded: bytes, now: int) -> dict[str, Any]:
+    """A state as `snapshots` keeps it."""
+    return {
+        "campaign_id": campaign,
+        "round": state.round,
+        "arrived": state.arrived,
+        "revision": revision,
+        "model_version": state.model_version,
+        "state": encoded,
+        "created_at": now,
+    }
 
 
 def _explained(decision: Decision) -> _Explanation:
@@ -537,7 +598,7 @@ def decision_answers(campaign: str, stage_length: int, decisions: Sequence[Known
         [
             _Answer(
                 known.decision_id, campaign, known.round, (known.round - 1) // stage_length + 1, known.model_version,
-                known.mode, known.action, known.propensity, timestamp(known.decided_at),
+                known.mode, known.action, known.propensity or None, timestamp(known.decided_at),
             )
             for known in decisions
         ]

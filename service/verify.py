@@ -71,8 +71,12 @@ def differences(tx: Transaction, live: LiveRow, progress: bool = False) -> Itera
         with tqdm(total=live.round, desc=live.name, unit=" decisions", disable=not progress, leave=False) as bar:
             for part in replay.parts():
                 yield from models.differences(replay)
-                for row, decision in zip(part.rows, part.decisions, strict=True):
-                    yield from _decision_differences(row, decision)
+                if part.decisions:
+                    for row, decision in zip(part.rows, part.decisions, strict=True):
+                        yield from _decision_differences(row, decision)
+                elif part.beliefs is not None:
+                    for row, belief in zip(part.rows, part.beliefs, strict=True):
+                        yield from _belief_differences(row, belief)
                 yield from _snapshot_differences(tx, campaign, replay)
                 bar.update(len(part.rows))
     except MissingInput:
@@ -139,6 +143,13 @@ def _decision_differences(row: DecisionRow, found: Decision) -> Iterator[str]:
             yield f"round {row.round}: {field} is {was}, the fold gives {list(now)}"
 
 
+def _belief_differences(row: DecisionRow, found: npt.NDArray[np.float64]) -> Iterator[str]:
+    """Of a row that carries no request: its action is a fact, only its belief is the fold's."""
+    stored = msgspec.json.decode(row.explanation)["belief"]
+    if stored and not _close(stored, found):  # an erased row has none
+        yield f"round {row.round}: belief is {stored}, the fold gives {found.tolist()}"
+
+
 class _Models:
     """The stored models, in step with the fold's."""
 
@@ -149,10 +160,11 @@ class _Models:
     def differences(self, replay: Replay) -> Iterator[str]:
         """Of the models that the fold has made since it was last asked."""
         for kind, start in replay.models:
-            yield from self._differences(kind, start.state)
+            yield from self._differences(kind, start.state, start.revision < replay.rebuilt_by)
         replay.models.clear()
 
-    def _differences(self, kind: str, state: State) -> Iterator[str]:
+    def _differences(self, kind: str, state: State, rebuilt: bool) -> Iterator[str]:
+        """What was learned before an erasure is not what it was; when it was published still is."""
         version, row = state.model_version, self._next
         if row is None or row.version > version:
             yield f"model {version} is missing"
@@ -163,12 +175,11 @@ class _Models:
             ("kind", kind),
             ("round", state.round),
             ("arrived", state.arrived),
-            ("folded", state.counted),
-            ("regimes", state.belief.size),
+            *(() if rebuilt else (("folded", state.counted), ("regimes", state.belief.size))),
         ):
             if getattr(row, field) != found:
                 yield f"model {version}: {field} is {getattr(row, field)}, the fold gives {found}"
-        if not _close(np.frombuffer(row.theta, "<f8"), state.statistics.theta):
+        if not rebuilt and not _close(np.frombuffer(row.theta, "<f8"), state.statistics.theta):
             yield f"model {version}: its coefficients differ from the fold's"
 
     def left(self) -> Iterator[str]:
