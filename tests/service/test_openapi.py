@@ -28,6 +28,8 @@ ROUTES = {
     ("post", "/reward/batch"),
     ("get", "/healthz"),
     ("get", "/readyz"),
+    ("post", "/subjects/erase"),
+    ("post", "/subjects/export"),
     ("get", "/metrics"),
 }
 BODIES = {

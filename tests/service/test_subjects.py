@@ -1,0 +1,237 @@
+"""Erasure and access (R22): nothing personal is left, and the model is as if that person had never been."""
+
+import json
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+
+import service.unit
+from policy import CampaignConfig, PastRound, StagedPolicy
+from policy.changes import patched, with_action
+from policy.hmm import MISSING
+from service.campaigns import Change, Current
+from service.tables import config_revisions, decisions, jobs, models, rewards, snapshots
+from tests.service.answers import allowed_by_field, error_of, good
+from tests.service.playing import CONFIGS, Script, http_post, operation
+
+ROUNDS = 95
+WHO = "customer 3"  # one of the eight that scripts decide for
+
+
+def erase(worker, campaign, who=WHO):
+    (count,) = worker.process(worker.campaigns.erasing(campaign, who))
+    return count
+
+
+def state_of(worker, campaign):
+    ((_, state),) = worker.process(Current(campaign))
+    return state
+
+
+def without(worker, config, who):
+    """The model of the rows as they are now without someone's contexts and rewards: followed one by one, by hand."""
+    policy = StagedPolicy(CampaignConfig.model_validate(config))
+    state, rewarded = policy.initial_state(), worker.rows(rewards)
+    rewarded.sort(key=lambda row: row["arrival"])
+    gone = {row["round"] for row in worker.rows(decisions) if row["subject"] == who}
+    for row in worker.rows(decisions):
+        context = None if row["round"] in gone else json.loads(row["context"])
+        at = None if row["at"] is None else row["at"] / 1e6
+        state, _ = policy.follow(state, policy.prepare_past([PastRound(context, row["action"], at)]))
+        for reward in rewarded:
+            if reward["after_round"] == row["round"] and reward["round"] not in gone:
+                state = policy.reward(state, reward["round"], reward["reward"])
+    return state, gone
+
+
+def assert_same_model(found, expected):
+    for name, value in expected.statistics._asdict().items():
+        np.testing.assert_array_equal(getattr(found.statistics, name), value, err_msg=name)
+    np.testing.assert_array_equal(found.belief, expected.belief)
+    np.testing.assert_array_equal(found.history.beliefs[: found.round], expected.history.beliefs[: found.round])
+    assert (found.hmm is None) == (expected.hmm is None)
+    for one, other in zip(found.hmm or (), expected.hmm or (), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_the_model_is_as_if_the_rewards_had_never_been(direct, clock, kind):
+    worker = direct()
+    script = Script(CONFIGS[kind], clock).create(worker.post).play(worker.post, ROUNDS)
+    expected, gone = without(worker, script.config, WHO)
+    before = state_of(worker, script.name)
+    assert erase(worker, script.name) == len(gone) > 0
+    found = state_of(worker, script.name)
+    assert_same_model(found, expected)
+    assert found.model_version == before.model_version + 1
+    assert set(np.flatnonzero(found.history.contexts.symbols[: found.round] == MISSING) + 1) == gone
+    assert erase_nothing(worker, script.name)
+    assert worker.differences(script.name) == []
+    # A restart, another worker and the campaign itself go on alike; what is erased gets no default reward either.
+    other = direct()
+    assert_same_model(state_of(other, script.name), expected)
+    script.play(other.post, ROUNDS + 30)
+    script.play(worker.post, ROUNDS + 60)
+    for one in (worker, other, direct()):
+        assert one.differences(script.name) == []
+    later = {row["round"]: row for row in worker.rows(rewards)}
+    assert all(later[round]["source"] == "erased" for round in gone if round in later)
+
+
+def erase_nothing(worker, campaign):
+    return worker.campaigns.erasing(campaign, WHO) is None
+
+
+def test_someone_who_is_erased_while_others_decide(direct, clock):
+    """The fold takes its time: what comes meanwhile, also for the same person, is erased with the rest."""
+    worker, other = direct(), direct()
+    script = Script(CONFIGS["default"], clock).create(worker.post).play(worker.post, ROUNDS)
+    prepared = worker.campaigns.erasing(script.name, WHO)
+    script.play(other.post, ROUNDS + 30)
+    newest = {"campaign": script.name, "decision_id": "late", "subject": WHO, "context": script_context()}
+    # In one transaction with a decision for the same person, before and after it.
+    first, count, second = other.process(
+        operation("/decide", newest), prepared, operation("/decide", newest | {"decision_id": "later"})
+    )
+    rows = worker.rows(decisions)
+    assert count == sum(row["erased"] for row in rows) > 0
+    assert [row["erased"] for row in rows if row["decision_id"] in ("late", "later")] == [True, False]
+    assert isinstance(first, bytes)
+    assert isinstance(second, bytes)
+    assert other.differences(script.name) == []
+    assert_same_model(state_of(worker, script.name), state_of(other, script.name))
+
+
+def script_context():
+    return {"season": "spring", "spend": 20, "tenure": 1.5}
+
+
+def test_two_erasures_at_once(direct, clock):
+    """The fold for the second one still knows the first: it has to be made again."""
+    worker = direct()
+    script = Script(CONFIGS["smoothed"], clock).create(worker.post).play(worker.post, ROUNDS)
+    first, second = (worker.campaigns.erasing(script.name, who) for who in (WHO, "customer 5"))
+    counts = worker.process(first, second)
+    assert counts[0] > 0
+    assert counts[1] is None
+    assert erase(worker, script.name, "customer 5") > 0
+    assert worker.differences(script.name) == []
+
+
+def test_changes_rollbacks_and_erasures_in_turns(direct, clock):
+    worker = direct()
+    script = Script(CONFIGS["default"], clock).create(worker.post).play(worker.post, 50)
+    assert erase(worker, script.name, "customer 1")
+    script.play(worker.post, 80)
+    worker.process(Change(script.name, lambda config: patched(config, {"control": {"share": 0.3}})))
+    version = state_of(worker, script.name).model_version
+    script.play(worker.post, 100)
+    worker.process(Change(script.name, lambda config: with_action(config, "letter")))
+    worker.process(worker.campaigns.past(script.name, version))
+    script.play(worker.post, 120)
+    assert erase(worker, script.name)
+    script.play(worker.post, 150)
+    worker.process(worker.campaigns.past(script.name, version))
+    script.play(worker.post, 165)
+    assert worker.differences(script.name) == []
+    assert direct().differences(script.name) == []
+    assert_same_model(state_of(direct(), script.name), state_of(worker, script.name))
+    assert [row["erased"] is not None for row in worker.rows(config_revisions)] == [
+        False, True, False, False, False, True, False,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("moment", ["waiting", "finished", "published"])
+def test_jobs_that_knew_someone(direct, clock, monkeypatch, moment):
+    """A re-estimation that is under way is dropped; one that was published is made again from what is left."""
+    monkeypatch.setattr(service.unit, "INLINE_OPERATIONS", 0)
+    worker = direct()
+    script = Script(CONFIGS["default"] | {"beliefs": {"every": 20}}, clock).create(worker.post)
+    while not worker.work:
+        script.step(worker.post)
+    who = next(row["subject"] for row in worker.rows(decisions) if row["subject"])
+    if moment != "waiting":
+        worker.finish_all()
+    if moment == "published":
+        script.play(worker.post, script.round + 10)
+    assert erase(worker, script.name, who)
+    worker.finish_all()
+    script.play(worker.post, script.round + 15)
+    worker.finish_all()
+    script.play(worker.post, script.round + 15)
+    first = worker.rows(jobs)[0]
+    assert first["status"] == ("published" if moment == "published" else "nothing")
+    assert worker.differences(script.name) == []
+    assert_same_model(state_of(direct(), script.name), state_of(worker, script.name))
+
+
+def test_nothing_personal_is_left(new_database, start, clock):
+    """Not in the answers, not in the tables, and not in what SQLite has written to its file."""
+    worker = start()
+    client, database = worker.client, Path(worker.service.store.engine.url.database or "")
+    script = Script(CONFIGS["default"], clock).create(http_post(client)).play(http_post(client), ROUNDS)
+    person = "Zaphod Beeblebrox"
+    request = {"campaign": script.name, "decision_id": "his", "subject": person, "context": script_context()}
+    request["context"] |= {"spend": 42.4242}
+    good(client.post("/decide", json=request))
+    good(client.post("/reward", json={"campaign": script.name, "decision_id": "his", "reward": 0.987654}))
+    kept = good(client.post("/subjects/export", json={"subject": person}))
+    (decision,) = kept["campaigns"][0]["decisions"]
+    assert (decision["context"], decision["reward"]["reward"]) == (request["context"], 0.987654)
+    assert good(client.post("/subjects/erase", json={"subject": person})) == {
+        "erased_decisions": 1,
+        "campaigns": [{"campaign": script.name, "erased_decisions": 1}],
+    }
+    assert good(client.post("/subjects/erase", json={"subject": person})) == {"erased_decisions": 0, "campaigns": []}
+    assert good(client.post("/subjects/export", json={"subject": person}))["campaigns"] == []
+    assert "erased" in error_of(client.post("/decide", json=request), 410)["message"]
+    error_of(client.post("/reward", json={"campaign": script.name, "decision_id": "his", "reward": 1}), 410)
+    error_of(client.get(f"/campaigns/{script.name}/decisions/his"), 410)
+    newest = good(client.get(f"/campaigns/{script.name}/revisions"))["revisions"][0]
+    assert (newest["erased_decisions"], newest["changed"]) == (1, {})
+    assert good(client.get(f"/campaigns/{script.name}/stages"))["stages"][0]["kind"] == "erasure"
+    with worker.service.store.reading() as tx:
+        text = " ".join(
+            str(dict(row))
+            for table in (decisions, rewards, models, config_revisions, jobs, snapshots)
+            for row in tx.connection.execute(sa.select(table)).mappings()
+        )
+        left = tx.decision(1, "his")
+    assert left is not None
+    assert {name: left[name] for name in ("request_hash", "subject", "context", "reward")} == dict.fromkeys(
+        ("request_hash", "subject", "context", "reward")
+    )
+    for trace in (person, "42.4242", "0.987654"):
+        assert trace not in text
+    if database.suffix == ".db":
+        with worker.service.store.engine.connect() as connection:
+            connection.info["writes"] = False
+            connection.exec_driver_sql("COMMIT")  # a checkpoint is no part of a transaction
+            connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+            connection.exec_driver_sql("BEGIN")
+        content = database.read_bytes()
+        assert script.name.encode() in content
+        assert person.encode() not in content
+        assert b"42.4242" not in content
+
+
+def test_the_log_says_what_was_erased_but_not_who(start, clock, caplog):
+    client = start().client
+    script = Script(CONFIGS["one-regime"], clock).create(http_post(client)).play(http_post(client), 80)
+    with caplog.at_level(logging.INFO, logger="undercurrent"):
+        good(client.post("/subjects/erase", json={"subject": WHO}))
+        good(client.post("/subjects/export", json={"subject": "customer 4"}))
+    told = {record.getMessage(): vars(record) for record in caplog.records if record.name.endswith("admin")}
+    assert told["erase"]["campaigns"] == [script.name]
+    assert told["erase"]["decisions"] > 0
+    assert set(told) == {"erase", "export subject"}
+    assert not any("customer" in str(vars(record)) for record in caplog.records)
+
+
+@pytest.mark.parametrize("route", ["erase", "export"])
+def test_who_must_be_named(shared, route):
+    for body in ({}, {"subject": ""}, {"subject": 7}, {"subject": "x" * 201}, {"subject": "a\x00"}):
+        assert "subject" in allowed_by_field(shared.post(f"/subjects/{route}", json=body))
