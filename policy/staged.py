@@ -493,15 +493,7 @@ class StagedPolicy:
         """Take the reward of a round, in any order and at any time; it counts from the next stage update on."""
         if isinstance(round, bool) or not isinstance(round, int | np.integer) or not 1 <= round <= state.round:
             raise RewardError("round", f"{shown(round)} was not decided", f"1 to {state.round}")
-        if isinstance(reward, bool | np.bool_ | str | bytes):
-            raise RewardError("reward", f"{shown(reward)} is not a number", "a finite number")
-        try:
-            value = float(reward)
-        except (TypeError, ValueError, OverflowError):
-            raise RewardError("reward", f"{shown(reward)} is not a number", "a finite number") from None
-        limits = self.config.rewards.range
-        if not abs(value) <= LARGEST_REWARD or (limits and not limits[0] <= value <= limits[1]):
-            raise RewardError("reward", f"{shown(reward)}", list(limits) if limits else f"within ±{LARGEST_REWARD:g}")
+        value = self.checked_reward(reward)
         history = state.history.at(state.round, state.arrived)
         if not math.isnan(history.rewards[round - 1]):
             raise RewardError("round", f"{round} already has its reward", "one reward a round")
@@ -511,6 +503,19 @@ class StagedPolicy:
             state.model_version, history, state.arrived + 1, state.folded, state.rebuild, state.selection, state.period,
             state.trial_end,
         )  # fmt: skip
+
+    def checked_reward(self, reward: float) -> float:
+        """A reward that the campaign can take."""
+        if isinstance(reward, bool | np.bool_ | str | bytes):
+            raise RewardError("reward", f"{shown(reward)} is not a number", "a finite number")
+        try:
+            value = float(reward)
+        except (TypeError, ValueError, OverflowError):
+            raise RewardError("reward", f"{shown(reward)} is not a number", "a finite number") from None
+        limits = self.config.rewards.range
+        if not abs(value) <= LARGEST_REWARD or (limits and not limits[0] <= value <= limits[1]):
+            raise RewardError("reward", f"{shown(reward)}", list(limits) if limits else f"within ±{LARGEST_REWARD:g}")
+        return value
 
     def erased_reward(self, state: State, round: int) -> State:
         """The reward of a round came and was erased (R22): it is counted among those that arrived, and never used."""

@@ -68,6 +68,20 @@ def add_administration(app: FastAPI, service: Service) -> None:
         past = await run_in_threadpool(service.campaigns.past, possible(name), request.model_version)
         return await done("rollback", past, model_version=request.model_version)
 
+    @app.post("/campaigns/{name}/import", tags=["campaigns"])
+    async def import_rows(name: str, request: schemas.ImportRequest) -> schemas.Imported:
+        """Warm-start a new campaign from historical decisions, in their order; all rows or none.
+
+        Up to 10,000 rows at a time, and several times, until the first decision; `undercurrent import` takes files of
+        any size. Sent again under the same `import_id`, nothing happens twice."""
+        operation = await run_in_threadpool(
+            service.campaigns.importing, possible(name), request.import_id, request.rows
+        )
+        if operation.made.changed:
+            await service.submit(operation)
+            administered("import", campaign=name, rows=operation.told["rows"])
+        return schemas.Imported.model_validate({"campaign": name, **operation.told})
+
     @app.post("/campaigns/{name}/clone", tags=["campaigns"], status_code=201)
     async def clone(request: Request, name: str, patch: ClonePatch) -> CampaignConfig:
         """Create a new campaign like this one, without its history: give its `name` and any change of configuration.

@@ -75,6 +75,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("POST", "/campaigns/{name}/rollback"): Rule(ADMIN, "path"),
     ("POST", "/campaigns/{name}/actions"): Rule(ADMIN, "path"),
     ("POST", "/campaigns/{name}/actions/retire"): Rule(ADMIN, "path"),
+    ("POST", "/campaigns/{name}/import"): Rule(ADMIN, "path"),
     ("POST", "/campaigns/{name}/clone"): Rule(ADMIN, "path"),  # and the route checks the new one's name
     ("POST", "/subjects/erase"): Rule(ADMIN, "list"),
     ("POST", "/subjects/export"): Rule(ADMIN, "list"),

@@ -27,8 +27,9 @@ from service.errors import (
     detail_of,
 )
 from service.fold import FAILED_PUBLICATION, Erased, MissingInput, Replay, Start
+from service.imports import Importing
 from service.metrics import Metrics
-from service.schemas import DecideItem, RewardItem
+from service.schemas import DecideItem, ImportRow, RewardItem
 from service.store import FAILURES, LiveRow, Store, Transaction
 from service.unit import Entry, Job, Unit, decision_answers, reward_answer, snapshot_row
 
@@ -42,6 +43,7 @@ __all__ = [
     "Delete",
     "Erase",
     "FinishJob",
+    "Import",
     "KeepSnapshot",
     "Reward",
     "RollBack",
@@ -111,6 +113,15 @@ class Erase(NamedTuple):
     inputs: Mapping[int, Start]
 
 
+class Import(NamedTuple):
+    """Rows from elsewhere, as `Campaigns.importing` has followed them."""
+
+    campaign: str
+    campaign_id: int
+    made: Importing
+    told: Mapping[str, Any]
+
+
 class Archive(NamedTuple):
     """Close a campaign, or open it again."""
 
@@ -154,7 +165,8 @@ class Snapshot(NamedTuple):
     state: State
 
 
-Operation = Decide | Reward | Create | Current | Change | RollBack | Erase | Archive | Delete | FinishJob | KeepSnapshot
+Changing = Change | RollBack | Erase | Import | Archive | Delete
+Operation = Decide | Reward | Create | Current | Changing | FinishJob | KeepSnapshot
 MAINTENANCE = (Create, FinishJob, KeepSnapshot)  # need no state of the campaign
 Outcome = Any  # the body of the answer, or the exception that says why there is none
 
@@ -403,6 +415,14 @@ class Campaigns:
                 return RollBack(name, row.campaign_id, past)
         raise AssertionError("the log leads to every model")
 
+    def importing(self, name: str, import_id: str, rows: Iterable[ImportRow]) -> Import:
+        """A campaign warm-started with rows from elsewhere, which takes a while; nothing is written yet."""
+        with self.store.reading() as tx:
+            row, _ = found(tx, name)
+            made = Importing(tx, row, self._entry(tx, row), self.owner, self.clock())
+            told = made.take_all(import_id, rows)
+        return Import(name, row.campaign_id, made, told)
+
     def erasing(self, name: str, subject: str) -> Erase | None:
         """The campaign folded as if it had never known someone, which takes a while; None if it never has."""
         with self.store.reading() as tx:
@@ -509,7 +529,7 @@ def _body(operation: Decide, made: Sequence[str]) -> bytes:
     return (f'{{"decisions":[{",".join(made)}]}}' if operation.batch else made[0]).encode()
 
 
-def _changed(unit: Unit, operation: Change | RollBack | Erase | Archive | Delete) -> Outcome:
+def _changed(unit: Unit, operation: Changing) -> Outcome:
     """What has changed is told by reading the campaign again."""
     try:
         with unit.attempt():
@@ -523,6 +543,8 @@ def _changed(unit: Unit, operation: Change | RollBack | Erase | Archive | Delete
                 raise NotFoundError(f"There is no campaign {operation.campaign!r}")
             elif isinstance(operation, Erase):
                 return unit.erase(*operation[2:])
+            elif isinstance(operation, Import):
+                unit.adopt(operation.made)
             else:
                 unit.roll_back(operation.past)
     except FAILURES:

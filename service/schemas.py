@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, Strict
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, Strict
 from pydantic.config import JsonDict
 
 from policy import CampaignConfig
@@ -19,6 +19,9 @@ __all__ = [
     "DecisionAnswer",
     "DecisionBatch",
     "Health",
+    "ImportRequest",
+    "ImportRow",
+    "Imported",
     "Model",
     "RewardAnswer",
     "RewardBatch",
@@ -30,10 +33,13 @@ __all__ = [
 ]
 
 MAX_BATCH = 1_000
+MAX_IMPORT = 10_000  # rows in a request, some hundred milliseconds of writing; the command line takes any number
 # No control characters: ids and subjects are stored as text and shown to people.
 Text = Annotated[str, Strict(), Field(min_length=1, max_length=200, pattern=PLAIN_TEXT)]
 CampaignName = Annotated[str, Strict(), Field(min_length=1, max_length=64, pattern=PLAIN_TEXT)]
 Time = Annotated[AwareDatetime, Strict()]
+# The same where a body was read as JSON before: text like there, and never a number of seconds.
+ReadTime = Annotated[AwareDatetime, BeforeValidator(lambda value: None if isinstance(value, int | float) else value)]
 Reward = Annotated[float, Strict(), Field(allow_inf_nan=False)]
 
 CAMPAIGN_EXAMPLE: dict[str, Any] = {
@@ -225,6 +231,62 @@ class RollbackRequest(_Request):
     model_config = ConfigDict(json_schema_extra={"examples": [{"model_version": 3}]})
 
     model_version: Annotated[int, Strict(), Field(ge=1, le=2**62, description="as GET …/stages lists them")]
+
+
+class ImportRow(_Request):
+    """A decision that was made elsewhere, in the past."""
+
+    context: Annotated[dict[str, Any] | None, Field(description="as in /decide; null if it is not known")]
+    action: Annotated[str, Strict(), Field(min_length=1, max_length=100)]
+    reward: Annotated[Reward | None, Field(description="if it is known")] = None
+    propensity: Annotated[
+        float | None, Strict(), Field(gt=0, le=1, description="how likely the action was, if that is known")
+    ] = None
+    at: Annotated[ReadTime | None, Field(description="when it happened; with a time zone")] = None
+    decided_at: Annotated[ReadTime | None, Field(description="when it was decided, if not then")] = None
+    decision_id: Annotated[Text | None, Field(description="by default the import_id and the row's number")] = None
+    subject: Annotated[Text | None, Field(description="who it was about, so that it can be erased")] = None
+    round: Annotated[int | None, Strict(), Field(ge=1, le=2**62, description="as exported")] = None
+    reward_after_round: Annotated[
+        int | None,
+        Strict(),
+        Field(ge=1, le=2**62, description="as exported: the last round decided before the reward came"),
+    ] = None
+
+
+class ImportRequest(_Request):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "import_id": "crm-2026-q3",
+                    "rows": [
+                        {"context": CONTEXT_EXAMPLE, "action": "email", "reward": 1.25, "at": "2026-07-01T09:30:00Z"},
+                        {
+                            "context": {"risk": "high", "revenue": 8_500},
+                            "action": "none",
+                            "reward": 0,
+                            "propensity": 0.5,
+                        },
+                    ],
+                }
+            ]
+        }
+    )
+
+    import_id: Annotated[
+        Text, Field(description="your id: the same rows are imported once, however often they are sent")
+    ]
+    rows: Annotated[list[ImportRow], Field(min_length=1, max_length=MAX_IMPORT)]
+
+
+class Imported(BaseModel):
+    """What was imported, now or when it was first sent."""
+
+    campaign: str
+    import_id: str
+    rows: int
+    rewards: int
 
 
 class CampaignSummary(BaseModel):

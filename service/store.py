@@ -706,6 +706,11 @@ class Transaction:
         query = select(models.c.round).where(models.c.campaign_id == campaign, models.c.kind == "estimation")
         return set(self.connection.execute(query).scalars())
 
+    def decided_at(self, campaign: int, round: int) -> int:
+        """When a round was decided."""
+        query = select(decisions.c.decided_at).where(decisions.c.campaign_id == campaign, decisions.c.round == round)
+        return int(self.connection.execute(query).scalar_one())
+
     def event_count(self, campaign: int) -> int:
         query = select(sa.func.coalesce(sa.func.max(events.c.number), 0)).where(events.c.campaign_id == campaign)
         return int(self.connection.execute(query).scalar_one())

@@ -45,13 +45,25 @@ from service.store import (
     Transaction,
 )
 
-__all__ = ["Entry", "Job", "Unit", "decision_answers", "request_hashes", "reward_answer", "snapshot_row", "timestamp"]
+__all__ = [
+    "IMPORT",
+    "Entry",
+    "Job",
+    "Unit",
+    "check_numbers",
+    "decision_answers",
+    "request_hashes",
+    "reward_answer",
+    "snapshot_row",
+    "timestamp",
+]
 
 INLINE_OPERATIONS = 1_000_000  # of a re-estimation, about 5 ms; a larger one is left to a job (R16)
 LEASE_SECONDS = 300
 AHEAD_SECONDS = 60  # that a client's clock may be ahead of ours (R27)
 MOST_SETTLED = 1_000  # rewards set to their default at one boundary, some 20 ms; or two stages of them
 FAILURES_OF = {"update": (FAILED_UPDATE,), "estimation": (FAILED_ESTIMATION, FAILED_PUBLICATION)}
+IMPORT = "import"  # the kind of event that tells of one; the fold reads its rows
 FAILED_STEPS = (FAILED_UPDATE, FAILED_ESTIMATION, FAILED_PUBLICATION)
 _encoder = msgspec.json.Encoder()
 _encode = _encoder.encode
@@ -124,6 +136,11 @@ class Unit(Course):
         return self._rows
 
     @property
+    def changed(self) -> bool:
+        """Is there anything to write?"""
+        return self.state is not self.entry.state or self.revision != self.entry.start.revision
+
+    @property
     def failures(self) -> list[NewEvent]:
         """Steps that failed; the campaign goes on without them."""
         events = self._rows[NewEvent]
@@ -132,7 +149,7 @@ class Unit(Course):
     def write(self) -> Entry:
         """Write what was done; what to keep once it is committed."""
         state, row = self.state, self.row
-        if state is self.entry.state and self.revision == self.entry.start.revision:
+        if not self.changed:
             return self.entry
         self._flush()
         for job in self._closed:
@@ -196,7 +213,7 @@ class Unit(Course):
         requests, times, last_at = [], [], self._last_at
         clocked = self.policy.config.clock is not None
         for (item, _), prefix in zip(fresh.values(), prefixes, strict=True):
-            _check_numbers(item.context, prefix)
+            check_numbers(item.context, prefix)
             at = None if item.at is None else self._time(item.at, prefix)
             if at is None and clocked:
                 at = self.now
@@ -218,11 +235,11 @@ class Unit(Course):
         self._record(fresh, decided, times)
         self._last_at = last_at
 
-    def _time(self, given: datetime, where: str) -> int:
+    def _time(self, given: datetime, where: str, name: str = "at") -> int:
         at = round(given.timestamp() * SECOND)
         if at > self.now + AHEAD_SECONDS * SECOND:
             allowed = f"at most {AHEAD_SECONDS} seconds after the server's time, {timestamp(self.now)}"
-            raise InvalidError([FieldProblem(field=f"{where}at", message="lies in the future", allowed=allowed)])
+            raise InvalidError([FieldProblem(field=f"{where}{name}", message="lies in the future", allowed=allowed)])
         return at
 
     def _record(
@@ -265,12 +282,10 @@ class Unit(Course):
         self.known[decision_id] = rewarded = KnownDecision(*known[:-3], value, "client", self.now)
         return rewarded
 
-    def _take(self, round: int, value: float, source: str) -> None:
+    def _take(self, round: int, value: float, source: str, after: int | None = None) -> None:
         self.state = self.policy.reward(self.state, round, value)
-        state = self.state
-        self._rows[NewReward].append(
-            NewReward(self.row.campaign_id, round, state.arrived, state.round, value, source, self.now)
-        )
+        arrived, after = self.state.arrived, self.state.round if after is None else after
+        self._rows[NewReward].append(NewReward(self.row.campaign_id, round, arrived, after, value, source, self.now))
 
     # --- changes -----------------------------------------------------------------------------------------------
 
@@ -332,6 +347,13 @@ class Unit(Course):
         # At once, not in the background: from here on nobody can begin with what they know.
         self._tx.add_snapshot(snapshot_row(campaign, self.revision, self.state, encode(self.state), self.now), keep=())
         return len(rounds)
+
+    def adopt(self, made: "Unit") -> None:
+        """What another unit did to the campaign, in memory only, since the same moment."""
+        if self.row.version != made.row.version or self.state is not self.entry.state:
+            raise ConflictError(f"Campaign {self.row.name} was changed meanwhile; try again")
+        self.state, self._rows, self.timings = made.state, made._rows, made.timings
+        self._last_at, self._failure = made._last_at, made._failure
 
     def archive(self, archived: bool) -> None:
         """Close the campaign, or open it again."""
@@ -517,7 +539,7 @@ def _same_written(value: Any) -> Any:
 _canonical = msgspec.json.Encoder(order="sorted")
 
 
-def _check_numbers(context: Mapping[str, Any], where: str) -> None:
+def check_numbers(context: Mapping[str, Any], where: str) -> None:
     """Python takes whole numbers of any length; the log, like most readers of JSON, takes those of 64 bits."""
     for name, value in context.items():
         if value.__class__ is int and not -(2**63) <= value < 2**63:

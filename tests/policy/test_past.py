@@ -12,14 +12,15 @@ VARIABLES = [
     {"name": "age", "range": [18, 98]},
 ]
 BASE = {"name": "past", "actions": ["none", "email", "call"], "variables": VARIABLES, "signals": ["risk"], "seed": 5}
+SCHEDULE = {"start_round": 35, "every": 25}
 KINDS = {
     "joint": {"warm_start_rounds": 20},
-    "as_decided": {"regimes": 2, "beliefs": {"estimator": "em", "statistics": "as_decided", "start_round": 30, "every": 25}},
-    "spectral": {"regimes": 2, "beliefs": {"estimator": "spectral", "statistics": "refiltered", "start_round": 40, "every": 30}},
-    "smoothed": {"regimes": 2, "beliefs": {"estimator": "em", "statistics": "smoothed", "start_round": 30, "every": 30}},
+    "as_decided": {"regimes": 2, "beliefs": {"estimator": "em", "statistics": "as_decided"} | SCHEDULE},
+    "spectral": {"regimes": 2, "beliefs": {"estimator": "spectral", "statistics": "refiltered"} | SCHEDULE},
+    "smoothed": {"regimes": 2, "beliefs": {"estimator": "em", "statistics": "smoothed"} | SCHEDULE},
     "one": {"regimes": 1},
     "clock": {"clock": {"period_seconds": 10}, "warm_start_rounds": 20},
-}  # fmt: skip
+}
 
 
 def scenario(kind, rounds=160):

@@ -28,6 +28,7 @@ ROUTES = {
     ("post", "/reward/batch"),
     ("get", "/healthz"),
     ("get", "/readyz"),
+    ("post", "/campaigns/{name}/import"),
     ("post", "/subjects/erase"),
     ("post", "/subjects/export"),
     ("get", "/metrics"),

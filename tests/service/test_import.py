@@ -1,0 +1,196 @@
+"""Imports: a campaign warm-started from a log is the campaign that wrote it; all rows or none, and only once."""
+
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from service.campaigns import Current
+from service.schemas import ImportRow
+from service.tables import decisions, events, models, rewards
+from service.unit import timestamp
+from tests.service.answers import allowed_by_field, error_of, good
+from tests.service.playing import CONFIGS, Direct, Script, operation
+from tests.service.test_subjects import assert_same_model, erase, state_of
+
+ROUNDS = 95
+SIMPLE = {
+    "actions": ["none", "email"],
+    "variables": [{"name": "risk", "levels": ["low", "high"]}],
+    "stage_length": 5,
+    "rewards": {"range": [-1, 2]},
+}
+ROW = {"context": {"risk": "low"}, "action": "email"}
+
+
+@pytest.fixture
+def new(shared):
+    """Create a campaign of its own for each call, and give its name."""
+    numbers = iter(range(1000))
+
+    def new(**own):
+        name = f"import-{next(numbers)}-{np.random.default_rng().integers(2**40)}"
+        good(shared.post("/campaigns", json=SIMPLE | {"name": name} | own), 201)
+        return name
+
+    return new
+
+
+def rows_of(worker):
+    """The log as an export writes it."""
+    rewarded = {row["round"]: row for row in worker.rows(rewards)}
+    for row in worker.rows(decisions):
+        came = rewarded.get(row["round"])
+        yield ImportRow(
+            context=None if row["erased"] else json.loads(row["context"]),
+            action=row["action"],
+            decision_id=row["decision_id"],
+            propensity=row["propensity"],
+            at=None if row["at"] is None else timestamp(row["at"]),
+            decided_at=timestamp(row["decided_at"]),
+            subject=row["subject"],
+            round=row["round"],
+            reward=came["reward"] if came else None,
+            reward_after_round=came["after_round"] if came else None,
+        )
+
+
+def imported(worker, config, rows, clock):
+    worker.post("/campaigns", config)
+    made = worker.campaigns.importing(config["name"], "again", rows)
+    assert worker.process(made) == [None]
+    return made.told
+
+
+@pytest.mark.parametrize("erasing", [False, True], ids=["whole", "erased"])
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_a_log_imported_is_the_campaign_that_wrote_it(new_database, direct, clock, kind, erasing):
+    """The same model to the last bit, and the same decisions from then on (R15); also where someone was erased."""
+    worker, other = direct(), Direct(new_database("sqlite"), clock)
+    script = Script(CONFIGS[kind], clock).create(worker.post).play(worker.post, ROUNDS)
+    if erasing:
+        assert erase(worker, script.name)
+    told = imported(other, script.config, list(rows_of(worker)), clock)
+    expected, found = state_of(worker, script.name), state_of(other, script.name)
+    assert_same_model(found, expected)
+    assert (told["rows"], told["rewards"]) == (expected.round, expected.history.arrivals(0, expected.arrived).size)
+    assert (found.round, found.counted, found.next_update) == (expected.round, expected.counted, expected.next_update)
+    assert other.differences(script.name) == []
+    context = {"season": "autumn", "spend": 20, "tenure": 3}
+    items = [{"decision_id": f"next-{i}", "context": context, "at": None} for i in range(30)]
+    for item in items:
+        item.pop("at")
+        one, same = (w.post("/decide", {"campaign": script.name, **item}) for w in (worker, other))
+        ignored = {"model_version"} if erasing else set()
+        assert {k: v for k, v in one.items() if k not in ignored} == {k: v for k, v in same.items() if k not in ignored}
+    fresh = Direct(str(other.store.engine.url), clock)
+    assert_same_model(state_of(fresh, script.name), state_of(other, script.name))
+    assert other.differences(script.name) == []
+    for one in (fresh, other):
+        one.store.close()
+
+
+def test_several_imports_are_one(direct, clock):
+    worker = direct()
+    script = Script(CONFIGS["default"], clock).create(worker.post).play(worker.post, ROUNDS)
+    rows = [row.model_copy(update={"round": None, "reward_after_round": None}) for row in rows_of(worker)]
+    whole, parts = (script.config | {"name": name} for name in ("whole", "parts"))
+    for config, cuts in ((whole, [0, len(rows)]), (parts, [0, 7, 40, 41, len(rows)])):
+        worker.post("/campaigns", config)
+        for number, (start, stop) in enumerate(pairwise(cuts)):
+            assert worker.process(worker.campaigns.importing(config["name"], f"i{number}", rows[start:stop])) == [None]
+    assert_same_model(state_of(worker, "parts"), state_of(worker, "whole"))
+    for name in ("whole", "parts"):
+        assert worker.differences(name) == []
+    times = [row["decided_at"] for row in worker.rows(decisions) if row["campaign_id"] == 3]
+    assert times == sorted(times)
+
+
+def test_an_import_over_http(shared, new):
+    name = new()
+    rows = [ROW | {"reward": 1.5 * (i % 2), "propensity": 0.5, "at": f"2026-01-01T00:00:{i:02}Z"} for i in range(12)]
+    rows[3] |= {"decision_id": "mine", "subject": "customer 9"}
+    rows[4] = {"context": None, "action": "none"}
+    body = {"import_id": "crm", "rows": rows}
+    told = {"campaign": name, "import_id": "crm", "rows": 12, "rewards": 11}
+    assert good(shared.post(f"/campaigns/{name}/import", json=body)) == told
+    assert good(shared.post(f"/campaigns/{name}/import", json=body)) == told  # once
+    state = good(shared.get(f"/campaigns/{name}"))
+    assert (state["round"], state["rewards_received"], state["model_version"] > 0) == (12, 11, True)
+    mine = good(shared.get(f"/campaigns/{name}/decisions/mine"))
+    assert (mine["mode"], mine["propensity"], mine["round"], mine["scores"]) == ("imported", 0.5, 4, [])
+    assert mine["decided_at"] == mine["at"] == "2026-01-01T00:00:03.000000Z"
+    assert mine["reward"] | {"received_at": ""} == {"reward": 1.5, "source": "import", "received_at": ""}
+    unknown = good(shared.get(f"/campaigns/{name}/decisions/crm-5"))
+    assert (unknown["context"], unknown["propensity"], unknown["reward"]) == (None, None, None)
+    # Its reward may still come; its id is taken.
+    good(shared.post("/reward", json={"campaign": name, "decision_id": "crm-5", "reward": 1}))
+    again = {"campaign": name, "decision_id": "mine", "context": {"risk": "low"}}
+    assert "imported" in error_of(shared.post("/decide", json=again), 409)["message"]
+    assert good(shared.post("/decide", json=again | {"decision_id": "new"}))["round"] == 13
+    assert good(shared.post("/subjects/erase", json={"subject": "customer 9"}))["erased_decisions"] == 1
+    late = body | {"import_id": "late"}
+    assert "decided already" in error_of(shared.post(f"/campaigns/{name}/import", json=late), 409)["message"]
+    assert good(shared.post(f"/campaigns/{name}/import", json=body)) == told  # a retry is still answered
+    other = {"import_id": "crm", "rows": rows[:-1]}
+    assert "other rows" in error_of(shared.post(f"/campaigns/{name}/import", json=other), 409)["message"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        ({"context": {"risk": "none"}}, "context.risk"),
+        ({"context": {}}, "context.risk"),
+        ({"context": {"risk": "low", "x": 1}}, "context.x"),
+        ({"action": "fax"}, "action"),
+        ({"reward": 2.5}, "reward"),
+        ({"reward": "1"}, "reward"),
+        ({"propensity": 0}, "propensity"),
+        ({"propensity": 1.5}, "propensity"),
+        ({"at": "2026-01-01"}, "at"),
+        ({"at": 1_767_225_600}, "at"),
+        ({"at": "2999-01-01T00:00:00Z"}, "at"),
+        ({"decision_id": "i-1"}, "decision_id"),
+        ({"reward": 1, "reward_after_round": 3}, "reward_after_round"),
+        ({"reward": 1, "round": 9, "reward_after_round": 3}, "reward_after_round"),
+        ({"rewards": 1}, "rewards"),
+    ],
+)
+def test_all_rows_or_none(shared, new, wrong, field):
+    """Every mistake is named by its row, and nothing is imported."""
+    name = new()
+    body = {"import_id": "i", "rows": [ROW, ROW, ROW | wrong, ROW, ROW | wrong | {"decision_id": "i-1"}]}
+    found = allowed_by_field(shared.post(f"/campaigns/{name}/import", json=body))
+    assert f"rows[2].{field}" in found
+    assert any(place.startswith("rows[4].") for place in found)
+    assert good(shared.get(f"/campaigns/{name}"))["round"] == 0
+    body["rows"] = [ROW] * 5
+    assert good(shared.post(f"/campaigns/{name}/import", json=body))["rows"] == 5
+
+
+def test_a_clock_needs_times(shared, new):
+    name = new(clock={"period_seconds": 60})
+    body = {"import_id": "i", "rows": [ROW | {"at": "2026-01-01T00:00:00Z"}, ROW]}
+    assert "rows[1].at" in allowed_by_field(shared.post(f"/campaigns/{name}/import", json=body))
+
+
+def test_an_archived_or_unknown_campaign(shared, new):
+    name, body = new(), {"import_id": "i", "rows": [ROW]}
+    good(shared.post(f"/campaigns/{name}/archive"))
+    assert "archived" in error_of(shared.post(f"/campaigns/{name}/import", json=body), 409)["message"]
+    error_of(shared.post("/campaigns/nobody/import", json=body), 404)
+
+
+def test_a_campaign_that_decides_meanwhile_imports_nothing(direct, clock):
+    worker = direct()
+    worker.post("/campaigns", SIMPLE | {"name": "busy"})
+    made = worker.campaigns.importing("busy", "i", [ImportRow(**ROW)] * 3)
+    worker.post("/decide", {"campaign": "busy", "context": {"risk": "low"}})
+    (outcome,) = worker.process(made)
+    assert "meanwhile" in outcome.message
+    assert len(worker.rows(decisions)) == 1
+    assert not worker.rows(events)
+    made = operation("/decide", {"campaign": "busy", "context": {"risk": "low"}})
+    assert worker.process(Current("busy"), made)[1]
+    assert not worker.rows(models)
