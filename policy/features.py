@@ -8,7 +8,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from math import isfinite
+from math import inf, isfinite, nextafter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -200,6 +200,15 @@ class FeatureMap:
             raise ContextError(self._problems(context, "context"))
         return np.array((row[0],), np.int16), np.array((row[1],)) if row[1] else _NO_NUMBERS
 
+    def reduced(self, context: Mapping[str, Any]) -> dict[str, Any]:
+        """A good context with no more than what is encoded of it: a cut number becomes one number of its level."""
+        left = dict(context)
+        for variable in self.variables:
+            if variable.cuts:
+                level = bisect_left(variable.cuts, float(context[variable.name]))
+                left[variable.name] = variable.cuts[level] if level < len(variable.cuts) else _beyond(variable.cuts[-1])
+        return left
+
     def _encoded(self, context: Mapping[str, Any]) -> tuple[list[int], list[float]] | None:
         """Level indices with the symbol at their end, and scaled numbers; None if anything is wrong."""
         codes: list[int] = []
@@ -323,6 +332,11 @@ def _encoder(variable: Variable) -> Encoder:
         raise TypeError
 
     return look_up
+
+
+def _beyond(cut: float) -> float:
+    """A number of the level above a cut; one that reads well, if there is one."""
+    return cut + 1.0 if cut + 1.0 > cut else nextafter(cut, inf)
 
 
 def _number(value: Any) -> float:

@@ -4,20 +4,23 @@ import asyncio
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from policy import HmmParameters, StagedPolicy, State, encode
 from policy.codec import encode_estimate
 from policy.selection import Estimate
-from service.campaigns import Campaigns, FinishJob, KeepSnapshot, Snapshot
+from service.campaigns import Campaigns, FinishJob, KeepSnapshot, Reduce, Snapshot
 from service.errors import NotFoundError, UnavailableError
 from service.fold import SECOND
 from service.lanes import Lanes
+from service.retention import campaigns_to_reduce
 from service.store import ClaimedJob
 from service.unit import LEASE_SECONDS, Job
 
 __all__ = ["Background"]
 
 POLL_SECONDS = 15.0  # between two looks for jobs whose worker has died
+RETENTION_SECONDS = 600.0  # between two looks for requests that are kept for too long
 RETRY_SECONDS = 1.0
 MOST_ATTEMPTS = 3
 FAR_FUTURE = 2**62
@@ -38,8 +41,9 @@ class Background:
         self._keep(self._estimate(work) if isinstance(work, Job) else self._snapshot(work))
 
     def watch(self) -> None:
-        """Look now and then for jobs whose worker has died."""
+        """Look now and then for jobs whose worker has died, and for requests that are kept for too long."""
         self._keep(self._watch())
+        self._keep(self._retain())
 
     def _keep(self, coroutine: "asyncio._CoroutineLike[None]") -> None:
         task = asyncio.create_task(coroutine)
@@ -68,15 +72,29 @@ class Background:
         finally:
             self._campaigns.snapshot_ended(work.campaign_id)
 
-    async def _submitted(self, operation: FinishJob | KeepSnapshot) -> None:
+    async def _retain(self) -> None:
         while True:
             try:
-                await self.lanes.submit(operation)
-                return
+                names = await asyncio.get_running_loop().run_in_executor(None, self._to_reduce)
+                for name in names:
+                    while await self._submitted(Reduce(name)):
+                        pass
+            except UnavailableError:
+                pass  # the next look will find them
+            await asyncio.sleep(RETENTION_SECONDS)
+
+    def _to_reduce(self) -> list[str]:
+        with self._campaigns.store.reading() as tx:
+            return campaigns_to_reduce(tx, self._campaigns.clock())
+
+    async def _submitted(self, operation: FinishJob | KeepSnapshot | Reduce) -> Any:
+        while True:
+            try:
+                return await self.lanes.submit(operation)
             except UnavailableError:  # the database is away; the result is still good when it is back
                 await asyncio.sleep(RETRY_SECONDS)
             except NotFoundError:  # the campaign was deleted meanwhile
-                return
+                return None
 
     async def _watch(self) -> None:
         # One process owns an embedded database: whoever had a job before this start is dead.

@@ -29,6 +29,7 @@ from service.errors import (
 from service.fold import FAILED_PUBLICATION, Erased, MissingInput, Replay, Start
 from service.imports import Importing
 from service.metrics import Metrics
+from service.retention import reduced
 from service.schemas import DecideItem, ImportRow, RewardItem
 from service.store import FAILURES, LiveRow, Store, Transaction
 from service.unit import Entry, Job, Unit, decision_answers, reward_answer, snapshot_row
@@ -45,6 +46,7 @@ __all__ = [
     "FinishJob",
     "Import",
     "KeepSnapshot",
+    "Reduce",
     "Reward",
     "RollBack",
     "Snapshot",
@@ -156,6 +158,12 @@ class KeepSnapshot(NamedTuple):
     encoded: bytes
 
 
+class Reduce(NamedTuple):
+    """The oldest requests, which the campaign keeps no longer (service/retention.py)."""
+
+    campaign: str
+
+
 class Snapshot(NamedTuple):
     """A state that is worth a snapshot."""
 
@@ -166,8 +174,8 @@ class Snapshot(NamedTuple):
 
 
 Changing = Change | RollBack | Erase | Import | Archive | Delete
-Operation = Decide | Reward | Create | Current | Changing | FinishJob | KeepSnapshot
-MAINTENANCE = (Create, FinishJob, KeepSnapshot)  # need no state of the campaign
+Operation = Decide | Reward | Create | Current | Changing | FinishJob | KeepSnapshot | Reduce
+MAINTENANCE = (Create, FinishJob, KeepSnapshot, Reduce)  # need no state of the campaign
 Outcome = Any  # the body of the answer, or the exception that says why there is none
 
 
@@ -318,6 +326,8 @@ class Campaigns:
             tx.finish_job(*operation[1:])
         elif isinstance(operation, KeepSnapshot):
             self._keep_snapshot(tx, row, operation)
+        elif isinstance(operation, Reduce):
+            return reduced(tx, row, self.clock())
         return None
 
     def _keep_snapshot(self, tx: Transaction, row: LiveRow, operation: KeepSnapshot) -> None:

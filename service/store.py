@@ -775,6 +775,18 @@ class Transaction:
         self.connection.execute(snapshots.delete().where(snapshots.c.campaign_id == campaign))
         self.connection.execute(update(jobs).where(jobs.c.campaign_id == campaign).values(result=None))
 
+    def requests_between(self, campaign: int, after: int, last: int) -> list[tuple[int, str]]:
+        """(round, context) of the rows that carry their request, or someone's name."""
+        whole = decisions.c.request_hash.is_not(None) | decisions.c.subject.is_not(None)
+        query = select(decisions.c.round, decisions.c.context).where(
+            decisions.c.campaign_id == campaign,
+            decisions.c.round > after,
+            decisions.c.round <= last,
+            decisions.c.context.is_not(None),
+            whole,
+        )
+        return [(row.round, row.context) for row in self.connection.execute(query)]
+
     def reduce(self, campaign: int, contexts: Mapping[int, str], until: int) -> None:
         """Rounds whose requests are kept no more, with what is left of their contexts; the last one is `until`."""
         if contexts:

@@ -1,0 +1,101 @@
+"""Retention: old requests are reduced to what the statistics need, and nothing that was learned changes."""
+
+import json
+
+import pytest
+
+import service.background
+from policy import CampaignConfig, encode
+from policy.features import feature_map
+from service.campaigns import Reduce
+from service.retention import ROWS, campaigns_to_reduce
+from service.tables import decisions
+from tests.service.answers import error_of, good
+from tests.service.playing import CONFIGS, Script, eventually
+from tests.service.test_subjects import erase, state_of
+
+DAY = 86_400
+
+
+@pytest.mark.parametrize("kind", ["default", "clock", "waiting"])
+def test_what_was_learned_stays_to_the_bit(direct, clock, kind):
+    worker = direct()
+    config = CONFIGS[kind] | {"retention_days": 2}
+    script = Script(config, clock).create(worker.post).play(worker.post, 60)
+    old = script.round
+    script._seconds += 1.5 * DAY
+    script.play(worker.post, 100)
+    before, rows = encode(state_of(worker, script.name)), worker.rows(decisions)
+    clock.advance(1 * DAY)
+    with worker.store.reading() as tx:
+        assert campaigns_to_reduce(tx, clock()) == [script.name]
+    assert worker.process(Reduce(script.name)) == [False]
+    with worker.store.reading() as tx:
+        assert campaigns_to_reduce(tx, clock()) == []
+    for was, now in zip(rows, worker.rows(decisions), strict=True):
+        if was["round"] > old:
+            assert now == was
+            continue
+        reduced = {name for name in now if now[name] != was[name]}
+        assert reduced <= {"request_hash", "subject", "context"}
+        assert (now["request_hash"], now["subject"]) == (None, None)
+        spent = json.loads(was["context"])["spend"]
+        level = 20 if spent <= 20 else 50 if spent <= 50 else 51
+        assert json.loads(now["context"]) == json.loads(was["context"]) | {"spend": level}
+    assert worker.campaign(script.name).reduced == old
+    fresh = direct()
+    assert encode(state_of(fresh, script.name)) == before == encode(state_of(worker, script.name))
+    assert fresh.differences(script.name) == []
+    script.play(fresh.post, 130)
+    assert erase(fresh, script.name)
+    assert worker.differences(script.name) == []
+
+
+def test_a_request_that_is_not_kept_cannot_be_repeated(direct, clock):
+    worker = direct()
+    config = CONFIGS["one-regime"] | {"retention_days": 0.5}
+    worker.post("/campaigns", config)
+    body = {"campaign": config["name"], "decision_id": "x", "context": {"season": "spring", "spend": 7, "tenure": 1}}
+    worker.post("/decide", body)
+    clock.advance(DAY)
+    worker.process(Reduce(config["name"]))
+    with pytest.raises(Exception, match="retention_days"):
+        worker.post("/decide", body)
+    assert worker.post("/reward", {"campaign": config["name"], "decision_id": "x", "reward": 1})["round"] == 1
+
+
+def test_a_long_log_is_reduced_in_parts(direct, clock):
+    worker = direct()
+    config = CONFIGS["one-regime"] | {"retention_days": 1}
+    worker.post("/campaigns", config)
+    context = {"season": "spring", "spend": 7, "tenure": 1}
+    for start in range(0, ROWS + 500, 500):
+        items = [{"decision_id": f"{start + i}", "context": context} for i in range(500)]
+        worker.post("/decide/batch", {"campaign": config["name"], "items": items})
+    clock.advance(2 * DAY)
+    assert [worker.process(Reduce(config["name"])) for _ in range(3)] == [[True], [False], [False]]
+    assert worker.differences(config["name"]) == []
+
+
+def test_it_happens_by_itself(start, clock, monkeypatch):
+    monkeypatch.setattr(service.background, "RETENTION_SECONDS", 0.05)
+    client = start().client
+    config = CONFIGS["one-regime"]
+    good(client.post("/campaigns", json=config), 201)
+    body = {"campaign": config["name"], "decision_id": "x", "context": {"season": "spring", "spend": 7, "tenure": 1}}
+    good(client.post("/decide", json=body))
+    clock.advance(2 * DAY)
+    good(client.patch(f"/campaigns/{config['name']}", json={"retention_days": 1}))
+    path = f"/campaigns/{config['name']}/decisions/x"
+    eventually(lambda: good(client.get(path))["context"]["spend"] == 20, "reduced")
+    error_of(client.post("/decide", json=body), 409)
+
+
+@pytest.mark.parametrize("cuts", [[0], [-3.5, 0, 2], [1e300], [10, 36, 54]])
+def test_a_reduced_context_is_encoded_alike(cuts):
+    config = CampaignConfig(name="x", actions=["a", "b"], variables=[{"name": "v", "cuts": cuts}], regimes=1)
+    features = feature_map(config)
+    for value in (-1e308, *cuts, *(cut + 0.1 for cut in cuts), 1e308):
+        left = features.reduced({"v": value})
+        assert features.encode_one(left)[0].tolist() == features.encode_one({"v": value})[0].tolist()
+        assert features.reduced(left) == left
