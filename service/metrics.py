@@ -21,8 +21,9 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
+from service.alerts import REGIME_CHANGE
 from service.errors import UnavailableError
-from service.store import LiveRow, NewDecision, NewReward, Store
+from service.store import LiveRow, NewDecision, NewEvent, NewReward, Store
 from service.unit import Unit
 
 __all__ = ["SHARED_FOLDER", "Exporter", "Metrics"]
@@ -114,6 +115,12 @@ class Metrics:
                 "kind",
             )
         )
+        self._alerts = _Labelled(
+            counter("alerts_total", "Changes of regime that lasted long enough to be told.", "campaign")
+        )
+        self._deliveries = _Labelled(
+            counter("webhook_attempts_total", "Messages to webhooks: sent, to be retried, or given up.", "outcome")
+        )
         self._gathered = histogram("gather_operations", "Requests that shared one transaction.", SIZES)
         self._transaction_seconds = histogram("transaction_seconds", "Transactions, until committed.", QUICK)
         self._database_failures = counter("database_failures_total", "Transactions that the database failed.")
@@ -141,12 +148,19 @@ class Metrics:
             self._rewards[campaign, "refused"].inc(unit.refused)
         for event in unit.failures:
             self._failed_updates[campaign, event.kind.removeprefix("failed_")].inc()
+        for row in rows[NewEvent]:
+            if row.kind == REGIME_CHANGE:  # type: ignore[union-attr]
+                self._alerts[campaign].inc()
         for kind, seconds in unit.timings:
             self.updated(kind, seconds)
 
     def updated(self, kind: str, seconds: float) -> None:
         """An update or a re-estimation was made."""
         self._update_seconds[kind].observe(seconds)
+
+    def delivered(self, outcome: str) -> None:
+        """A message to a webhook was sent, or is to be retried, or was given up."""
+        self._deliveries[outcome].inc()
 
     def database_failed(self) -> None:
         self._database_failures.inc()
