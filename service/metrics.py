@@ -31,6 +31,7 @@ __all__ = ["SHARED_FOLDER", "Exporter", "Metrics"]
 SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # the client library reads this variable when it is imported
 DATABASE_SECONDS = 2.0  # that a scrape waits for the database; scrapers themselves wait for ten
 METHODS = {"GET", "POST", "PATCH", "PUT", "DELETE", "HEAD", "OPTIONS"}  # labels must not be the caller's to invent
+DELIVERED = ("sent", "retried", "given_up")
 OUTCOMES = {"client": "accepted", "default": "default"}  # of a reward, by its source
 QUICK = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 LONG = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
@@ -121,6 +122,8 @@ class Metrics:
         self._deliveries = _Labelled(
             counter("webhook_attempts_total", "Messages to webhooks: sent, to be retried, or given up.", "outcome")
         )
+        for outcome in DELIVERED:  # so that an alarm about the first failure has a 0 to begin with
+            self._deliveries[outcome]
         self._gathered = histogram("gather_operations", "Requests that shared one transaction.", SIZES)
         self._transaction_seconds = histogram("transaction_seconds", "Transactions, until committed.", QUICK)
         self._database_failures = counter("database_failures_total", "Transactions that the database failed.")

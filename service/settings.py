@@ -43,6 +43,11 @@ class Settings(BaseModel):
             raise PydanticCustomError("address", NOT_AN_ADDRESS) from None
         return url
 
+    @field_validator("webhook_secret", mode="before")
+    @classmethod
+    def _empty_is_none(cls, secret: object) -> object:
+        return None if secret == "" else secret  # a compose file cannot leave a variable out
+
     @model_validator(mode="after")
     def _one_writer(self) -> Self:
         if self.workers > 1 and self.database_url.startswith("sqlite"):

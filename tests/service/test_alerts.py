@@ -230,6 +230,7 @@ def test_another_estimate_begins_anew(direct, clock):
     assert worker.differences("spring") == []
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_another_streak_from_the_next_round_on(direct):
     """A PATCH of `alerts.rounds` holds from the next round on; nothing is told of rounds before."""
     worker = direct()
@@ -245,6 +246,7 @@ def test_another_streak_from_the_next_round_on(direct):
     assert worker.differences("spring") == []
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_one_regime_has_no_alerts(direct, clock):
     worker = direct()
     Script(CONFIGS["one-regime"] | {"alerts": {"rounds": 1}}, clock, name="spring").create(worker.post).play(

@@ -137,7 +137,7 @@ def test_a_receiver_that_fails_twice_gets_the_same_message_three_times(start, cl
             assert not check(SECRET + "!", signed, message.body, now)
         found = Scrape(client)
         assert found.by("alerts_total", "campaign") == {"spring": 1}
-        assert found.by("webhook_attempts_total", "outcome") == {"retried": 2, "sent": 1}
+        assert found.by("webhook_attempts_total", "outcome") == {"retried": 2, "sent": 1, "given_up": 0}
         assert SECRET not in client.get("/metrics").text
 
 
@@ -421,11 +421,13 @@ def test_the_secret_is_nowhere_to_be_read():
         assert SECRET not in shown
     assert Settings.load(settings.environment(), {}) == settings
     assert "UNDERCURRENT_WEBHOOK_SECRET" not in Settings().environment()
+    assert Settings.load({"UNDERCURRENT_WEBHOOK_SECRET": ""}, {}).webhook_secret is None
     with pytest.raises(SettingsError, match="16 characters") as refused:
         Settings.load({"UNDERCURRENT_WEBHOOK_SECRET": "swordfish"}, {})
     assert "swordfish" not in str(refused.value)
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_without_a_secret_messages_wait(worker, clock):
     with receiving() as receiver:
         told(worker, receiver.url)
