@@ -124,13 +124,13 @@ class Sender:
             letters: list[Letter] = []
             seconds = POLL_SECONDS
             try:
-                letters, seconds = await run(self._rows, self._take, MOST_AT_ONCE - len(self._under_way))
-                if letters and self._client is None:
+                if self._client is None:
                     self._client = await run(self._rows, _new_client)  # reading the certificates takes a while
+                letters, seconds = await run(self._rows, self._take, MOST_AT_ONCE - len(self._under_way))
             except UnavailableError:
                 pass  # the next look will tell
             except Exception:
-                log.exception("messages to webhooks could not be read")
+                log.exception("no messages to webhooks can be sent")
             for letter in letters:
                 task = asyncio.create_task(self._deliver(*letter))
                 self._under_way.add(task)
@@ -176,6 +176,9 @@ class Sender:
     # --- one message -------------------------------------------------------------------------------------------
 
     async def _deliver(self, message: Message, body: bytes) -> None:
+        if message.attempts > MOST_ATTEMPTS:  # it may be what kills the workers
+            await self._failed(message, "no attempt came to an end")
+            return
         try:
             async with asyncio.timeout(ATTEMPT_SECONDS):
                 await self._post(message, body)

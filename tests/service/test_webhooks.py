@@ -192,6 +192,21 @@ def test_a_message_that_nobody_takes_is_given_up(worker, clock):
     assert 3 * 3_600 < (clock.now - begun) / 1_000_000 < 4 * 3_600
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_message_that_kills_every_sender_is_given_up(worker, clock):
+    async def run():
+        with receiving() as receiver:
+            told(worker, receiver.url, TWO_CHANGES[:20])
+            worker.execute(outbox.update().values(attempts=MOST_ATTEMPTS))
+            async with sending(worker, clock):
+                await until(lambda: not waiting(worker), "given up")
+            assert receiver.received == []
+
+    asyncio.run(run())
+    (row,) = worker.rows(outbox)
+    assert (row["status"], row["failure"]) == ("failed", "no attempt came to an end")
+
+
 def test_delays_double_up_to_an_hour_and_differ_by_chance():
     assert [back_off(attempt, 0.5) for attempt in (1, 2, 3, 9, 10, 11)] == [10, 20, 40, 2_560, 3_600, 3_600]
     assert (back_off(1, 0.0), back_off(1, 1.0)) == (8, pytest.approx(12))
