@@ -43,10 +43,12 @@ def add_administration(app: FastAPI, service: Service) -> None:
     @app.patch("/campaigns/{name}", tags=["campaigns"])
     async def patch(name: str, patch: Patch) -> schemas.CampaignState:
         """Change a living campaign from its next round on: `rewards.wait_seconds` and `rewards.default`, `control`,
-        `propensity_floor`, `bonus.scale` (how much to explore), `regime_labels`, `paused`. Only what is named changes;
-        null means the default. Anything else would reset the model: 409, clone the campaign instead."""
+        `propensity_floor`, `bonus.scale` (how much to explore), `regime_labels`, `alerts`, `paused`. Only what is named
+        changes; null means the default. Anything else would reset the model: 409, clone the campaign instead."""
         change = partial(patched, patch=patch)
-        await _made(change, await config_of(name))  # not in the lane: a body may hold a hundred thousand mistakes
+        before = await config_of(name)
+        after = await _made(change, before)  # not in the lane: a body may hold a hundred thousand mistakes
+        service.sender.check(after.config, before)
         return await done("change", Change(name, change), fields=sorted(patch))
 
     @app.post("/campaigns/{name}/actions", tags=["campaigns"])
@@ -90,6 +92,7 @@ def add_administration(app: FastAPI, service: Service) -> None:
         policy = await _made(partial(cloned, patch=patch), await config_of(name))
         config = policy.config
         require(request.scope, config.name)
+        service.sender.check(config)
         given = msgspec.json.encode([name, patch], order="sorted")
         digest = hashlib.blake2b(given, digest_size=16).digest()
         stored = await service.submit(Create(config.name, policy, digest))

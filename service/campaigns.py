@@ -31,7 +31,7 @@ from service.imports import Importing
 from service.metrics import Metrics
 from service.retention import reduced
 from service.schemas import DecideItem, ImportRow, RewardItem
-from service.store import FAILURES, LiveRow, Store, Transaction
+from service.store import FAILURES, LiveRow, NewMessage, Store, Transaction
 from service.unit import Entry, Job, Unit, decision_answers, reward_answer, snapshot_row
 
 __all__ = [
@@ -183,11 +183,17 @@ class Campaigns:
     """The campaigns of one database, as one worker sees them."""
 
     def __init__(
-        self, store: Store, clock: Callable[[], int], owner: str | None = None, metrics: Metrics | None = None
+        self,
+        store: Store,
+        clock: Callable[[], int],
+        owner: str | None = None,
+        metrics: Metrics | None = None,
+        queued: Callable[[], None] = lambda: None,
     ) -> None:
         self.store, self.clock = store, clock
         self.metrics = metrics or Metrics()
         self.owner = owner or uuid4().hex
+        self._queued = queued  # is told, in whichever thread, of messages that were committed
         self._cache: dict[int, Entry] = {}
         self._lock = threading.Lock()  # lanes of PostgreSQL are threads
         self._snapshots_under_way: set[int] = set()
@@ -221,6 +227,8 @@ class Campaigns:
         for unit, entry in kept:
             self._keep(unit.row.campaign_id, entry)
             self.metrics.committed(unit)
+            if unit.new_rows[NewMessage]:
+                self._queued()
             for event in unit.failures:
                 log.warning(event.kind, extra={"campaign": unit.row.name, "round": event.round})
         return outcomes, [work for unit, entry in kept for work in self._afterwards(unit, entry)]

@@ -43,7 +43,9 @@ FLAGS = {
     "log_format": "text or json (UNDERCURRENT_LOG_FORMAT, default text)",
     "log_level": "debug, info, warning or error (UNDERCURRENT_LOG_LEVEL, default info)",
     "access_log": "log every request, not only slow and failed ones (UNDERCURRENT_ACCESS_LOG, default False)",
+    "webhook_private": "let webhooks point to private addresses (UNDERCURRENT_WEBHOOK_PRIVATE, default False)",
 }
+SWITCHES = ("access_log", "webhook_private")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -95,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     key_commands = add_key_commands(commands.add_parser("keys", help="create, list and revoke keys"))
     for flag, text in FLAGS.items():
         for command in (serving, migrating, verifying, *key_commands) if flag == "database_url" else (serving,):
-            switch: dict[str, Any] = {"nargs": "?", "const": "true"} if flag == "access_log" else {}
+            switch: dict[str, Any] = {"nargs": "?", "const": "true"} if flag in SWITCHES else {}
             command.add_argument(f"--{flag.replace('_', '-')}", dest=flag, help=text, **switch)
     return parser
 

@@ -21,8 +21,9 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
+from service.alerts import REGIME_CHANGE
 from service.errors import UnavailableError
-from service.store import LiveRow, NewDecision, NewReward, Store
+from service.store import LiveRow, NewDecision, NewEvent, NewReward, Store
 from service.unit import Unit
 
 __all__ = ["SHARED_FOLDER", "Exporter", "Metrics"]
@@ -31,6 +32,7 @@ SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # the client library reads this vari
 DATABASE_SECONDS = 2.0  # that a scrape waits for the database; scrapers themselves wait for ten
 METHODS = {"GET", "POST", "PATCH", "PUT", "DELETE", "HEAD", "OPTIONS"}  # labels must not be the caller's to invent
 OUTCOMES = {"client": "accepted", "default": "default", "import": "imported"}  # of a reward, by its source
+DELIVERED = ("sent", "retried", "given_up")
 QUICK = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 LONG = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_000)
@@ -114,6 +116,14 @@ class Metrics:
                 "kind",
             )
         )
+        self._alerts = _Labelled(
+            counter("alerts_total", "Changes of regime that lasted long enough to be told.", "campaign")
+        )
+        self._deliveries = _Labelled(
+            counter("webhook_attempts_total", "Messages to webhooks: sent, to be retried, or given up.", "outcome")
+        )
+        for outcome in DELIVERED:  # so that an alarm about the first failure has a 0 to begin with
+            self._deliveries[outcome]
         self._gathered = histogram("gather_operations", "Requests that shared one transaction.", SIZES)
         self._transaction_seconds = histogram("transaction_seconds", "Transactions, until committed.", QUICK)
         self._database_failures = counter("database_failures_total", "Transactions that the database failed.")
@@ -141,12 +151,19 @@ class Metrics:
             self._rewards[campaign, "refused"].inc(unit.refused)
         for event in unit.failures:
             self._failed_updates[campaign, event.kind.removeprefix("failed_")].inc()
+        for row in rows[NewEvent]:
+            if row.kind == REGIME_CHANGE:  # type: ignore[union-attr]
+                self._alerts[campaign].inc()
         for kind, seconds in unit.timings:
             self.updated(kind, seconds)
 
     def updated(self, kind: str, seconds: float) -> None:
         """An update or a re-estimation was made."""
         self._update_seconds[kind].observe(seconds)
+
+    def delivered(self, outcome: str) -> None:
+        """A message to a webhook was sent, or is to be retried, or was given up."""
+        self._deliveries[outcome].inc()
 
     def database_failed(self) -> None:
         self._database_failures.inc()

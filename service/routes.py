@@ -180,6 +180,7 @@ def add_routes(app: Application, service: Service) -> None:
             policy = await run_in_threadpool(StagedPolicy, config)  # a wide feature map takes a while
         except PolicyError as error:
             raise InvalidError.of_policy(error) from None
+        service.sender.check(config)
         answer: bytes = await submit(Create(config.name, policy, hashlib.blake2b(given, digest_size=16).digest()))
         administered("create", campaign=config.name)
         return answer

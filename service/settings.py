@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
@@ -31,6 +31,8 @@ class Settings(BaseModel):
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     access_log: bool = False
+    webhook_secret: Annotated[SecretStr, Field(min_length=16)] | None = None  # signs messages; not for command lines
+    webhook_private: bool = False  # may webhooks have addresses of inner networks?
 
     @field_validator("database_url")
     @classmethod
@@ -40,6 +42,11 @@ class Settings(BaseModel):
         except (ArgumentError, ValueError):
             raise PydanticCustomError("address", NOT_AN_ADDRESS) from None
         return url
+
+    @field_validator("webhook_secret", mode="before")
+    @classmethod
+    def _empty_is_none(cls, secret: object) -> object:
+        return None if secret == "" else secret  # a compose file cannot leave a variable out
 
     @model_validator(mode="after")
     def _one_writer(self) -> Self:
@@ -65,7 +72,10 @@ class Settings(BaseModel):
 
     def environment(self) -> dict[str, str]:
         """The variables that give these settings, for processes to be started."""
-        return {PREFIX + name.upper(): str(value) for name, value in self.model_dump().items()}
+        given = {name: value for name, value in self.model_dump().items() if value is not None}
+        if self.webhook_secret is not None:
+            given["webhook_secret"] = self.webhook_secret.get_secret_value()
+        return {PREFIX + name.upper(): str(value) for name, value in given.items()}
 
 
 def _told(problem: ErrorDetails, source: Mapping[str, str]) -> str:
@@ -74,4 +84,6 @@ def _told(problem: ErrorDetails, source: Mapping[str, str]) -> str:
     name = source[str(problem["loc"][0])]
     if problem["loc"][0] == "database_url":  # it may hold a password
         return f"{name} is {NOT_AN_ADDRESS}"
+    if problem["loc"][0] == "webhook_secret":
+        return f"{name} is too short: 16 characters at least, e.g. what `openssl rand -hex 32` prints"
     return f"{name} is {problem['input']!r}: {problem['msg']}"

@@ -22,7 +22,19 @@ from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from service.errors import UnavailableError
-from service.tables import campaigns, config_revisions, decisions, events, jobs, keys, live, models, rewards, snapshots
+from service.tables import (
+    campaigns,
+    config_revisions,
+    decisions,
+    events,
+    jobs,
+    keys,
+    live,
+    models,
+    outbox,
+    rewards,
+    snapshots,
+)
 
 __all__ = [
     "APPENDED",
@@ -37,6 +49,7 @@ __all__ = [
     "NewDecision",
     "NewEvent",
     "NewJob",
+    "NewMessage",
     "NewModel",
     "NewRevision",
     "NewReward",
@@ -244,6 +257,16 @@ class NewEvent(NamedTuple):
     created_at: int
 
 
+class NewMessage(NamedTuple):
+    campaign_id: int
+    event: int
+    status: str
+    url: str
+    attempts: int
+    due_at: int
+    created_at: int
+
+
 class NewRevision(NamedTuple):
     campaign_id: int
     revision: int
@@ -255,13 +278,14 @@ class NewRevision(NamedTuple):
     created_at: int
 
 
-NewRow = NewDecision | NewReward | NewModel | NewJob | NewEvent | NewRevision
+NewRow = NewDecision | NewReward | NewModel | NewJob | NewEvent | NewMessage | NewRevision
 APPENDED: dict[type[NewRow], sa.Table] = {  # in the order that foreign keys need
     NewDecision: decisions,
     NewReward: rewards,
     NewModel: models,
     NewJob: jobs,
     NewEvent: events,
+    NewMessage: outbox,
     NewRevision: config_revisions,
 }
 

@@ -18,6 +18,7 @@ from policy import CampaignConfig, Decision, Request, StagedPolicy, State, encod
 from policy.changes import grown, rolled_back
 from policy.codec import decode_estimate
 from policy.hmm import MISSING
+from service.alerts import REGIME_CHANGE, Told, regime_changes, regimes_in_use
 from service.errors import ConflictError, FieldProblem, GoneError, InvalidError, NotFoundError
 from service.fold import (
     FAILED_ESTIMATION,
@@ -38,6 +39,7 @@ from service.store import (
     NewDecision,
     NewEvent,
     NewJob,
+    NewMessage,
     NewModel,
     NewRevision,
     NewReward,
@@ -109,6 +111,7 @@ class Unit(Course):
         self._written = dict.fromkeys(APPENDED, 0)  # of them, already sent to the database
         self._last_at, self._settled, self._failure = row.last_at, row.settled, row.failure
         self._job = entry.job
+        self._told = Told(regimes_in_use(state), row.regime)
         self._closed: tuple[tuple[int, str, int | None], ...] = ()  # jobs that are over: input, status, publication
         self._decided_by: dict[int, int] = {}  # times, and the last round that the log had decided by then
 
@@ -117,7 +120,7 @@ class Unit(Course):
         """A request that fails here fails alone: whatever it did in memory is undone (R18)."""
         fields = (
             "row", "policy", "state", "revision", "known", "timings",
-            "_last_at", "_settled", "_failure", "_job", "_closed",
+            "_last_at", "_settled", "_failure", "_job", "_closed", "_told",
         )  # fmt: skip
         before = [getattr(self, field) for field in fields]
         lengths, jobs = [len(rows) for rows in self._rows.values()], len(self.new_jobs)
@@ -167,6 +170,7 @@ class Unit(Course):
             clock=self.now,
             last_at=self._last_at,
             guarded=state.selection is not None and state.selection.guarded,
+            regime=self._told.regime,
             failure=self._failure,
         )
         self._tx.move(row, after)
@@ -232,8 +236,26 @@ class Unit(Course):
             part = prepared.part(done, stop) if stop - done < len(requests) else prepared
             self.state, made = self.policy.decide_prepared(self.state, part)
             decided += made
+            self._tell_of_regimes(made)
         self._record(fresh, decided, times)
         self._last_at = last_at
+
+    def _tell_of_regimes(self, made: Sequence[Decision]) -> None:
+        """An event, and a message where a webhook is configured, for every change of regime that these rounds bring."""
+        (regimes, told), belief, state = self._told, made[-1].belief, self.state
+        if regimes < 2 or (len(made) == 1 and belief.index(max(belief)) == told):  # nearly always
+            return
+        alerts, beliefs = self.policy.config.alerts, state.history.beliefs[: state.round, :regimes]
+        changes, told = regime_changes(beliefs, state.round - len(made), alerts.rounds, told)
+        self._told = Told(regimes, told)
+        for change in changes:
+            before, after = change.before + 1, change.after + 1  # people count regimes from 1
+            body = {"from": before, "to": after, "belief": change.belief, "since_round": change.since_round}
+            number = self._event(REGIME_CHANGE, body, change.round)
+            if alerts.webhook is not None:
+                self._rows[NewMessage].append(
+                    NewMessage(self.row.campaign_id, number, "waiting", alerts.webhook, 0, self.now, self.now)
+                )
 
     def _time(self, given: datetime, where: str, name: str = "at") -> int:
         at = round(given.timestamp() * SECOND)
@@ -353,7 +375,7 @@ class Unit(Course):
         if self.row.version != made.row.version or self.state is not self.entry.state:
             raise ConflictError(f"Campaign {self.row.name} was changed meanwhile; try again")
         self.state, self._rows, self.timings = made.state, made._rows, made.timings
-        self._last_at, self._failure = made._last_at, made._failure
+        self._last_at, self._failure, self._told = made._last_at, made._failure, made._told
 
     def archive(self, archived: bool) -> None:
         """Close the campaign, or open it again."""
@@ -489,6 +511,8 @@ class Unit(Course):
             self._failure = None  # the same step works again
         if state.model_version == before:
             return
+        if regimes_in_use(state) != self._told.regimes:
+            self._told = Told(regimes_in_use(state), None)
         self._rows[NewModel].append(
             NewModel(
                 self.row.campaign_id, state.model_version, kind, state.round, state.arrived, state.counted,
@@ -500,10 +524,13 @@ class Unit(Course):
         self._failure = f"{kind} before round {self.state.round + 1}: {type(error).__name__}: {error}"[:500]
         self._event(kind, {"error": self._failure})
 
-    def _event(self, kind: str, body: Mapping[str, Any]) -> None:
+    def _event(self, kind: str, body: Mapping[str, Any], round: int | None = None) -> int:
+        """A row about what happened now, or in a round that this transaction has decided; its number."""
         rows = self._rows[NewEvent]
         number = self.entry.events + len(rows) + 1
-        rows.append(NewEvent(self.row.campaign_id, number, self.state.round, kind, json.dumps(body), self.now))
+        when = self.state.round if round is None else round
+        rows.append(NewEvent(self.row.campaign_id, number, when, kind, json.dumps(body), self.now))
+        return number
 
 
 # --- in and out ------------------------------------------------------------------------------------------------

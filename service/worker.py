@@ -1,4 +1,4 @@
-"""The running parts of one worker: store, campaigns, lanes, background work."""
+"""The running parts of one worker: store, campaigns, lanes, background work, messages to webhooks."""
 
 import asyncio
 import gc
@@ -16,6 +16,7 @@ from service.schema import require_current
 from service.settings import Settings
 from service.store import Store
 from service.warm_up import load_first, warm_up
+from service.webhooks import Sender
 
 __all__ = ["Service"]
 
@@ -34,7 +35,8 @@ class Service:
         self.store = Store(settings.database_url, failed=self._database_failed)
         self.keys = Keys(self.store, settings.workers)
         self.exporter = Exporter(self.metrics, self.store)
-        self.campaigns = Campaigns(self.store, clock, metrics=self.metrics)
+        self.sender = Sender(self.store, clock, self.metrics, settings.webhook_secret, settings.webhook_private)
+        self.campaigns = Campaigns(self.store, clock, metrics=self.metrics, queued=self.sender.wake)
         self.background = Background(self.campaigns)
         self._lanes: Lanes | None = None
         self._warming: asyncio.Future[None] | None = None
@@ -46,6 +48,7 @@ class Service:
         self._warming = asyncio.get_running_loop().run_in_executor(None, warm_up)
         self._lanes = self.background.lanes = Lanes(self.campaigns, self.background.start)
         self.background.watch()
+        self.sender.start()
         self.keys.start()
 
     def submit(self, operation: Operation) -> "asyncio.Future[Any]":
@@ -62,6 +65,7 @@ class Service:
         if self._lanes is not None:
             await self.background.close()
             await self._lanes.close()
+        await self.sender.close()
         if self._warming is not None:
             await self._warming
         await self.keys.close()

@@ -312,6 +312,7 @@ def seen(start, clock, monkeypatch):
     client = start().client
     post = http_post(client)
     Script(CONFIGS["waiting"], clock).create(post).play(post, 30)
+    Script(CONFIGS["given"] | {"alerts": {"rounds": 3}}, clock).create(post).play(post, 60)
     labels = {}
     for name, items in Scrape(client).samples:
         labels.setdefault(name, set()).update(key for key, _ in items)

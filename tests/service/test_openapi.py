@@ -20,6 +20,7 @@ ROUTES = {
     ("post", "/campaigns/{name}/archive"),
     ("post", "/campaigns/{name}/clone"),
     ("get", "/campaigns/{name}/revisions"),
+    ("get", "/campaigns/{name}/alerts"),
     ("post", "/campaigns/{name}/rollback"),
     ("post", "/campaigns/{name}/unarchive"),
     ("post", "/decide"),

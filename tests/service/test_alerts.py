@@ -1,0 +1,285 @@
+"""Regime alerts: told once, in the round in which the change had lasted long enough, however the rounds came."""
+
+import json
+import random
+from contextlib import suppress
+from functools import partial
+
+import numpy as np
+import pytest
+
+from policy.changes import patched
+from service.alerts import regime_changes, regimes_in_use
+from service.campaigns import Change, RollBack
+from service.store import NewEvent, NewMessage
+from service.tables import events, outbox
+from service.unit import Unit
+from tests.service.answers import error_of, good
+from tests.service.playing import CONFIGS, SEASONS, Script, operation
+
+ALERTS = {"alerts": {"rounds": 3}}
+CAMPAIGN = CONFIGS["given"] | {"name": "spring", "alerts": {"rounds": 5}}
+
+
+def brute_force(likeliest, round, rounds, told):
+    """The rule, word by word, after a round: the regime told, and (from, to, round, since_round) if it is a change."""
+    last = likeliest[max(0, round - rounds) : round]
+    if round < rounds or len(set(last)) > 1 or last[0] == told:
+        return told, None
+    since = round
+    while since > 1 and likeliest[since - 2] == last[0]:
+        since -= 1
+    return last[0], None if told is None else (told, last[0], round, since)
+
+
+def of_regimes(worker, name="spring"):
+    """The alerts of a campaign as they are stored: number apart, since failed steps are events too."""
+    number = worker.campaign(name).campaign_id
+    found = [row for row in worker.rows(events) if row["campaign_id"] == number and row["kind"] == "regime_change"]
+    return [{"round": row["round"], "at": row["created_at"], **json.loads(row["body"])} for row in found]
+
+
+def items(seasons, first=1):
+    """Requests for rounds whose contexts have these seasons."""
+    return [
+        {"decision_id": f"d{first + i}", "context": {"season": SEASONS[season], "spend": 3, "tenure": 1}}
+        for i, season in enumerate(seasons)
+    ]
+
+
+def batch(seasons, first=1, name="spring"):
+    return {"campaign": name, "items": items(seasons, first)}
+
+
+# --- the rule ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_rule_is_the_one_of_brute_force(seed):
+    """Any beliefs, any streak, rounds in parts of any size, and a regime told before or not."""
+    chance = np.random.default_rng(seed)
+    regimes, rounds, length = int(chance.integers(2, 5)), int(chance.integers(1, 7)), int(chance.integers(1, 160))
+    stays = chance.random(length) < chance.choice([0.3, 0.8, 0.97])
+    path = chance.integers(regimes, size=length)
+    for t in range(1, length):
+        path[t] = path[t - 1] if stays[t] else path[t]
+    beliefs = chance.random((length, regimes))
+    beliefs[np.arange(length), path] += 1.0
+    beliefs /= beliefs.sum(axis=1, keepdims=True)
+    told = first_told = None if seed % 3 else int(chance.integers(regimes))
+    expected = []
+    for t in range(1, length + 1):
+        told, change = brute_force(path.tolist(), t, rounds, told)
+        expected += [change] if change else []
+    found, told_last, decided = [], first_told, 0
+    while decided < length:
+        stop = min(length, decided + int(chance.choice([1, 1, 2, 5, 40])))
+        changes, told_last = regime_changes(beliefs[:stop], decided, rounds, told_last)
+        found += [(c.before, c.after, c.round, c.since_round) for c in changes]
+        assert [c.belief for c in changes] == [beliefs[c.round - 1].tolist() for c in changes]
+        decided = stop
+    assert (found, told_last) == (expected, told)
+
+
+def test_a_tie_is_of_the_first_regime():
+    """As everywhere: a belief that cannot tell has no other likeliest one, in a batch or alone."""
+    beliefs = np.array([[0.5, 0.5], [0.5, 0.5], [0.2, 0.8], [0.5, 0.5], [0.5, 0.5]])
+    assert regime_changes(beliefs, 0, 2, None) == ([], 0)
+    assert regime_changes(beliefs, 4, 2, 1)[1] == 0
+
+
+# --- in a campaign ----------------------------------------------------------------------------------------------------
+
+
+def one_by_one(post):
+    """A batch asked as single decisions."""
+
+    def ask(path, body):
+        if path != "/decide/batch":
+            return post(path, body)
+        return {"decisions": [post("/decide", {"campaign": body["campaign"], **item}) for item in body["items"]]}
+
+    return ask
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(("name", "rounds"), [("default", 140), ("spectral", 90), ("smoothed", 90)])
+def test_alerts_are_those_of_brute_force_however_the_rounds_came(direct, clock, name, rounds):
+    """Batches, one by one, and with a new worker every few requests; re-estimations rewrite beliefs on the way.
+
+    The reference looks at all beliefs of record after every single decision.
+    """
+    first = direct()
+    told, regimes, expected, forgotten = None, 0, [], []
+
+    def watched(path, body):
+        nonlocal told, regimes
+        answer = first.post(path, body)
+        if path == "/decide":
+            number = first.campaign("alone").campaign_id
+            state = first.campaigns._cache[number].state
+            if regimes != regimes_in_use(state):
+                forgotten.extend([] if told is None else [told])
+                told, regimes = None, regimes_in_use(state)
+            if regimes > 1:
+                beliefs = state.history.beliefs[: state.round, :regimes]
+                told, change = brute_force(beliefs.argmax(axis=1).tolist(), state.round, 3, told)
+                expected.extend([change] if change else [])
+            assert first.campaign("alone").regime == told
+        return answer
+
+    Script(CONFIGS[name] | ALERTS, clock, name="alone").create(first.post).play(one_by_one(watched), rounds)
+    Script(CONFIGS[name] | ALERTS, clock, name="batched").create(first.post).play(first.post, rounds)
+    parts = Script(CONFIGS[name] | ALERTS, clock, name="parts").create(first.post)
+    while parts.round < rounds:
+        worker = direct()
+        parts.play(worker.post, parts.round + 9)
+        worker.store.close()
+    alone = of_regimes(first, "alone")
+    assert [(a["from"] - 1, a["to"] - 1, a["round"], a["since_round"]) for a in alone] == expected
+    assert len(expected) >= 2
+    assert len(forgotten) == (name == "default")  # in the end it does without regimes: there is none to tell of
+    assert of_regimes(first, "batched") == alone
+    assert of_regimes(first, "parts") == alone
+    for campaign in ("alone", "batched", "parts"):
+        assert first.campaign(campaign).regime == told
+        assert first.differences(campaign) == []
+
+
+def test_a_regime_that_switches_is_told_once_it_has_stayed(direct):
+    """Five rounds in a row; the first regime is noted silently, and a short visit of the other one is no change."""
+    worker = direct()
+    worker.post("/campaigns", CAMPAIGN)
+    seasons = [0] * 12 + [3] * 4 + [0] * 10 + [3] * 12 + [1] * 12
+    made = worker.post("/decide/batch", batch(seasons))["decisions"]
+    likeliest = [int(np.argmax(decision["belief"])) for decision in made]
+    turns = [t for t in range(1, len(seasons)) if likeliest[t] != likeliest[t - 1]]  # rows of the first of each run
+    assert [likeliest[t] for t in turns] == [1, 0, 1, 0]
+    assert turns[1] - turns[0] < 5
+    assert [(a["from"], a["to"], a["since_round"], a["round"]) for a in of_regimes(worker)] == [
+        (1, 2, turns[2] + 1, turns[2] + 5),
+        (2, 1, turns[3] + 1, turns[3] + 5),
+    ]
+    assert [a["belief"] for a in of_regimes(worker)] == [made[t + 4]["belief"] for t in turns[2:]]
+    assert worker.rows(outbox) == []  # no webhook, no message
+    assert worker.differences("spring") == []
+
+
+def test_a_restart_in_the_middle_of_a_streak(direct):
+    """And another worker on the same database, which knows the campaign from before."""
+    first, second = direct(), direct()
+    first.post("/campaigns", CAMPAIGN)
+    for worker, seasons, begin in ((first, [0] * 10, 1), (second, [0, 3, 3, 3], 11), (first, [3], 15)):
+        worker.post("/decide/batch", batch(seasons, begin))
+    assert of_regimes(first) == []
+    third = direct()
+    for number in (16, 17, 18, 19):
+        (third, first)[number % 2].post("/decide/batch", batch([3], number))
+    (alert,) = of_regimes(first)
+    assert (alert["from"], alert["to"], alert["since_round"]) == (1, 2, alert["round"] - 4)
+    for worker in (first, second, third):
+        worker.post("/decide/batch", batch([3], 20 + worker.campaign("spring").round))
+    assert of_regimes(first) == [alert]
+
+
+def test_a_request_that_fails_tells_nothing(direct):
+    """R18: its event and message go with it, and what it noted."""
+    worker = direct()
+    worker.post("/campaigns", CAMPAIGN | {"alerts": {"rounds": 5, "webhook": "https://hooks.example/"}})
+    worker.post("/decide/batch", batch([0] * 10))
+    with worker.store.writing() as tx:
+        row = tx.lock(["spring"])["spring"]
+        unit = Unit(tx, row, worker.campaigns._entry(tx, row), "me", row.clock)
+        asked = operation("/decide/batch", batch([3] * 10, 11))
+        with suppress(ArithmeticError), unit.attempt():
+            unit.decide(asked.items, True)
+            assert [len(unit.new_rows[kind]) for kind in (NewEvent, NewMessage)] == [1, 1]
+            raise ArithmeticError
+        assert not any(unit.new_rows.values())
+        unit.decide(operation("/decide/batch", batch([0], 30)).items, True)
+        unit.write()
+    assert worker.campaign("spring").regime == 0
+    bad = batch([3] * 10, 12)
+    bad["items"][-1]["context"]["season"] = "never"
+    outcomes = worker.process(operation("/decide/batch", batch([3] * 2, 12)), operation("/decide/batch", bad))
+    assert [isinstance(outcome, Exception) for outcome in outcomes] == [False, True]
+    assert of_regimes(worker) == worker.rows(outbox) == []
+    worker.post("/decide/batch", batch([3] * 10, 14))
+    assert len(of_regimes(worker)) == len(worker.rows(outbox)) == 1
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_another_estimate_begins_anew(direct, clock):
+    """A regime's number means nothing once the estimate that it is of is gone: a rollback to before the first one."""
+    worker = direct()
+    script = Script(CONFIGS["smoothed"] | ALERTS, clock, name="spring").create(worker.post).play(worker.post, 90)
+    before = worker.campaign("spring")
+    assert before.regime is not None
+    past = worker.campaigns.past("spring", 1)  # before the first estimate
+    assert isinstance(past, RollBack)
+    assert past.past.state.hmm is None
+    assert worker.process(past) == [None]
+    assert worker.campaign("spring").regime is None
+    told = of_regimes(worker)
+    script.play(worker.post, 93)
+    assert worker.campaign("spring").regime is None
+    script.play(worker.post, 150)
+    assert worker.campaign("spring").regime is not None
+    assert of_regimes(worker)[: len(told)] == told
+    assert worker.differences("spring") == []
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_another_streak_from_the_next_round_on(direct):
+    """A PATCH of `alerts.rounds` holds from the next round on; nothing is told of rounds before."""
+    worker = direct()
+    worker.post("/campaigns", CAMPAIGN | {"alerts": {"rounds": 30}})
+    worker.post("/decide/batch", batch([0] * 40 + [3] * 12))
+    assert of_regimes(worker) == []
+    worker.process(Change("spring", partial(patched, patch={"alerts": {"rounds": 6}})))
+    assert of_regimes(worker) == []
+    worker.post("/decide/batch", batch([3], 53))
+    (alert,) = of_regimes(worker)
+    assert (alert["round"], alert["from"], alert["to"]) == (53, 1, 2)
+    assert 40 < alert["since_round"] < 45
+    assert worker.differences("spring") == []
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_one_regime_has_no_alerts(direct, clock):
+    worker = direct()
+    Script(CONFIGS["one-regime"] | {"alerts": {"rounds": 1}}, clock, name="spring").create(worker.post).play(
+        worker.post, 40
+    )
+    assert of_regimes(worker) == []
+    assert worker.campaign("spring").regime is None
+
+
+# --- in the API -------------------------------------------------------------------------------------------------------
+
+
+def test_the_list_of_alerts(shared):
+    """Newest first, a page at a time, with the labels in force now."""
+    good(shared.post("/campaigns", json=CAMPAIGN | {"name": "listed"}), 201)
+    seasons = random.Random(3).choices([0, 1], k=10) + [3] * 10 + [0] * 10 + [2] * 10
+    made = good(shared.post("/decide/batch", json=batch(seasons, name="listed")))["decisions"]
+    listed = good(shared.get("/campaigns/listed/alerts"))
+    newest = listed["alerts"][0]
+    assert newest.keys() == {"number", "round", "since_round", "from", "to", "belief", "created_at", "delivery"}
+    assert [(a["number"], a["from"]["regime"], a["to"]["regime"]) for a in listed["alerts"]] == [
+        (3, 1, 2), (2, 2, 1), (1, 1, 2),
+    ]  # fmt: skip
+    assert newest["belief"] == made[newest["round"] - 1]["belief"]
+    assert newest["created_at"] == made[0]["decided_at"]
+    assert newest["since_round"] == newest["round"] - 4
+    assert newest["delivery"] is None
+    assert listed["next_cursor"] is None
+    good(shared.patch("/campaigns/listed", json={"regime_labels": ["calm", "storm"]}))
+    page = good(shared.get("/campaigns/listed/alerts", params={"limit": 2}))
+    assert page["alerts"][0]["from"] == {"regime": 1, "label": "calm"}
+    assert page["alerts"][0]["to"] == {"regime": 2, "label": "storm"}
+    rest = good(shared.get("/campaigns/listed/alerts", params={"limit": 2, "cursor": page["next_cursor"]}))
+    assert [a["number"] for a in page["alerts"] + rest["alerts"]] == [3, 2, 1]
+    assert rest["next_cursor"] is None
+    error_of(shared.get("/campaigns/nobody/alerts"), 404)
+    error_of(shared.get("/campaigns/listed/alerts", params={"limit": 0}), 422)

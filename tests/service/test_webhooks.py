@@ -1,0 +1,459 @@
+"""Messages to webhooks: each sent by one sender, signed, again until it is taken, and never into an inner network."""
+
+import asyncio
+import re
+import socket
+import threading
+from contextlib import asynccontextmanager
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+import service.webhooks
+from service.addresses import AddressError, is_public, resolved, target_of
+from service.metrics import Metrics
+from service.settings import Settings, SettingsError
+from service.store import Store
+from service.tables import outbox
+from service.webhooks import MOST_ATTEMPTS, Sender, back_off
+from tests.service.answers import allowed_by_field, good
+from tests.service.playing import CONFIGS, eventually
+from tests.service.receiving import receiving
+from tests.service.scraping import Scrape
+from tests.service.test_alerts import batch
+
+SECRET = "a secret that nobody knows"
+CAMPAIGN = CONFIGS["given"] | {"name": "spring", "regime_labels": ["calm", "storm"]}
+TWO_CHANGES = [0] * 10 + [3] * 10 + [0] * 10
+DOCS = (Path(__file__).resolve().parents[2] / "docs" / "service.md").read_text(encoding="utf-8")
+
+
+def campaign(webhook, name="spring"):
+    return CAMPAIGN | {"name": name, "alerts": {"rounds": 5, "webhook": webhook}}
+
+
+def genuine():
+    """The check that the documentation gives to receivers."""
+    section = DOCS.partition("## Regime alerts")[2].partition("\n## ")[0]
+    (example,) = re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    known = {}
+    exec(compile(example, "docs/service.md", "exec"), known)
+    return known["genuine"]
+
+
+@pytest.fixture
+def worker(direct):
+    return direct()
+
+
+def told(worker, webhook, seasons=TWO_CHANGES):
+    """A campaign whose regime changes, so that messages wait."""
+    worker.post("/campaigns", campaign(webhook))
+    worker.post("/decide/batch", batch(seasons))
+    return waiting(worker)
+
+
+def waiting(worker):
+    return [row for row in worker.rows(outbox) if row["status"] == "waiting"]
+
+
+@asynccontextmanager
+async def sending(worker, clock, *, private=True, resolve=resolved, store=None):
+    sender = Sender(store or worker.store, clock, Metrics(), SecretStr(SECRET), private, lambda: 0.5, resolve)
+    sender.start()
+    try:
+        yield sender
+    finally:
+        await sender.close()
+
+
+async def until(found, what):
+    await asyncio.to_thread(eventually, found, what)
+
+
+def failed(worker, clock, attempts=1):
+    """Is it written down that so many attempts have failed, and when the next one is due?"""
+    due = clock.now + back_off(attempts, 0.5) * 1_000_000
+    return lambda: [(row["attempts"], row["due_at"]) for row in worker.rows(outbox)] == [(attempts, due)]
+
+
+# --- one sender -------------------------------------------------------------------------------------------------------
+
+
+def test_a_receiver_that_fails_twice_gets_the_same_message_three_times(start, clock, database_url):
+    """Over HTTP all the way: configured, told, sent at once, again after 10 and 20 seconds, listed, counted."""
+    with receiving(500, "close") as receiver:
+        running = start(webhook_secret=SECRET, webhook_private=True)
+        client, sender = running.client, running.service.sender
+        sender._chance = lambda: 0.5
+        good(client.post("/campaigns", json=campaign(receiver.url)), 201)
+        made = good(client.post("/decide/batch", json=batch(TWO_CHANGES[:20])))["decisions"]
+
+        def delivery():
+            (alert,) = good(client.get("/campaigns/spring/alerts"))["alerts"]
+            return alert["delivery"]
+
+        for attempt, failure in ((1, "answered 500"), (2, "RemoteProtocolError")):
+            eventually(lambda failure=failure: (delivery()["failure"] or "").startswith(failure), failure)
+            assert (delivery()["status"], delivery()["attempts"]) == ("waiting", attempt)
+            clock.advance(9.9 * attempt)
+            sender.wake()
+            assert len(receiver.received) == attempt
+            clock.advance(0.2 * attempt)
+            sender.wake()
+        eventually(lambda: delivery()["status"] == "sent", "sent")
+        assert delivery()["attempts"] == 3
+        assert delivery()["failure"] is None
+        assert delivery()["sent_at"] > made[-1]["decided_at"]
+
+        first, *again = receiver.received
+        assert [message.body for message in again] == [first.body] * 2
+        assert first.path == "/hook?key=1"
+        (alert,) = good(client.get("/campaigns/spring/alerts"))["alerts"]
+        assert first.told == {
+            "event": "regime_change",
+            "campaign": "spring",
+            "number": 1,
+            "round": alert["round"],
+            "since_round": alert["round"] - 4,
+            "from": {"regime": 1, "label": "calm"},
+            "to": {"regime": 2, "label": "storm"},
+            "belief": made[alert["round"] - 1]["belief"],
+            "at": alert["created_at"],
+        }
+        check = genuine()
+        for seconds, message in zip((0, 10.1, 30.3), receiver.received, strict=True):
+            assert message.headers["content-type"] == "application/json"
+            assert message.headers["host"] == f"127.0.0.1:{receiver.port}"
+            assert message.headers["x-undercurrent-event"] == "regime_change"
+            assert message.headers["x-undercurrent-delivery"] == "spring-1"
+            signed, now = message.headers["x-undercurrent-signature"], 1_790_000_000 + int(seconds)
+            assert signed.startswith(f"t={now},v1=")
+            assert check(SECRET, signed, message.body, now + 200)
+            assert not check(SECRET, signed, message.body, now + 400)
+            assert not check(SECRET, signed, message.body + b" ", now)
+            assert not check(SECRET + "!", signed, message.body, now)
+        found = Scrape(client)
+        assert found.by("alerts_total", "campaign") == {"spring": 1}
+        assert found.by("webhook_attempts_total", "outcome") == {"retried": 2, "sent": 1, "given_up": 0}
+        assert SECRET not in client.get("/metrics").text
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(
+    ("answer", "failure"),
+    [
+        (302, "answered 302 (redirects are not followed)"),
+        (404, "answered 404"),
+        ("hang", "no answer within 0.3 seconds"),
+        ("close", "RemoteProtocolError: Server disconnected without sending a response."),
+    ],
+)
+def test_whatever_else_a_receiver_does_is_tried_again(worker, clock, monkeypatch, answer, failure):
+    monkeypatch.setattr(service.webhooks, "ATTEMPT_SECONDS", 0.3)
+
+    async def run():
+        with receiving(answer) as receiver:
+            told(worker, receiver.url, TWO_CHANGES[:20])
+            async with sending(worker, clock) as sender:
+                await until(failed(worker, clock), "tried")
+                (row,) = worker.rows(outbox)
+                assert (row["status"], row["failure"]) == ("waiting", failure)
+                clock.advance(11)
+                sender.wake()
+                await until(lambda: not waiting(worker), "sent")
+            assert [message.path for message in receiver.received] == ["/hook?key=1"] * 2
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_message_that_nobody_takes_is_given_up(worker, clock):
+    """After 12 attempts in some three and a half hours."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]  # where, from now on, nobody listens
+    told(worker, f"http://127.0.0.1:{port}/", TWO_CHANGES[:20])
+
+    async def run():
+        async with sending(worker, clock) as sender:
+            for attempt in range(1, MOST_ATTEMPTS):
+                await until(failed(worker, clock, attempt), "tried")
+                clock.advance(back_off(attempt, 0.5) + 0.1)
+                sender.wake()
+            await until(lambda: not waiting(worker), "given up")
+
+    begun = clock.now
+    asyncio.run(run())
+    (row,) = worker.rows(outbox)
+    assert (row["status"], row["attempts"], row["sent_at"]) == ("failed", MOST_ATTEMPTS, None)
+    assert row["failure"].startswith("ConnectError: ")
+    assert 3 * 3_600 < (clock.now - begun) / 1_000_000 < 4 * 3_600
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_message_that_kills_every_sender_is_given_up(worker, clock):
+    async def run():
+        with receiving() as receiver:
+            told(worker, receiver.url, TWO_CHANGES[:20])
+            worker.execute(outbox.update().values(attempts=MOST_ATTEMPTS))
+            async with sending(worker, clock):
+                await until(lambda: not waiting(worker), "given up")
+            assert receiver.received == []
+
+    asyncio.run(run())
+    (row,) = worker.rows(outbox)
+    assert (row["status"], row["failure"]) == ("failed", "no attempt came to an end")
+
+
+def test_delays_double_up_to_an_hour_and_differ_by_chance():
+    assert [back_off(attempt, 0.5) for attempt in (1, 2, 3, 9, 10, 11)] == [10, 20, 40, 2_560, 3_600, 3_600]
+    assert (back_off(1, 0.0), back_off(1, 1.0)) == (8, pytest.approx(12))
+
+
+def test_what_a_dead_sender_left_is_sent_when_its_lease_is_up(worker, clock, monkeypatch):
+    """At least once: if the receiver's answer was not written down, it gets the message again, under the same name."""
+    monkeypatch.setattr(service.webhooks, "CLOSING_SECONDS", 0.05)
+
+    async def run():
+        with receiving("hang") as receiver:
+            told(worker, receiver.url, TWO_CHANGES[:20])
+            async with sending(worker, clock):
+                await until(lambda: receiver.received, "received")
+            (row,) = worker.rows(outbox)
+            assert (row["status"], row["attempts"], row["failure"]) == ("waiting", 1, None)
+            async with sending(worker, clock) as sender:
+                await asyncio.sleep(0.1)
+                assert len(receiver.received) == 1
+                clock.advance(61)
+                sender.wake()
+                await until(lambda: not waiting(worker), "sent")
+            assert len({message.headers["x-undercurrent-delivery"] for message in receiver.received}) == 1
+            assert worker.rows(outbox)[0]["attempts"] == len(receiver.received) == 2
+
+    asyncio.run(run())
+
+
+def test_archived_campaigns_send_what_waits_and_deleted_ones_nothing(start, clock):
+    """Messages belong to their campaign."""
+    with receiving(500, 500) as receiver:
+        running = start(webhook_secret=SECRET, webhook_private=True)
+        client = running.client
+        for name in ("kept", "gone"):
+            good(client.post("/campaigns", json=campaign(receiver.url, name)), 201)
+            good(client.post("/decide/batch", json=batch(TWO_CHANGES[:20], name=name)))
+        for name in ("kept", "gone"):
+            eventually(lambda name=name: alerts(client, name)[0]["delivery"]["failure"], "refused")
+            good(client.post(f"/campaigns/{name}/archive"))
+        assert client.delete("/campaigns/gone", params={"confirm": "gone"}).status_code == 204
+        clock.advance(20)
+        running.service.sender.wake()
+        eventually(lambda: alerts(client, "kept")[0]["delivery"]["status"] == "sent", "sent")
+        with running.service.store.reading() as tx:
+            assert len(tx.connection.execute(outbox.select()).all()) == 1
+        assert [message.told["campaign"] for message in receiver.received[2:]] == ["kept"]
+
+
+def alerts(client, name):
+    return good(client.get(f"/campaigns/{name}/alerts"))["alerts"]
+
+
+# --- several senders --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_two_senders_send_each_message_once(worker, clock, database_url):
+    """Both look at the same moment; a message that one of them has is not the other's."""
+    switching = ([0] * 7 + [3] * 7) * 20
+    stores = [Store(database_url) for _ in range(2)]
+
+    async def run():
+        with receiving() as receiver:
+            count = len(told(worker, receiver.url, switching))
+            assert count > 30
+            async with sending(worker, clock, store=stores[0]), sending(worker, clock, store=stores[1]):
+                await until(lambda: not waiting(worker), "sent")
+            names = [message.headers["x-undercurrent-delivery"] for message in receiver.received]
+            assert len(names) == len(set(names)) == count
+            assert {row["attempts"] for row in worker.rows(outbox)} == {1}
+
+    asyncio.run(run())
+    for store in stores:
+        store.close()
+
+
+# --- where they may go ------------------------------------------------------------------------------------------------
+
+PRIVATE = [
+    "127.0.0.1", "127.1", "2130706433", "0x7f000001", "0x7f.1", "017700000001", "127.0.0.1.", "0.0.0.0", "0",
+    "10.1.2.3", "172.16.0.1", "192.168.0.1", "100.64.0.1", "169.254.169.254", "2852039166", "192.0.2.1",
+    "198.18.0.1", "224.0.0.1", "240.0.0.1", "255.255.255.255", "[::1]", "[::]", "[::ffff:127.0.0.1]",
+    "[::ffff:7f00:1]", "[::127.0.0.1]", "[64:ff9b::7f00:1]", "[64:ff9b::a9fe:a9fe]", "[64:ff9b:1::1]",
+    "[2002:7f00:1::]", "[2002:c0a8:1::1]", "[2001:0:7f00:1::]", "[fe80::1]", "[fe80::1%25lo]", "[fc00::1]",
+    "[fec0::1]", "[ff02::1]", "[ff0e::1]", "[2001:db8::1]", "localhost", "LOCALHOST", "localhost.", "a.localhost",
+    "127。0。0。1",
+]  # fmt: skip
+PUBLIC = ["93.184.216.34", "1.1.1.1", "[2606:4700::1111]", "[64:ff9b::101:101]", "[2002:101:101::1]", "hooks.example"]
+
+
+@pytest.mark.parametrize("host", PRIVATE)
+def test_a_private_address_is_refused_when_configured(host):
+    """However it is written; unless it is allowed."""
+    for port in ("", ":8443"):
+        with pytest.raises(AddressError, match="UNDERCURRENT_WEBHOOK_PRIVATE"):
+            target_of(f"https://{host}{port}/hook").check()
+
+
+@pytest.mark.parametrize("host", PUBLIC)
+def test_a_public_address_is_not(host):
+    target_of(f"https://{host}:8443/hook").check()
+
+
+@pytest.mark.parametrize(
+    "host", ["0177.0.0.1", "a b", "a\\b", "a%2fb", "①②⑦.0.0.1", "host:0", "host:70000", "[::1", "-"]
+)
+def test_what_is_no_address_is_refused(host):
+    with pytest.raises(AddressError, match=r"^(is not an address|has a )"):
+        target_of(f"http://{host}/")
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_campaigns_with_a_webhook_that_cannot_be_used_are_refused(start, database_url):
+    """Created, changed or cloned; what was allowed once is no reason to refuse another change."""
+    without = start()
+    allowed = allowed_by_field(without.client.post("/campaigns", json=campaign("https://hooks.example/")))
+    assert allowed == {"alerts.webhook": "set UNDERCURRENT_WEBHOOK_SECRET first"}
+    without.stop()
+    client = start(webhook_secret=SECRET).client
+    for url in ("http://127.0.0.1:9/", "http://0x7f.1/", "http://[::ffff:10.0.0.1]/", "http://localhost/"):
+        assert allowed_by_field(client.post("/campaigns", json=campaign(url))).keys() == {"alerts.webhook"}
+    good(client.post("/campaigns", json=campaign("https://hooks.example/")), 201)
+    patch = {"alerts": {"webhook": "http://10.0.0.1/"}}
+    assert allowed_by_field(client.patch("/campaigns/spring", json=patch)).keys() == {"alerts.webhook"}
+    clone = {"name": "summer"} | patch
+    assert allowed_by_field(client.post("/campaigns/spring/clone", json=clone)).keys() == {"alerts.webhook"}
+    good(client.patch("/campaigns/spring", json={"alerts": {"webhook": "https://other.example/x"}}))
+    client = start().client  # without a secret
+    good(client.patch("/campaigns/spring", json={"alerts": {"rounds": 7}}))
+    good(client.patch("/campaigns/spring", json={"alerts": {"webhook": None}}))
+    assert allowed_by_field(client.patch("/campaigns/spring", json=patch)).keys() == {"alerts.webhook"}
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "2130706433", "hooks.example", "mixed.example"])
+def test_a_private_address_gets_nothing(worker, clock, host):
+    """Whatever was configured, each attempt looks again: here the check at configuration has not been made.
+
+    A name with one private address among public ones is refused too, and a failure tells no inner address.
+    """
+    names = {"hooks.example": ["127.0.0.1"], "mixed.example": ["93.184.216.34", "::1"]}
+
+    def resolve(name, port):
+        return [ip_address(a) for a in names[name]] if name in names else resolved(name, port)
+
+    async def run():
+        with receiving() as receiver:
+            told(worker, f"http://{host}:{receiver.port}/", TWO_CHANGES[:20])
+            async with sending(worker, clock, private=False, resolve=resolve):
+                await until(failed(worker, clock), "refused")
+            assert receiver.received == []
+        (row,) = worker.rows(outbox)
+        assert row["failure"] == ("the address is private; UNDERCURRENT_WEBHOOK_PRIVATE=true allows such addresses")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_the_connection_goes_to_the_address_that_was_checked(worker, clock):
+    """The name is asked once a message, and stays in the Host header; of several addresses the first that answers."""
+    asked = []
+
+    def resolve(name, port):
+        asked.append((name, port))
+        return [ip_address("127.0.0.2"), ip_address("127.0.0.1")]
+
+    async def run():
+        with receiving() as receiver:
+            told(worker, f"http://Hooks.Example:{receiver.port}/a%20b?c=d", TWO_CHANGES[:20])
+            async with sending(worker, clock, resolve=resolve):
+                await until(lambda: not waiting(worker), "sent")
+            (message,) = receiver.received
+            assert message.headers["host"] == f"hooks.example:{receiver.port}"
+            assert message.path == "/a%20b?c=d"
+            assert asked == [("hooks.example", receiver.port)]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_tls_asks_for_the_name_and_trusts_no_stranger(worker, clock):
+    """The ClientHello, which is not encrypted, holds the name; an answer that is no TLS ends the attempt."""
+    hellos = []
+
+    def answer(listener):
+        connection, _ = listener.accept()
+        with connection:
+            hellos.append(connection.recv(4_096))
+            connection.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
+
+    async def run():
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            thread = threading.Thread(target=answer, args=(listener,))
+            thread.start()
+            told(worker, f"https://hooks.example:{listener.getsockname()[1]}/", TWO_CHANGES[:20])
+            async with sending(worker, clock, resolve=lambda name, port: [ip_address("127.0.0.1")]):
+                await until(failed(worker, clock), "failed")
+            thread.join()
+
+    asyncio.run(run())
+    assert b"hooks.example" in hellos[0]
+    (row,) = worker.rows(outbox)
+    assert row["status"] == "waiting"
+    assert row["failure"].startswith("ConnectError: [SSL")
+
+
+def test_a_host_without_an_address():
+    with pytest.raises(AddressError, match="cannot be resolved"):
+        resolved("nobody.invalid", 80)
+
+
+def test_every_private_form_that_resolves_is_private_when_sent():
+    """The check at each attempt needs no check before it."""
+    for host in PRIVATE:
+        target = target_of(f"http://{host}/")
+        if target.literal is not None:
+            assert not is_public(target.literal)
+
+
+# --- the secret -------------------------------------------------------------------------------------------------------
+
+
+def test_the_secret_is_nowhere_to_be_read():
+    """Not in what is printed of the settings, nor in a complaint; the worker processes get it all the same."""
+    settings = Settings(webhook_secret=SECRET, webhook_private=True)
+    for shown in (repr(settings), str(settings), settings.model_dump_json()):
+        assert SECRET not in shown
+    assert Settings.load(settings.environment(), {}) == settings
+    assert "UNDERCURRENT_WEBHOOK_SECRET" not in Settings().environment()
+    assert Settings.load({"UNDERCURRENT_WEBHOOK_SECRET": ""}, {}).webhook_secret is None
+    with pytest.raises(SettingsError, match="16 characters") as refused:
+        Settings.load({"UNDERCURRENT_WEBHOOK_SECRET": "swordfish"}, {})
+    assert "swordfish" not in str(refused.value)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_without_a_secret_messages_wait(worker, clock):
+    with receiving() as receiver:
+        told(worker, receiver.url)
+
+        async def run():
+            sender = Sender(worker.store, clock, Metrics(), None, True)
+            sender.start()
+            sender.wake()
+            await asyncio.sleep(0.1)
+            await sender.close()
+
+        asyncio.run(run())
+        assert receiver.received == []
+        assert len(waiting(worker)) == 2
