@@ -19,6 +19,7 @@ ROUTES = {
     ("post", "/campaigns/{name}/actions/retire"),
     ("post", "/campaigns/{name}/archive"),
     ("post", "/campaigns/{name}/clone"),
+    ("get", "/campaigns/{name}/report"),
     ("get", "/campaigns/{name}/revisions"),
     ("post", "/campaigns/{name}/rollback"),
     ("post", "/campaigns/{name}/unarchive"),
