@@ -183,7 +183,7 @@ class OffPolicySums:
                 "not_eligible",
                 f"In {self.ineligible} of {decisions} decisions the policy takes an action that could not be chosen:"
                 " it was excluded by the request, retired, or not there yet.",
-                "Ask for a range in which it could always be chosen, or for the baseline, which stands in for itself.",
+                "Ask for a range in which it could always be chosen.",
             )
         if self.unsupported:
             return Refusal(

@@ -1,9 +1,11 @@
 """A campaign's decisions added up, a page of the log at a time: counts and means, the lift, other policies' values."""
 
 import zlib
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -51,7 +53,6 @@ class _Config(msgspec.Struct):
 
 
 _explanations = msgspec.json.Decoder(list[_Explanation])
-_contexts = msgspec.json.Decoder()
 
 
 class Version(NamedTuple):
@@ -104,7 +105,8 @@ class Summary:
     def add(self, rows: Sequence[LoggedDecision], start: int) -> None:
         """The next rows of the log. Those up to `start` are not reported: they only move the versions' beliefs."""
         inside = [row for row in rows if row.round > start]
-        values = [(version, self._followed(version, rows, len(inside))) for version in self.versions]
+        contexts = self._contexts(rows)
+        values = [(version, self._followed(version, rows, contexts, len(inside))) for version in self.versions]
         if not inside:
             return
         page = self._page(inside)
@@ -209,15 +211,25 @@ class Summary:
             later = counted & (rounds > version.round) & (target.sum(axis=1) > 0.0)
             version.sums.add(every.picked(later), target[later])
 
-    def _followed(self, version: Version, rows: Sequence[LoggedDecision], inside: int) -> FloatArray:
+    def _contexts(self, rows: Sequence[LoggedDecision]) -> list[dict[str, Any] | None]:
+        if not self.versions:
+            return []
+        found: list[dict[str, Any] | None] = msgspec.json.decode(f"[{','.join(row.context or 'null' for row in rows)}]")
+        return found
+
+    def _followed(
+        self,
+        version: Version,
+        rows: Sequence[LoggedDecision],
+        contexts: Sequence[dict[str, Any] | None],
+        inside: int,
+    ) -> FloatArray:
         """What a version expects of each action, in the last `inside` of the rows; NaN up to its publication."""
-        later = [row for row in rows if row.round > version.round]
-        found = version.model.follow(
-            [None if row.context is None else _contexts.decode(row.context) for row in later],
-            [None if row.at is None else row.at / SECOND for row in later],
-        )
+        first = bisect_right(rows, version.round, key=attrgetter("round"))
+        times = [None if row.at is None else row.at / SECOND for row in rows[first:]]
+        found = version.model.follow(contexts[first:], times)
         values = np.full((len(rows), len(self.actions)), np.nan)
-        values[len(rows) - len(later) :, : found.shape[1]] = found
+        values[first:, : found.shape[1]] = found
         return values[len(rows) - inside :]
 
 
