@@ -124,10 +124,8 @@ class PolicyValue(_Answer):
     policy: Literal["action", "baseline", "model"]
     action: Annotated[str | None, Field(description="of `always this action`")]
     model_version: int | None
-    after_round: Annotated[
-        int,
-        Field(description="only later decisions count: on those a model learned from, its value would be too good"),
-    ]
+    after_round: Annotated[int, Field(description="only later decisions count")]
+    note: str | None
     decisions: Annotated[int, Field(description="that it rests on")]
     effective_sample_size: Annotated[float, Field(description="what they are worth after weighting")]
     ips: Estimate | None

@@ -213,5 +213,11 @@ def _value(
     after_round: int = 0,
 ) -> PolicyValue:
     found = sums.result()
-    own = {"policy": policy, "action": action, "model_version": model_version, "after_round": after_round}
+    note = None
+    if model_version is not None:
+        note = (
+            f"Only decisions after round {after_round}, when it was published, count: on those that it learned from its"
+            " value would be too good."
+        )
+    own = {"policy": policy, "action": action, "model_version": model_version, "after_round": after_round, "note": note}
     return PolicyValue.model_validate(own | found._asdict() | ({"refusal": refusal} if refusal else {}))

@@ -387,6 +387,7 @@ def test_a_model_that_nothing_was_decided_after(demo):
     newest = good(client.get("/campaigns/demo"))["model_version"]
     value = policies(good(client.get("/campaigns/demo/report", params={"model_version": newest})))[newest]
     assert value["after_round"] == 990
+    assert "after round 990" in value["note"]
     assert value["decisions"] <= 10
     assert value["refusal"]["code"] in ("no_rewards", "too_few")
 
