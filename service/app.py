@@ -13,6 +13,7 @@ from service import __version__
 from service.administration import add_administration
 from service.alert_routes import add_alerts
 from service.errors import RESPONSES, install_error_handlers
+from service.reports import add_report_routes
 from service.requests import Requests
 from service.routes import Application, add_routes
 from service.settings import Settings
@@ -50,6 +51,7 @@ def create_app(settings: Settings, service: Service | None = None) -> FastAPI:
     add_administration(app, worker)
     add_subject_routes(app, worker)
     add_alerts(app, worker)
+    add_report_routes(app, worker)
     _add_documentation(app)
     return app
 

@@ -50,6 +50,7 @@ __all__ = [
     "Reward",
     "RollBack",
     "Snapshot",
+    "rebuilt",
 ]
 
 SNAPSHOT_ROUNDS = 1_000  # at least between two snapshots; and a fifth of all rounds, so that their cost is constant
@@ -418,20 +419,7 @@ class Campaigns:
             (in_force,) = tx.model_page(row.campaign_id, None, 1)
             if (newest.restored, in_force["kind"]) == (version, "rollback"):
                 return Current(name)
-            for start in starts(tx, row.campaign_id):
-                if start.state.model_version >= version:
-                    continue
-                try:
-                    replay = Replay(start, tx, row.campaign_id)
-                    past = _published(replay, version)
-                except MissingInput:
-                    continue
-                theta = past.state.statistics.theta  # across machines within R15's tolerance
-                known = past.revision >= replay.rebuilt_by  # else something was erased since (R22)
-                if known and not np.allclose(np.frombuffer(stored["theta"], "<f8"), theta, rtol=1e-9, atol=1e-9):
-                    raise RuntimeError(f"model {version} of campaign {name!r} is not what its log gives; run verify")
-                return RollBack(name, row.campaign_id, past)
-        raise AssertionError("the log leads to every model")
+            return RollBack(name, row.campaign_id, rebuilt(tx, row, version))
 
     def importing(self, name: str, import_id: str, rows: Iterable[ImportRow]) -> Import:
         """A campaign warm-started with rows from elsewhere, which takes a while; nothing is written yet."""
@@ -451,6 +439,25 @@ class Campaigns:
             replay = Replay(beginning(tx, row.campaign_id), Erased(tx, rounds), row.campaign_id, given=True)
             replay.run()
             return Erase(name, row.campaign_id, subject, replay.start, replay.inputs)
+
+
+def rebuilt(tx: Transaction, row: LiveRow, version: int) -> Start:
+    """The moment at which a model was published, from the nearest older snapshot, checked against what is stored."""
+    (stored,) = tx.model_page(row.campaign_id, version + 1, 1)
+    for start in starts(tx, row.campaign_id):
+        if start.state.model_version >= version:
+            continue
+        try:
+            replay = Replay(start, tx, row.campaign_id)
+            past = _published(replay, version)
+        except MissingInput:
+            continue
+        theta = past.state.statistics.theta  # across machines within R15's tolerance
+        known = past.revision >= replay.rebuilt_by  # else something was erased since (R22)
+        if known and not np.allclose(np.frombuffer(stored["theta"], "<f8"), theta, rtol=1e-9, atol=1e-9):
+            raise RuntimeError(f"model {version} of campaign {row.name!r} is not what its log gives; run verify")
+        return past
+    raise AssertionError("the log leads to every model")
 
 
 def found(tx: Transaction, name: str) -> tuple[LiveRow, int]:

@@ -19,6 +19,7 @@ ROUTES = {
     ("post", "/campaigns/{name}/actions/retire"),
     ("post", "/campaigns/{name}/archive"),
     ("post", "/campaigns/{name}/clone"),
+    ("get", "/campaigns/{name}/report"),
     ("get", "/campaigns/{name}/revisions"),
     ("get", "/campaigns/{name}/alerts"),
     ("post", "/campaigns/{name}/rollback"),

@@ -1,0 +1,309 @@
+"""What another policy would have earned, and the lift over control, from a log with its propensities.
+
+Arrays in, numbers out; T decisions, K actions. The law of a decision (R12) was fixed by the past alone, so with
+w = target / logging probability of the action taken
+
+    IPS    mean of w r
+    SNIPS  Σ w r / Σ w
+    DR     mean of Σ_a target(a) r̂(a) + w (r - r̂(action taken))
+
+are sums of martingale differences around the target's value, and adaptivity does no harm; to DR neither, because its
+r̂ are the estimates stored with each decision, made before its reward was known. Decisions of one subject share a
+control assignment (R13) and a customer's habits: they are one cluster, and every variance is cluster-robust.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "ALONE",
+    "GROUPS",
+    "LEAST",
+    "Estimate",
+    "Lift",
+    "LiftSums",
+    "Mean",
+    "OffPolicy",
+    "OffPolicySums",
+    "Refusal",
+    "Rewarded",
+]
+
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+IntArray = npt.NDArray[np.intp]
+LEAST = 20  # decisions, or what is left of them after weighting, that a number must rest on
+GROUPS = 65_536  # that subjects are gathered in: memory stays fixed, and joining independent clusters does no harm
+ALONE = -1  # the cluster of a decision without a subject
+NORMAL = 1.959963984540054  # 97.5 % of the normal law lie below
+
+
+# --- numbers and refusals -------------------------------------------------------------------------------------------
+
+
+class Estimate(NamedTuple):
+    """A number, its standard error, and the interval that has the truth with 95 %."""
+
+    value: float
+    standard_error: float
+    low: float
+    high: float
+
+
+class Refusal(NamedTuple):
+    """Why there is no number: a code for programs, the reason and what to do for people."""
+
+    code: str
+    reason: str
+    remedy: str
+
+
+class Sums:
+    """Totals of columns, and of their products cluster by cluster: what ratios of totals and their variances need."""
+
+    def __init__(self, columns: int) -> None:
+        self.totals = np.zeros(columns)
+        self._alone, self._products = 0, np.zeros((columns, columns))
+        self._groups = np.zeros((0, columns))
+        self._present = np.zeros(0, np.bool_)
+
+    def add(self, columns: FloatArray, clusters: IntArray) -> None:
+        """More rows; the cluster is a number below GROUPS, or ALONE."""
+        self.totals += columns.sum(axis=0)
+        together = clusters != ALONE
+        own = columns[~together]
+        self._alone += len(own)
+        self._products += own.T @ own
+        if together.any():
+            if not self._present.size:
+                self._groups, self._present = np.zeros((GROUPS, self.totals.size)), np.zeros(GROUPS, np.bool_)
+            np.add.at(self._groups, clusters[together], columns[together])
+            self._present[clusters[together]] = True
+
+    @property
+    def clusters(self) -> int:
+        return self._alone + int(self._present.sum())
+
+    def ratio(self, over: npt.ArrayLike, under: npt.ArrayLike) -> tuple[float, float]:
+        """The ratio of two combinations of totals, and its variance by the delta method, clusters independent."""
+        over, under = np.asarray(over, np.float64), np.asarray(under, np.float64)
+        whole, clusters = float(under @ self.totals), self.clusters
+        value = float(over @ self.totals) / whole
+        influence = over - value * under  # each row's, but for 1/whole; their sum is 0
+        squares = influence @ self._products @ influence + ((self._groups @ influence) ** 2).sum()
+        return value, max(float(squares), 0.0) / whole**2 * clusters / max(clusters - 1, 1)
+
+
+def _estimate(value: float, variance: float, quantile: float = NORMAL) -> Estimate:
+    error = math.sqrt(variance)
+    return Estimate(value, error, value - quantile * error, value + quantile * error)
+
+
+# --- another policy -------------------------------------------------------------------------------------------------
+
+
+class Rewarded(NamedTuple):
+    """Decisions whose law and reward are known."""
+
+    rewards: FloatArray  # T
+    taken: IntArray  # T
+    propensity: FloatArray  # T
+    law: FloatArray  # T×K, NaN where an action was not eligible
+    predictions: FloatArray  # T×K: r̂, of the eligible actions
+    clusters: IntArray  # T
+
+    def picked(self, rows: BoolArray) -> "Rewarded":
+        rewards, taken, propensity, law, predictions, clusters = self
+        return Rewarded(rewards[rows], taken[rows], propensity[rows], law[rows], predictions[rows], clusters[rows])
+
+
+class OffPolicy(NamedTuple):
+    """What a target policy would have earned a decision: three estimates, or why there are none."""
+
+    decisions: int
+    effective_sample_size: float
+    ips: Estimate | None = None
+    snips: Estimate | None = None
+    dr: Estimate | None = None
+    refusal: Refusal | None = None
+
+
+class OffPolicySums:
+    """A target policy's estimates, gathered a page of decisions at a time."""
+
+    def __init__(self) -> None:
+        self._sums = Sums(4)  # columns: 1, w, w r, DR's terms; rewards less their level
+        self._level = 0.0  # any constant near the rewards: without it their variance would drown in their squares
+        self._squares = 0.0  # Σ w²
+        self.ineligible = self.unsupported = 0
+
+    def add(self, rows: Rewarded, target: FloatArray) -> None:
+        """More decisions, and the target's probability of every action (T×K, rows summing to 1)."""
+        if not rows.rewards.size:
+            return
+        if not self._sums.totals[0]:
+            self._level = float(rows.rewards[0])
+        rewards, predictions = rows.rewards - self._level, rows.predictions - self._level
+        wanted, every = target > 0.0, np.arange(rewards.size)
+        self.ineligible += int((wanted & np.isnan(rows.law)).any(axis=1).sum())
+        self.unsupported += int((wanted & (rows.law == 0.0)).any(axis=1).sum())
+        weights = target[every, rows.taken] / rows.propensity
+        direct = np.where(wanted, target * predictions, 0.0).sum(axis=1)
+        doubly = direct + weights * (rewards - predictions[every, rows.taken])
+        columns = np.column_stack([np.ones_like(rewards), weights, weights * rewards, doubly])
+        self._sums.add(columns, rows.clusters)
+        self._squares += float(weights @ weights)
+
+    def result(self) -> OffPolicy:
+        decisions, weight = int(self._sums.totals[0]), float(self._sums.totals[1])
+        size = weight**2 / self._squares if self._squares else 0.0
+        if refusal := self._refusal(decisions, size):
+            return OffPolicy(decisions, size, refusal=refusal)
+        level, sums = self._level, self._sums
+        ips, ips_variance = sums.ratio([0, level, 1, 0], [1, 0, 0, 0])
+        snips, snips_variance = sums.ratio([0, 0, 1, 0], [0, 1, 0, 0])
+        dr, dr_variance = sums.ratio([0, 0, 0, 1], [1, 0, 0, 0])
+        return OffPolicy(
+            decisions, size,
+            _estimate(ips, ips_variance), _estimate(level + snips, snips_variance), _estimate(level + dr, dr_variance),
+        )  # fmt: skip
+
+    def _refusal(self, decisions: int, size: float) -> Refusal | None:
+        if not decisions:
+            return Refusal(
+                "no_rewards",
+                "No decision here has both a known propensity and a reward.",
+                "Wait for rewards, or ask for a longer range.",
+            )
+        if self.ineligible:
+            return Refusal(
+                "not_eligible",
+                f"In {self.ineligible} of {decisions} decisions the policy takes an action that could not be chosen:"
+                " it was excluded by the request, retired, or not there yet.",
+                "Ask for a range in which it could always be chosen.",
+            )
+        if self.unsupported:
+            return Refusal(
+                "no_overlap",
+                f"In {self.unsupported} of {decisions} decisions the policy takes an action that had no chance of being"
+                " chosen: the log cannot tell what it would have earned.",
+                "Set `propensity_floor`, or a `control` of kind uniform, and ask for the time since then.",
+            )
+        if size < LEAST:
+            return Refusal(
+                "too_few",
+                f"The estimate would rest on what is worth {size:.1f} decisions; it needs {LEAST}: the policy's actions"
+                " were taken too rarely.",
+                "Wait for more decisions; a higher `propensity_floor` or a uniform `control` makes it faster.",
+            )
+        return None
+
+
+# --- lift over control ----------------------------------------------------------------------------------------------
+
+
+class Mean(NamedTuple):
+    """The mean reward of a group; its value is None without any reward."""
+
+    rewards: int
+    value: float | None
+
+
+class Lift(NamedTuple):
+    """What the model's decisions earn more than the control's: the difference, and relative to the control."""
+
+    decided: Mean
+    control: Mean
+    difference: Estimate | None = None
+    relative: Estimate | None = None
+    refusal: Refusal | None = None
+    relative_refusal: Refusal | None = None
+
+
+class LiftSums:
+    """Rewards of rounds after the warm start in which control was on, gathered a page at a time.
+
+    Both groups stand for the same rounds: where the control's share changed, a group's rounds count by the inverse of
+    its share. With one share these are plain means.
+    """
+
+    def __init__(self) -> None:
+        self._groups = Sums(3), Sums(3)  # decided and control; columns: 1, w, w r, with r less the level
+        self._level: float | None = None
+
+    def add(self, rewards: FloatArray, controlled: BoolArray, share: FloatArray, clusters: IntArray) -> None:
+        """More decisions; the shares are > 0."""
+        if not rewards.size:
+            return
+        if self._level is None:
+            self._level = float(rewards[0])
+        for sums, mine, chance in zip(self._groups, (~controlled, controlled), (1.0 - share, share), strict=True):
+            weights = 1.0 / chance[mine]
+            columns = np.column_stack([np.ones_like(weights), weights, weights * (rewards[mine] - self._level)])
+            sums.add(columns, clusters[mine])
+
+    def result(self) -> Lift:
+        """Welch's interval of the difference, with clusters for observations; Fieller's of the relative lift."""
+        counts = [int(sums.totals[0]) for sums in self._groups]
+        ratios = [sums.ratio([0, 0, 1], [0, 1, 0]) if sums.totals[0] else None for sums in self._groups]
+        level = self._level or 0.0
+        means = [Mean(n, None if ratio is None else level + ratio[0]) for n, ratio in zip(counts, ratios, strict=True)]
+        clusters = [sums.clusters for sums in self._groups]
+        if refusal := _lift_refusal(counts, clusters):
+            return Lift(means[0], means[1], refusal=refusal)
+        (decided, decided_variance), (control, control_variance) = (ratio for ratio in ratios if ratio is not None)
+        variance = decided_variance + control_variance
+        spread = decided_variance**2 / (clusters[0] - 1) + control_variance**2 / (clusters[1] - 1)
+        quantile = _student(variance**2 / spread) if spread > 0.0 else NORMAL  # Satterthwaite's degrees of freedom
+        relative = _fieller(level + decided, decided_variance, level + control, control_variance, quantile)
+        return Lift(
+            means[0], means[1], _estimate(decided - control, variance, quantile),
+            relative if isinstance(relative, Estimate) else None,
+            relative_refusal=relative if isinstance(relative, Refusal) else None,
+        )  # fmt: skip
+
+
+def _lift_refusal(counts: list[int], clusters: list[int]) -> Refusal | None:
+    if not counts[1] and not counts[0]:
+        return Refusal(
+            "no_control",
+            "No decision after the warm start was made while control was on and has its reward.",
+            "Set `control`, and ask for the time since then.",
+        )
+    for name, count, independent in zip(("model's", "control's"), counts, clusters, strict=True):
+        if independent < LEAST:
+            return Refusal(
+                "too_few",
+                f"Of the {name} decisions {count} have a reward, of {independent} different subjects (a decision"
+                f" without a subject is its own); it needs {LEAST}.",
+                "Wait for more rewards, or give the smaller group a larger share.",
+            )
+    return None
+
+
+def _fieller(
+    over: float, over_variance: float, under: float, under_variance: float, quantile: float
+) -> Estimate | Refusal:
+    """over / under - 1 of two independent means, with Fieller's interval; `standard_error` is the delta method's."""
+    doubt = quantile**2 * under_variance / under**2 if under else math.inf
+    if under <= 0.0 or doubt >= 1.0:
+        return Refusal(
+            "control_near_zero",
+            "The control's mean reward is not clearly above 0, so nothing can be expressed in parts of it.",
+            "Read the difference instead.",
+        )
+    ratio = over / under
+    half = quantile / under * math.sqrt(over_variance * (1.0 - doubt) + ratio**2 * under_variance)
+    error = math.sqrt(over_variance + ratio**2 * under_variance) / under
+    low, high = (ratio - half) / (1.0 - doubt), (ratio + half) / (1.0 - doubt)
+    return Estimate(ratio - 1.0, error, low - 1.0, high - 1.0)
+
+
+def _student(freedom: float) -> float:
+    """97.5 % of Student's law lie below."""
+    from scipy.special import stdtrit  # a third of a second: not at every start of the service
+
+    return float(stdtrit(freedom, 0.975))

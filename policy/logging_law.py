@@ -1,0 +1,67 @@
+"""The law that a decision was drawn from (R12): the probability of every action, from what the log holds of it."""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Logged", "first_eligible", "logging_law"]
+
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+IntArray = npt.NDArray[np.intp]
+TOLERANCE = 1e-12  # between a stored propensity and the one that its law gives
+NEARLY = 1e-9  # scores this close, relative to the largest, may have been equal or not before they were stored
+
+
+class Logged(NamedTuple):
+    """Decisions as the log has them; scores are NaN where an action was not eligible."""
+
+    scores: FloatArray  # T×K
+    warm: BoolArray  # T: decided in the warm start
+    taken: IntArray  # T: the action's place
+    propensity: FloatArray  # T
+    share: FloatArray  # T: of the control
+    baseline: BoolArray  # T: the control plays the baseline
+    floors: FloatArray  # T×F: those that may have been in force
+
+
+def logging_law(logged: Logged) -> tuple[FloatArray, BoolArray]:
+    """The probability of every eligible action (R12), NaN for the others; and where it agrees with the propensity.
+
+    Which floor was in force (a new action's trial has its own) is told by the propensity itself. So are ties that the
+    stored scores, to which the rewards' mean was added, no longer show or only seem to have.
+    """
+    scores, warm, taken, _, share, baseline, floors = logged
+    eligible = ~np.isnan(scores)
+    count = np.maximum(eligible.sum(axis=1), 1)[:, None]
+    finite = np.where(eligible, scores, -np.inf)
+    best, largest = finite.max(axis=1), np.abs(np.where(eligible, scores, 0.0)).max(axis=1)
+    tied, near = finite == best[:, None], finite >= (best - NEARLY * largest)[:, None]
+    alone = near & (np.arange(scores.shape[1]) == taken[:, None])
+    control = np.where(baseline[:, None], first_eligible(eligible), 1.0 / count)
+    law = np.broadcast_to(1.0 / count, scores.shape).copy()
+    known = warm & _agrees(law, logged)
+    for winners in (tied, alone, near & ~alone, near):
+        ties = winners.sum(axis=1)
+        for floor in floors.T[:, :, None]:
+            sought = ~(known | warm) & (ties > 0)
+            if not sought.any():
+                break
+            policy = floor + (1.0 - count * floor) * (winners / np.maximum(ties, 1)[:, None])
+            mixed = share[:, None] * control + (1.0 - share[:, None]) * policy
+            found = sought & _agrees(mixed, logged)
+            law[found], known[found] = mixed[found], True
+    known &= eligible[np.arange(taken.size), taken]
+    return np.where(eligible, law, np.nan), known
+
+
+def first_eligible(eligible: BoolArray) -> FloatArray:
+    """All on the baseline, or on the first eligible action where that is excluded: as the control plays it."""
+    first: FloatArray = (eligible & (eligible.cumsum(axis=1) == 1)).astype(np.float64)
+    return first
+
+
+def _agrees(law: FloatArray, logged: Logged) -> BoolArray:
+    agrees: BoolArray = np.abs(law[np.arange(logged.taken.size), logged.taken] - logged.propensity) <= TOLERANCE
+    return agrees

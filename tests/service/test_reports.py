@@ -1,0 +1,498 @@
+"""Reports: every number cross-checked by SQL on the tables; ranges, refusals, rows that tell less.
+
+The campaign is played over HTTP on both databases: two regimes, control whose share changes, a floor, exclusions,
+subjects, default rewards, an action that is added and one that is retired.
+"""
+
+import json
+import math
+import random
+from collections import defaultdict
+from datetime import UTC, datetime
+from itertools import groupby
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+from scipy.special import stdtrit
+
+from policy import CampaignConfig, StagedPolicy
+from service.report_answer import Report
+from tests.service.answers import error_of, good
+from tests.service.conftest import Clock, Worker
+
+CONFIG = {
+    "name": "demo",
+    "actions": ["none", "mail", "call"],
+    "variables": [{"name": "season", "levels": ["a", "b", "c", "d"]}, {"name": "spend", "cuts": [20, 50]}],
+    "signals": ["season"],
+    "regimes": 2,
+    "regime_labels": ["calm"],
+    "stage_length": 10,
+    "warm_start_rounds": 30,
+    "beliefs": {
+        "estimator": "given",
+        "parameters": {
+            "transition": [[0.95, 0.05], [0.1, 0.9]],
+            "emission": [[0.4, 0.4, 0.1, 0.1], [0.1, 0.1, 0.4, 0.4]],
+            "initial": [0.5, 0.5],
+        },
+    },
+    "control": {"share": 0.25},
+    "propensity_floor": 0.06,
+    "rewards": {"wait_seconds": 1200, "default": 0.0},
+    "seed": 11,
+}
+BATCH = 25
+ADDED = 250  # the round before which an action is added
+
+
+def play(client, clock, batches, *, config=CONFIG, excluding=(), begun=0, seed=3, rewarded=0.85):
+    """Batches of decisions, a minute apart; most rewards come at once, some later by default or not at all."""
+    chance, name = random.Random(seed), config["name"]
+    for batch in range(begun, begun + batches):
+        regime = batch // 5 % 2
+        items = []
+        for i in range(BATCH):
+            item = {
+                "decision_id": f"d{batch * BATCH + i}",
+                "context": {
+                    "season": chance.choice("ab" if (chance.random() < 0.8) != regime else "cd"),
+                    "spend": chance.choice([3, 30, 80]),
+                },
+            }
+            if excluding and chance.random() < 0.15:
+                item["excluded_actions"] = [chance.choice(excluding)]
+            if chance.random() < 0.4:
+                item["subject"] = f"customer {chance.randrange(40)}"
+            items.append(item)
+        made = good(client.post("/decide/batch", json={"campaign": name, "items": items}))["decisions"]
+        rewards = [
+            {
+                "decision_id": decision["decision_id"],
+                "reward": round(
+                    0.2 + 0.6 * ((decision["action"] == "mail") == (regime == 0)) + chance.gauss(0, 0.4), 3
+                ),
+            }
+            for decision in made
+            if chance.random() < rewarded
+        ]
+        if rewards:
+            results = good(client.post("/reward/batch", json={"campaign": name, "items": rewards}))["results"]
+            assert not any(result["error"] for result in results)
+        clock.advance(60)
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def demo(request, new_database):
+    """A client, and the demo campaign's tables."""
+    address, clock = new_database(request.param), Clock()
+    worker, engine = Worker(address, clock), sa.create_engine(address)
+    client = worker.client
+    good(client.post("/campaigns", json=CONFIG), 201)
+    play(client, clock, 10, excluding=("none", "mail"))
+    good(client.post("/campaigns/demo/actions", json={"action": "visit"}))
+    play(client, clock, 10, begun=10, excluding=("mail",))
+    good(client.patch("/campaigns/demo", json={"control": {"share": 0.4}}))
+    good(client.post("/campaigns/demo/actions/retire", json={"action": "call"}))
+    play(client, clock, 20, begun=20, excluding=("mail",))
+    yield client, engine
+    engine.dispose()
+    worker.stop()
+
+
+def time_of(micros):
+    return datetime.fromtimestamp(micros / 1e6, UTC).isoformat().replace("+00:00", "Z")
+
+
+# --- the same numbers, from the tables -------------------------------------------------------------------------------
+
+
+def rows_of(engine, after, last):
+    """Decisions with their rewards and the control in force, by plain SQL."""
+    sql = """
+        SELECT d.*, r.reward, r.source,
+          (SELECT c.config FROM config_revisions c WHERE c.campaign_id = d.campaign_id AND c.round < d.round
+           ORDER BY c.revision DESC LIMIT 1) AS config
+        FROM decisions d LEFT JOIN rewards r ON r.campaign_id = d.campaign_id AND r.round = d.round
+        WHERE d.round > :after AND d.round <= :last ORDER BY d.round
+    """
+    with engine.connect() as connection:
+        found = connection.execute(sa.text(sql), {"after": after, "last": last}).mappings().all()
+    return [
+        dict(row)
+        | {"config": json.loads(row["config"]), "belief": json.loads(row["explanation"])["belief"]}
+        | {"scores": {score["action"]: score for score in json.loads(row["explanation"])["scores"]}}
+        for row in found
+    ]
+
+
+def mean(pairs):
+    weight = sum(weight for _, weight in pairs)
+    return sum(value * weight for value, weight in pairs) / weight if weight else None
+
+
+def clustered(terms, rows, whole):
+    """The root of the cluster-robust variance of Σ terms / whole, and the number of clusters."""
+    sums = defaultdict(float)
+    for term, row in zip(terms, rows, strict=True):
+        sums[row["subject"] or row["round"]] += term
+    return math.sqrt(sum(each**2 for each in sums.values()) * len(sums) / (len(sums) - 1)) / whole, len(sums)
+
+
+def interval(value, error, quantile=1.959963984540054):
+    return {
+        "value": value, "standard_error": error, "low": value - quantile * error, "high": value + quantile * error,
+    }  # fmt: skip
+
+
+def expected_policy(rows, target):
+    """IPS, SNIPS and DR of the policy that takes target(row); stage updates begin after round 10."""
+    rows = [row for row in rows if row["reward"] is not None]
+    weights = [(target(row) == row["action"]) / row["propensity"] for row in rows]
+
+    def predicted(row, action):
+        return row["scores"][action]["estimate"] if row["round"] > 10 else 0.0
+
+    earned = [weight * row["reward"] for weight, row in zip(weights, rows, strict=True)]
+    doubly = [
+        predicted(row, target(row)) + weight * (row["reward"] - predicted(row, row["action"]))
+        for weight, row in zip(weights, rows, strict=True)
+    ]
+    n, whole = len(rows), sum(weights)
+    ips, snips, dr = sum(earned) / n, sum(earned) / whole, sum(doubly) / n
+    influence = [weight * (row["reward"] - snips) for weight, row in zip(weights, rows, strict=True)]
+    return {
+        "decisions": n,
+        "effective_sample_size": whole**2 / sum(weight**2 for weight in weights),
+        "ips": interval(ips, clustered([each - ips for each in earned], rows, n)[0]),
+        "snips": interval(snips, clustered(influence, rows, whole)[0]),
+        "dr": interval(dr, clustered([each - dr for each in doubly], rows, n)[0]),
+        "refusal": None,
+    }
+
+
+def expected_lift(rows):
+    groups = []
+    for mode in ("optimistic", "control"):
+        mine = [row for row in rows if row["mode"] == mode and row["reward"] is not None]
+        shares = [row["config"]["control"]["share"] for row in mine]
+        weights = [1 / share if mode == "control" else 1 / (1 - share) for share in shares]
+        value = mean([(row["reward"], weight) for row, weight in zip(mine, weights, strict=True)])
+        terms = [weight * (row["reward"] - value) for row, weight in zip(mine, weights, strict=True)]
+        groups.append((len(mine), value, *clustered(terms, mine, sum(weights))))
+    (n1, decided, error1, clusters1), (n0, control, error0, clusters0) = groups
+    error = math.hypot(error1, error0)
+    freedom = error**4 / (error1**4 / (clusters1 - 1) + error0**4 / (clusters0 - 1))
+    quantile = stdtrit(freedom, 0.975)
+    # Fieller: the ratios between which (decided - ratio · control)² ≤ quantile² · variance, a quadratic in the ratio.
+    a, b, c = control**2 - (quantile * error0) ** 2, -2 * decided * control, decided**2 - (quantile * error1) ** 2
+    low, high = sorted((-b + sign * math.sqrt(b**2 - 4 * a * c)) / (2 * a) for sign in (-1, 1))
+    ratio = decided / control
+    relative = {
+        "value": ratio - 1,
+        "standard_error": math.hypot(error1, ratio * error0) / control,
+        "low": low - 1,
+        "high": high - 1,
+    }
+    return {
+        "control_kind": "uniform",
+        "decided": {"rewards": n1, "mean_reward": decided},
+        "control": {"rewards": n0, "mean_reward": control},
+        "difference": interval(decided - control, error, quantile),
+        "relative": relative,
+        "refusal": None,
+        "relative_refusal": None,
+    }
+
+
+def expected_tables(rows, actions):
+    rewards = [row for row in rows if row["reward"] is not None]
+
+    def table(weight, action=None):
+        """Decisions, rewards and mean reward, each row counting by its weight."""
+        mine = [(row, weight(row)) for row in rows if action in (None, row["action"])]
+        return {
+            "decisions": sum(w for _, w in mine),
+            "rewards": sum(w for row, w in mine if row["reward"] is not None),
+            "mean_reward": mean([(row["reward"], w) for row, w in mine if row["reward"] is not None]),
+        }
+
+    def count(key, rows, names):
+        return {name: sum(row[key] == name for row in rows) for name in names}
+
+    return {
+        "decisions": {
+            "total": len(rows),
+            "by_mode": count("mode", rows, ["warm_start", "optimistic", "control", "imported"]),
+            "erased": 0,
+        },
+        "rewards": {
+            "received": len(rewards),
+            "awaited": len(rows) - len(rewards),
+            "by_source": count("source", rewards, ["client", "default", "import"]),
+            "rate": len(rewards) / len(rows),
+            "mean": mean([(row["reward"], 1) for row in rewards]),
+        },
+        "actions": [
+            {"action": action, "retired": action == "call"} | table(lambda row: 1, action) for action in actions
+        ],
+        "regimes": {
+            "left_out": 0,
+            "regimes": [
+                {
+                    "regime": h + 1,
+                    "label": ["calm", None][h],
+                    **table(lambda row, h=h: row["belief"][h]),
+                    "actions": [
+                        {"action": action} | table(lambda row, h=h: row["belief"][h], action) for action in actions
+                    ],
+                }
+                for h in range(2)
+            ],
+        },
+    }
+
+
+def model_choice(engine, version):
+    """The action that a model takes: argmax θ̂ᵀz, from its stored θ̂. The HMM is given, so beliefs are as decided."""
+    with engine.connect() as connection:
+        sql = sa.text("SELECT round, theta FROM models WHERE version = :version")
+        round, theta = connection.execute(sql, {"version": version}).one()
+    theta = np.frombuffer(theta, "<f8")
+    actions = [*CONFIG["actions"], *(["visit"] if round >= ADDED else [])]
+    features = StagedPolicy(CampaignConfig(**{**CONFIG, "actions": actions})).features
+    assert features.dimension == theta.size
+
+    def choose(row):
+        encoded = features.encode([json.loads(row["context"])])
+        values = {
+            action: features.dense(np.array(row["belief"]), place, encoded) @ theta
+            for place, action in enumerate(actions)
+            if action in row["scores"]
+        }
+        return max(values, key=values.get)
+
+    return round, choose
+
+
+def close(found, wanted):
+    """Found has everything that is wanted, numbers within 1e-9."""
+    if isinstance(wanted, dict):
+        for key, value in wanted.items():
+            close(found[key], value)
+    elif isinstance(wanted, list):
+        assert len(found) == len(wanted)
+        for one, other in zip(found, wanted, strict=True):
+            close(one, other)
+    elif isinstance(wanted, float):
+        assert found == pytest.approx(wanted, rel=1e-9, abs=1e-9)
+    else:
+        assert found == wanted
+
+
+def policies(report):
+    return {
+        value["action"] or value["model_version"] or "baseline": value for value in report["off_policy"]["policies"]
+    }
+
+
+def test_every_number_follows_from_the_tables(demo):
+    client, engine = demo
+    report = good(client.get("/campaigns/demo/report", params={"model_version": [7, 35]}))
+    assert Report.model_validate(report).model_dump(mode="json", by_alias=True) == report
+    rows = rows_of(engine, 0, 10**9)
+    actions = ["none", "mail", "call", "visit"]
+    assert report["rounds"] == {"first": 1, "last": 1000}
+    close(report, expected_tables(rows, actions))
+    for source, least in (("client", 700), ("default", 10)):
+        assert report["rewards"]["by_source"][source] > least
+    close(report["lift"], expected_lift(rows))
+    values = policies(report)
+    assert list(values) == ["none", "mail", "visit", "baseline", 7, 35]
+    close(values["baseline"], expected_policy(rows, lambda row: next(a for a in actions if a in row["scores"])))
+    for version in (7, 35):
+        after, choose = model_choice(engine, version)
+        assert values[version]["after_round"] == after
+        close(values[version], expected_policy([row for row in rows if row["round"] > after], choose))
+    # At first the baseline was excluded now and then, mail always is, visit was not there.
+    for action in ("none", "mail", "visit"):
+        refusal = values[action]["refusal"]
+        assert (refusal["code"], values[action]["dr"]) == ("not_eligible", None)
+        out = sum(action not in row["scores"] for row in rows if row["reward"] is not None)
+        assert f"In {out} of {report['rewards']['received']} decisions" in refusal["reason"]
+    assert report["off_policy"]["left_out"] == {
+        "erased": 0, "imported": 0, "awaited": report["rewards"]["awaited"], "unexplained": 0,
+    }  # fmt: skip
+    assert values["baseline"]["decisions"] == report["rewards"]["received"]
+
+
+def test_a_range_is_half_open_and_has_only_its_own_decisions(demo):
+    client, engine = demo
+    rows = rows_of(engine, 0, 10**9)
+    starts = [next(group)["decided_at"] for _, group in groupby(rows, key=lambda row: row["decided_at"])]
+    ends = {"from": time_of(starts[10]), "to": time_of(starts[34])}
+    report = good(client.get("/campaigns/demo/report", params=ends | {"model_version": 7}))
+    inside = rows[250:850]
+    assert (report["from"], report["to"]) == tuple(end.replace("Z", ".000000Z") for end in ends.values())
+    assert report["rounds"] == {"first": 251, "last": 850}
+    close(report, expected_tables(inside, ["none", "mail", "call", "visit"]))
+    close(report["lift"], expected_lift(inside))
+    values = policies(report)
+    close(values["none"], expected_policy(inside, lambda row: "none"))
+    close(values["visit"], expected_policy(inside, lambda row: "visit"))
+    assert values["none"]["snips"] == values["baseline"]["snips"]
+    # Contexts before the range move the beliefs of a model that was published before it.
+    close(values[7], expected_policy(inside, model_choice(engine, 7)[1]))
+    # A time given in another zone is the same moment.
+    elsewhere = {name: end.replace("Z", "+00:00") for name, end in ends.items()}
+    assert good(client.get("/campaigns/demo/report", params=elsewhere | {"model_version": 7})) == report
+
+
+# --- where there is little or nothing to tell -------------------------------------------------------------------------
+
+
+def test_a_campaign_that_has_decided_nothing(shared):
+    good(shared.post("/campaigns", json=CONFIG | {"name": "empty"}), 201)
+    report = good(shared.get("/campaigns/empty/report"))
+    assert (report["from"], report["to"], report["rounds"]) == (None, None, None)
+    assert report["decisions"] == {
+        "total": 0, "by_mode": {"warm_start": 0, "optimistic": 0, "control": 0, "imported": 0}, "erased": 0,
+    }  # fmt: skip
+    assert report["rewards"] == {
+        "received": 0, "awaited": 0, "by_source": {"client": 0, "default": 0, "import": 0}, "rate": None, "mean": None,
+    }  # fmt: skip
+    assert [row["mean_reward"] for row in report["actions"]] == [None] * 3
+    assert [row["mean_reward"] for row in report["regimes"]["regimes"]] == [None] * 2
+    assert report["lift"]["refusal"]["code"] == "no_control"
+    assert report["lift"]["control_kind"] is None
+    assert {value["refusal"]["code"] for value in report["off_policy"]["policies"]} == {"no_rewards"}
+
+
+def test_a_range_without_decisions(demo):
+    client, _ = demo
+    before = {"from": "2020-01-01T00:00:00Z", "to": "2020-02-01T00:00:00+01:00"}
+    report = good(client.get("/campaigns/demo/report", params=before | {"model_version": 3}))
+    assert (report["decisions"]["total"], report["rounds"], report["rewards"]["rate"]) == (0, None, None)
+    assert policies(report)[3]["refusal"]["code"] == "no_rewards"
+    later = good(client.get("/campaigns/demo/report", params={"from": "2999-01-01T00:00:00Z"}))
+    assert later["decisions"] == report["decisions"]
+    instant = good(client.get("/campaigns/demo/report", params={"from": before["from"], "to": before["from"]}))
+    assert instant["decisions"]["total"] == 0
+
+
+def test_a_model_that_nothing_was_decided_after(demo):
+    """The model in force can be asked for; on the rounds it learned from its value is not told."""
+    client, _ = demo
+    newest = good(client.get("/campaigns/demo"))["model_version"]
+    value = policies(good(client.get("/campaigns/demo/report", params={"model_version": newest})))[newest]
+    assert value["after_round"] == 990
+    assert "after round 990" in value["note"]
+    assert value["decisions"] <= 10
+    assert value["refusal"]["code"] in ("no_rewards", "too_few")
+
+
+def refusals(report):
+    """The code of each policy without a number."""
+    return {name: value["refusal"]["code"] for name, value in policies(report).items() if value["refusal"] is not None}
+
+
+def test_without_overlap_or_control_there_is_no_number(client, clock):
+    """Without floor and control the model's own choice is certain: nothing is known of the others."""
+    config = CONFIG | {"control": {"share": 0}, "propensity_floor": 0}
+    good(client.post("/campaigns", json=config), 201)
+    play(client, clock, 1)
+    warm = good(client.get("/campaigns/demo/report"))
+    assert warm["decisions"]["by_mode"]["warm_start"] == 25
+    assert refusals(warm) == dict.fromkeys(["none", "mail", "call", "baseline"], "too_few")
+    play(client, clock, 7, begun=1)
+    report = good(client.get("/campaigns/demo/report"))
+    assert refusals(report) == dict.fromkeys(["none", "mail", "call", "baseline"], "no_overlap")
+    refusal = policies(report)["call"]["refusal"]
+    assert "propensity_floor" in refusal["remedy"]
+    assert report["lift"]["refusal"]["code"] == "no_control"
+    assert "control" in report["lift"]["refusal"]["remedy"]
+    # What the remedy says helps.
+    since = time_of(clock.now)
+    good(client.patch("/campaigns/demo", json={"control": {"share": 0.3}, "propensity_floor": 0.1}))
+    play(client, clock, 1, begun=8)
+    assert good(client.get("/campaigns/demo/report"))["lift"]["refusal"]["code"] == "too_few"
+    play(client, clock, 7, begun=9)
+    helped = good(client.get("/campaigns/demo/report", params={"from": since}))
+    assert refusals(helped) == {}
+    assert helped["lift"]["difference"] is not None
+    # Another kind of control cannot be added to the first.
+    changed = clock.now
+    good(client.patch("/campaigns/demo", json={"control": {"kind": "baseline"}}))
+    play(client, clock, 7, begun=16)
+    mixed = good(client.get("/campaigns/demo/report", params={"from": since}))["lift"]
+    assert (mixed["difference"], mixed["refusal"]["code"]) == (None, "mixed_control")
+    assert f"from={time_of(changed)[:19]}" in mixed["refusal"]["remedy"]
+    alone = good(client.get("/campaigns/demo/report", params={"from": time_of(changed)}))["lift"]
+    assert alone["refusal"] is None
+    assert alone["control_kind"] == "baseline"
+
+
+def test_rows_that_tell_less(start, clock, database_url):
+    """Erased, imported and tampered with behind the service's back; and with another number of regimes."""
+    client = start().client
+    good(client.post("/campaigns", json=CONFIG), 201)
+    play(client, clock, 8, rewarded=1.0)
+    whole = good(client.get("/campaigns/demo/report"))
+    engine = sa.create_engine(database_url)
+    with engine.begin() as connection:
+        for statement in (
+            "UPDATE decisions SET erased = true, context = NULL, subject = NULL, request_hash = NULL,"
+            " explanation = '{}' WHERE round = 150",
+            "UPDATE rewards SET reward = NULL, source = 'erased' WHERE round = 150",
+            "UPDATE decisions SET mode = 'imported', propensity = 0, request_hash = NULL,"
+            """ explanation = '{"belief":[0.25,0.75],"scores":[]}' WHERE round IN (1, 2, 3)""",
+            "UPDATE rewards SET source = 'import' WHERE round IN (1, 2)",
+            "DELETE FROM rewards WHERE round IN (3, 180)",
+            "UPDATE decisions SET propensity = 0.123 WHERE round = 100",
+            """UPDATE decisions SET explanation = '{"belief":[1.0],"scores":[]}' WHERE round IN (101, 102)""",
+        ):
+            connection.execute(sa.text(statement))
+    report = good(client.get("/campaigns/demo/report", params={"model_version": 1}))
+    assert report["decisions"]["total"] == sum(report["decisions"]["by_mode"].values()) == 200
+    assert (report["decisions"]["erased"], report["decisions"]["by_mode"]["imported"]) == (1, 3)
+    assert report["rewards"] | {"mean": None} == {
+        "received": 197,
+        "awaited": 2,
+        "by_source": {"client": 195, "default": 0, "import": 2},
+        "rate": 197 / 199,
+        "mean": None,
+    }
+    assert report["regimes"]["left_out"] == 2
+    assert sum(row["decisions"] for row in report["regimes"]["regimes"]) == pytest.approx(197)
+    assert sum(row["rewards"] for row in report["regimes"]["regimes"]) == pytest.approx(195)
+    assert report["off_policy"]["left_out"] == {"erased": 1, "imported": 3, "awaited": 1, "unexplained": 3}
+    values = policies(report)
+    assert values["baseline"]["decisions"] == 200 - 1 - 3 - 1 - 3
+    assert policies(whole)["baseline"]["decisions"] == 200
+    assert values[1]["decisions"] == 190 - 1 - 1 - 3  # after its round, 10
+    # An erasure makes a new model; those before it cannot be made again.
+    with engine.begin() as connection:
+        connection.execute(sa.text("UPDATE models SET kind = 'erasure' WHERE version = 12"))
+    engine.dispose()
+    values = policies(good(client.get("/campaigns/demo/report", params={"model_version": [1, 11]})))
+    assert [(values[version]["refusal"]["code"], values[version]["decisions"]) for version in (1, 11)] == [
+        ("erased", 0)
+    ] * 2
+
+
+def test_what_cannot_be_asked(demo):
+    client, _ = demo
+    for query, field in (
+        ({"from": "2026-01-01T00:00:00"}, "from"),
+        ({"to": "yesterday"}, "to"),
+        ({"from": "2026-01-02T00:00:00Z", "to": "2026-01-01T00:00:00Z"}, "to"),
+        ({"model_version": 0}, "model_version[0]"),
+        ({"model_version": "x"}, "model_version[0]"),
+        ({"model_version": 10_000}, "model_version"),
+        ({"model_version": [1, 2, 3, 4, 5, 6]}, "model_version"),
+    ):
+        error = error_of(client.get("/campaigns/demo/report", params=query), 422)
+        assert [problem["field"] for problem in error["fields"]] == [field]
+    assert "1 to " in error_of(client.get("/campaigns/demo/report?model_version=10000"))["fields"][0]["allowed"]
+    assert "demo2" in error_of(client.get("/campaigns/demo2/report"), 404)["message"]
