@@ -2,16 +2,19 @@
 
 import asyncio
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from heapq import nsmallest
+from operator import attrgetter
 from typing import Any, NamedTuple
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from starlette.concurrency import run_in_threadpool
 
 from policy import CampaignConfig
 from policy.config import Variable
 from service.errors import ApiError, ConflictError, FieldProblem, InvalidError
-from service.store import LiveRow, RevisionRow, Store, Transaction
+from service.store import PAGE, LiveRow, Store, Transaction
 from service.tables import campaigns, config_revisions, decisions
 
 __all__ = ["Directory", "Event", "Shape", "config_at", "events_of", "values_of"]
@@ -106,6 +109,11 @@ class Shape(NamedTuple):
         found = {variable.name: values.get(variable.name) for variable in self.config.variables}
         return {name: str(value).lower() if isinstance(value, bool) else value for name, value in found.items()}
 
+    def lacks(self, actions: Sequence[str], values: Mapping[str, Any]) -> int:
+        """How far a request is from being one for this campaign."""
+        unknown = sum(action not in self.actions for action in actions)
+        return self.archived + unknown + sum(_misfit(v, values) is not None for v in self.config.variables)
+
     def misfits(self, actions: Sequence[str], values: Mapping[str, Any]) -> list[FieldProblem]:
         """All that a request lacks to be one for this campaign."""
         who = f"campaign {self.name!r}"
@@ -122,11 +130,30 @@ class Shape(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """All campaigns, archived ones too."""
+    """All campaigns, archived ones too, and two ways to the few that a request may fit."""
 
     shapes: Mapping[int, Shape]
     by_name: Mapping[str, Shape]
     by_action: Mapping[str, Sequence[Shape]]
+    by_variable: Mapping[str | None, Sequence[Shape]]  # by the one that the fewest campaigns have
+
+    @classmethod
+    def of(cls, shapes: Mapping[int, Shape]) -> "_Known":
+        by_action, by_variable = defaultdict[str, list[Shape]](list), defaultdict[str | None, list[Shape]](list)
+        common = Counter(name for shape in shapes.values() for name in shape.variables)
+        for shape in shapes.values():
+            for action in shape.actions:
+                by_action[action].append(shape)
+            by_variable[min(shape.variables, key=lambda name: common[name], default=None)].append(shape)
+        return cls(shapes, {shape.name: shape for shape in shapes.values()}, dict(by_action), dict(by_variable))
+
+    def perhaps(self, actions: Iterable[str], values: Iterable[str]) -> list[Shape]:
+        """Campaigns among which are all with these actions whose variables are among the values."""
+        by_action = min((self.by_action.get(action, ()) for action in actions), key=len)
+        by_variable = [self.by_variable[name] for name in (None, *values) if name in self.by_variable]
+        if len(by_action) <= sum(map(len, by_variable)):
+            return list(by_action)
+        return [shape for shapes in by_variable for shape in shapes]
 
 
 class Directory:
@@ -138,7 +165,7 @@ class Directory:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._known = _Known({}, {}, {})
+        self._known = _Known.of({})
         self._read_at = float("-inf")
         self._turn = asyncio.Lock()
 
@@ -155,43 +182,35 @@ class Directory:
     def _read(self) -> _Known:
         """Only configurations that are new are read: there may be thousands."""
         held = self._known.shapes
-        shapes: dict[int, Shape] = {}
         with self._store.reading() as tx:
-            for row in tx.standing():
-                shape, archived = held.get(row.campaign_id), row.archived_at is not None
-                if shape is None or shape.changes != row.changes:
-                    (newest,) = tx.revision_page(row.campaign_id, None, 1)
-                    shape = _shape(row, newest)
-                elif shape.archived != archived:
-                    shape = shape._replace(archived=archived)
-                shapes[row.campaign_id] = shape
+            rows = {row.campaign_id: row for row in tx.standing()}
+            changes = {number: shape.changes for number, shape in held.items()}
+            new = _newest(tx, [number for number, row in rows.items() if changes.get(number) != row.changes])
+        shapes: dict[int, Shape] = {}
+        for number, row in rows.items():
+            shape = _shape(row, *new[number]) if number in new else held[number]
+            archived = row.archived_at is not None
+            shapes[number] = shape if shape.archived == archived else shape._replace(archived=archived)
         if shapes.keys() == held.keys() and all(shape is held[number] for number, shape in shapes.items()):
             return self._known
-        by_action: dict[str, list[Shape]] = {}
-        for shape in shapes.values():
-            for action in shape.config.actions:
-                by_action.setdefault(action, []).append(shape)
-        return _Known(shapes, {shape.name: shape for shape in shapes.values()}, by_action)
+        return _Known.of(shapes)
 
     def matched(self, actions: Sequence[str], values: Mapping[str, Any], among: Collection[str] | None) -> Shape:
         """The one campaign that fits, of those with a name among some; a refusal says what is missing, or too many."""
         wanted = frozenset(actions)
-        if among is None:  # an action that few campaigns have leaves few to look at
-            few = min((self._known.by_action.get(action, ()) for action in actions), key=len)
-        else:
-            few = self._named(among)
+        few = self._known.perhaps(actions, values) if among is None else self._named(among)
         fitting = [shape for shape in few if shape.fits(wanted, values)]
         if len(fitting) == 1:
             return fitting[0]
-        raise _several(fitting) if fitting else self._none(actions, values, among)
+        raise _several(sorted(fitting, key=attrgetter("name"))) if fitting else self._none(actions, values, among)
 
     def _named(self, among: Collection[str]) -> list[Shape]:
         return [self._known.by_name[name] for name in sorted(among) if name in self._known.by_name]
 
     def _none(self, actions: Sequence[str], values: Mapping[str, Any], among: Collection[str] | None) -> ApiError:
         shapes = [*self._known.shapes.values()] if among is None else self._named(among)
-        misfits = [shape.misfits(actions, values) for shape in shapes]
-        told = [problem for problems in sorted(misfits, key=len)[:MOST_TOLD] for problem in problems]
+        nearest = nsmallest(MOST_TOLD, shapes, key=lambda shape: shape.lacks(actions, values))
+        told = [problem for shape in nearest for problem in shape.misfits(actions, values)]
         whose = "" if among is None else " that this key is good for"
         message = f"fits no campaign{whose}" if shapes else f"there is no campaign{whose}"
         rest = f"; {len(shapes) - MOST_TOLD} more fit no better" if len(shapes) > MOST_TOLD else ""
@@ -216,15 +235,28 @@ def _several(fitting: Sequence[Shape]) -> ApiError:
     return ConflictError(f"{len(fitting)} campaigns fit: {names}{rest}; {SETTLED}", told)
 
 
-def _shape(row: LiveRow, newest: RevisionRow) -> Shape:
-    config = CampaignConfig.model_validate_json(newest.config)
+def _newest(tx: Transaction, numbers: Sequence[int]) -> dict[int, tuple[int, int, str]]:
+    """(revision, round, configuration) in force, of each of these campaigns."""
+    table, other = config_revisions, config_revisions.alias()
+    latest = select(func.max(other.c.revision)).where(other.c.campaign_id == table.c.campaign_id).scalar_subquery()
+    query = select(table.c.campaign_id, table.c.revision, table.c.round, table.c.config)
+    found: dict[int, tuple[int, int, str]] = {}
+    for start in range(0, len(numbers), PAGE):
+        part = table.c.campaign_id.in_(numbers[start : start + PAGE])
+        rows = tx.connection.execute(query.where(part, table.c.revision == latest))
+        found |= {row.campaign_id: (row.revision, row.round, row.config) for row in rows}
+    return found
+
+
+def _shape(row: LiveRow, revision: int, round: int, text: str) -> Shape:
+    config = CampaignConfig.model_validate_json(text)
     return Shape(
         campaign_id=row.campaign_id,
         name=row.name,
         archived=row.archived_at is not None,
         changes=row.changes,
-        revision=newest.revision,
-        round=newest.round,
+        revision=revision,
+        round=round,
         config=config,
         actions=frozenset(config.actions),
         variables=frozenset(variable.name for variable in config.variables),

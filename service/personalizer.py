@@ -191,17 +191,19 @@ def add_personalizer_routes(app: Application, service: Service) -> None:
             )
             try:
                 answer = _decode(await service.submit(operation))
-            except MovedError as error:
-                moved = error
-                await directory.keep_up(time.monotonic())
-                continue
             except InvalidError as error:
                 raise _in_their_words(error) from None
+            except (MovedError, NotFoundError, ConflictError) as error:
+                refused: ApiError = error
+                await directory.keep_up(time.monotonic())
+                if directory.shape(shape.campaign_id) is shape:  # the campaign is as it was: it is the request
+                    raise
+                continue
             config = shape.config
             if answer.round <= shape.round:  # decided before: the chances were those of then
                 config = await run_in_threadpool(config_then, shape.campaign_id, answer.round)
             return _encode(_ranking(actions, config, answer))
-        raise moved
+        raise refused
 
     def config_then(campaign: int, round: int) -> CampaignConfig:
         with service.store.reading() as tx:
