@@ -22,12 +22,24 @@ from starlette.types import Scope
 from service.errors import ForbiddenError, TooManyRequestsError, UnauthorizedError, UnavailableError
 from service.store import KeyRow, Store
 
-__all__ = ["ROLES", "RULES", "Key", "Keys", "declare_security", "id_of", "limited_to", "new_key", "require"]
+__all__ = [
+    "PERSONALIZER",
+    "ROLES",
+    "RULES",
+    "Key",
+    "Keys",
+    "declare_security",
+    "id_of",
+    "limited_to",
+    "new_key",
+    "require",
+]
 
 RELOAD_SECONDS = 0.5  # a new key, or a revoked one, takes effect within a second on every worker
 KEY = "undercurrent.key"  # in the scope: the key of the request
 PERSONALIZER = "/personalizer/"  # its clients send a key in a header of their own
 HOW = "Send it in the header Authorization: Bearer KEY, or X-API-Key: KEY"
+PERSONALIZERS_WAY = ", or Ocp-Apim-Subscription-Key: KEY"
 ROLES = ("admin", "client", "viewer")
 PUBLIC = frozenset({"anyone"})  # even without a key
 ADMIN = frozenset({"admin"})
@@ -196,7 +208,8 @@ class Keys:
     def _authenticated(self, scope: Scope, path: str) -> Key:
         given = _given(scope, path)
         if given is None:
-            raise UnauthorizedError(f"A key is needed. {HOW}")
+            how = HOW + PERSONALIZERS_WAY if path.startswith(PERSONALIZER) else HOW
+            raise UnauthorizedError(f"A key is needed. {how}")
         _, key_id, secret = (*given.split(b"_", 2), b"", b"")[:3]
         key = self._keys.get(key_id.decode("latin-1"))
         # An unknown id takes as long as a wrong secret, so that time does not tell which ids exist.

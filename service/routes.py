@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from policy import CampaignConfig, PolicyError, StagedPolicy, describe
 from policy.description import ModelDescription
 from service import schemas
-from service.auth import Keys, declare_security, limited_to, require
+from service.auth import PERSONALIZER, Keys, declare_security, limited_to, require
 from service.campaigns import Campaigns, Create, Current, Decide, Reward
 from service.errors import ApiError, FieldProblem, GoneError, InvalidError, NotFoundError, TooLargeError, response_of
 from service.limits import body_of, with_body
@@ -100,6 +100,9 @@ class Application(FastAPI):
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = get_route_path(scope)
+        if path.startswith(f"/{PERSONALIZER}"):  # its clients put a slash after an address that ends with one
+            scope["path"] = scope["path"].replace(f"/{PERSONALIZER}", PERSONALIZER, 1)
+            path = path[1:]
         try:
             if self.keys is not None and self.keys.on:
                 self.keys.admit(scope, path, self.routes)

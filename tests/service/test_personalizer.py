@@ -1,6 +1,9 @@
 """Azure Personalizer's own client, unchanged, against the service on a real socket; and the law behind its rankings."""
 
+import json
+import re
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -36,10 +39,10 @@ RANK = "/personalizer/v1.0/rank"
 
 
 class Azure:
-    """A client as users of Personalizer have it: an address and a key."""
+    """A client as users of Personalizer have it: an address, with or without a slash at its end, and a key."""
 
     def __init__(self, url: Any, key: str = "none") -> None:
-        self.client = PersonalizerClient(str(url).rstrip("/"), CognitiveServicesCredentials(key))
+        self.client = PersonalizerClient(str(url), CognitiveServicesCredentials(key))
 
     def rank(self, actions: str, features: Any = CONTEXT, event: str | None = None, **more: Any) -> RankResponse:
         """Rank the actions of a text; they have features, as Personalizer demands."""
@@ -70,7 +73,7 @@ class Azure:
 
 @pytest.fixture
 def azure(shared):
-    client = Azure(shared.base_url)
+    client = Azure(str(shared.base_url).rstrip("/") + "/")  # as the portal gave addresses
     yield client
     client.client.close()
 
@@ -478,6 +481,29 @@ def test_openapi_describes_the_routes_with_examples_that_work(start):
     for path, sent in (("reward", value), ("activate", None)):
         event = f"/personalizer/v1.0/events/{body['eventId']}/{path}"
         assert worker.client.post(event, json=sent).status_code == 204
+
+
+def test_the_guide_as_it_stands(start, database_url):
+    """Its campaign is made, its program runs with the address and the key changed."""
+    guide = (Path(__file__).parents[2] / "docs" / "personalizer.md").read_text(encoding="utf-8")
+    (config,), (program,) = (re.findall(rf"^```{kind}\n(.*?)^```", guide, re.M | re.S) for kind in ("json", "python"))
+    worker = start()
+    good(worker.client.post("/campaigns", content=config), 201)
+    names = {"name": "other", "clock": {"period_seconds": 60}}
+    good(worker.client.post("/campaigns", json=json.loads(config) | names), 201)
+    store = Store(database_url)
+    key, admin = make(store, "client", "meals"), make(store)
+    store.close()
+    worker.service.keys.load()
+    program = program.replace("http://127.0.0.1:8000", worker.url).replace("uc_…", key)
+    ran: dict[str, Any] = {}
+    exec(compile(program, "personalizer.md", "exec"), ran)
+    ran["client"].close()
+    worker.client.headers.update(bearer(admin))
+    stored = good(worker.client.get(f"/campaigns/meals/decisions/{ran['answer'].event_id}"))
+    assert stored["context"] == {"timeOfDay": "morning", "profile.age": 41, "mobile": "true"}
+    assert stored["reward"]["reward"] == (stored["action"] == "salad")
+    assert good(worker.client.get("/campaigns/other"))["round"] == 0
 
 
 # --- the law of a decision --------------------------------------------------------------------------------------------
