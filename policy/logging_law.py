@@ -5,7 +5,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Logged", "first_eligible", "logging_law"]
+from policy.staged import TRIAL_SHARE
+
+__all__ = ["Logged", "first_eligible", "logging_law", "possible_floors"]
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -54,6 +56,11 @@ def logging_law(logged: Logged) -> tuple[FloatArray, BoolArray]:
             law[found], known[found] = mixed[found], True
     known &= eligible[np.arange(taken.size), taken]
     return np.where(eligible, law, np.nan), known
+
+
+def possible_floors(floor: float, active: int) -> tuple[float, float]:
+    """Those that may be in force with so many actions in use: the configured one, and a trial's (R12)."""
+    return floor, max(floor, TRIAL_SHARE / active)
 
 
 def first_eligible(eligible: BoolArray) -> FloatArray:

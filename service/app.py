@@ -13,6 +13,7 @@ from service import __version__
 from service.administration import add_administration
 from service.alert_routes import add_alerts
 from service.errors import RESPONSES, install_error_handlers
+from service.personalizer import add_personalizer_routes
 from service.reports import add_report_routes
 from service.requests import Requests
 from service.routes import Application, add_routes
@@ -52,6 +53,7 @@ def create_app(settings: Settings, service: Service | None = None) -> FastAPI:
     add_subject_routes(app, worker)
     add_alerts(app, worker)
     add_report_routes(app, worker)
+    add_personalizer_routes(app, worker)
     _add_documentation(app)
     return app
 

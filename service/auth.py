@@ -22,11 +22,24 @@ from starlette.types import Scope
 from service.errors import ForbiddenError, TooManyRequestsError, UnauthorizedError, UnavailableError
 from service.store import KeyRow, Store
 
-__all__ = ["ROLES", "RULES", "Key", "Keys", "declare_security", "id_of", "limited_to", "new_key", "require"]
+__all__ = [
+    "PERSONALIZER",
+    "ROLES",
+    "RULES",
+    "Key",
+    "Keys",
+    "declare_security",
+    "id_of",
+    "limited_to",
+    "new_key",
+    "require",
+]
 
 RELOAD_SECONDS = 0.5  # a new key, or a revoked one, takes effect within a second on every worker
 KEY = "undercurrent.key"  # in the scope: the key of the request
+PERSONALIZER = "/personalizer/"  # its clients send a key in a header of their own
 HOW = "Send it in the header Authorization: Bearer KEY, or X-API-Key: KEY"
+PERSONALIZERS_WAY = ", or Ocp-Apim-Subscription-Key: KEY"
 ROLES = ("admin", "client", "viewer")
 PUBLIC = frozenset({"anyone"})  # even without a key
 ADMIN = frozenset({"admin"})
@@ -40,12 +53,13 @@ log = logging.getLogger("undercurrent")
 class Rule(NamedTuple):
     """Which roles may call a route, and where its requests name the campaign.
 
-    `body` is checked by the lean routes, `list` means that the answer is filtered. A route with neither is about the
-    whole service: a key that is limited to some campaigns cannot call it.
+    `body` is checked by the lean routes, `list` means that the answer is filtered, `among` that the route looks for its
+    campaign among those that the key is good for. A route with none is about the whole service: a key that is limited
+    to some campaigns cannot call it.
     """
 
     roles: frozenset[str]
-    campaign: Literal["path", "body", "list"] | None = None
+    campaign: Literal["path", "body", "list", "among"] | None = None
 
 
 # Every route, and nothing else: what has no rule here is refused. The method of a mount is *.
@@ -61,6 +75,9 @@ RULES: dict[tuple[str, str], Rule] = {
     ("POST", "/decide/batch"): Rule(DECIDING, "body"),
     ("POST", "/reward"): Rule(DECIDING, "body"),
     ("POST", "/reward/batch"): Rule(DECIDING, "body"),
+    ("POST", "/personalizer/v1.0/rank"): Rule(DECIDING, "among"),
+    ("POST", "/personalizer/v1.0/events/{eventId:path}/reward"): Rule(DECIDING, "among"),
+    ("POST", "/personalizer/v1.0/events/{eventId:path}/activate"): Rule(DECIDING, "among"),
     ("GET", "/campaigns"): Rule(READING, "list"),
     ("GET", "/campaigns/{name}"): Rule(READING, "path"),
     ("GET", "/campaigns/{name}/decisions/{decision_id:path}"): Rule(READING, "path"),
@@ -179,7 +196,7 @@ class Keys:
         rule, campaign = _rule(method, path)
         if rule is not None and rule.roles is PUBLIC:
             return
-        key = scope[KEY] = self._authenticated(scope)
+        key = scope[KEY] = self._authenticated(scope, path)
         key.spend(self._clock())
         if rule is None:
             if any(route.matches(scope)[0] is Match.FULL for route in routes):
@@ -193,10 +210,11 @@ class Keys:
         elif rule.campaign is None and key.campaigns is not None:
             raise ForbiddenError(f"{method} {path} needs a key that is good for all campaigns")
 
-    def _authenticated(self, scope: Scope) -> Key:
-        given = _given(scope)
+    def _authenticated(self, scope: Scope, path: str) -> Key:
+        given = _given(scope, path)
         if given is None:
-            raise UnauthorizedError(f"A key is needed. {HOW}")
+            how = HOW + PERSONALIZERS_WAY if path.startswith(PERSONALIZER) else HOW
+            raise UnauthorizedError(f"A key is needed. {how}")
         _, key_id, secret = (*given.split(b"_", 2), b"", b"")[:3]
         key = self._keys.get(key_id.decode("latin-1"))
         # An unknown id takes as long as a wrong secret, so that time does not tell which ids exist.
@@ -245,14 +263,14 @@ class Keys:
             await self._watching
 
 
-def _given(scope: Scope) -> bytes | None:
+def _given(scope: Scope, path: str) -> bytes | None:
     """The key that a request presents."""
     for name, value in scope["headers"]:
         if name == b"authorization":
             scheme, _, key = value.partition(b" ")
             if scheme.lower() == b"bearer":
                 return bytes(key.strip())
-        elif name == b"x-api-key":
+        elif name == b"x-api-key" or (name == b"ocp-apim-subscription-key" and path.startswith(PERSONALIZER)):
             return bytes(value.strip())
     return None
 
@@ -263,8 +281,16 @@ def _given(scope: Scope) -> bytes | None:
 def declare_security(schema: dict[str, Any]) -> None:
     """Say in an OpenAPI document that keys are bearer tokens, and which operations need none."""
     told = "A key, made with `undercurrent keys create`. A service without any key asks for none."
-    schema["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer", "description": told}}
+    header = {"type": "apiKey", "in": "header", "name": "Ocp-Apim-Subscription-Key", "description": told}
+    schema["components"]["securitySchemes"] = {
+        "key": {"type": "http", "scheme": "bearer", "description": told},
+        "personalizer": header,
+    }
     schema["security"] = [{"key": []}]
     for (method, path), rule in RULES.items():
         if rule.roles is PUBLIC and path in schema["paths"]:
             schema["paths"][path][method.lower()]["security"] = []
+    for path, methods in schema["paths"].items():
+        if path.startswith(PERSONALIZER):
+            for operation in methods.values():
+                operation["security"] = [{"personalizer": []}, {"key": []}]

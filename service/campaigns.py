@@ -46,6 +46,7 @@ __all__ = [
     "FinishJob",
     "Import",
     "KeepSnapshot",
+    "MovedError",
     "Reduce",
     "Reward",
     "RollBack",
@@ -67,6 +68,11 @@ class Decide(NamedTuple):
     campaign: str
     items: Sequence[tuple[DecideItem, bytes]]
     batch: bool
+    meant: tuple[int, int] | None = None  # the campaign's id and revision, if any other must not decide
+
+
+class MovedError(UnavailableError):
+    """The campaign is not the one that was meant, or not as it was."""
 
 
 class Reward(NamedTuple):
@@ -530,6 +536,7 @@ def _decide(unit: Unit, run: Sequence[Decide]) -> list[Outcome]:
     if len(run) > 1:
         try:
             with unit.attempt():
+                _require_meant(unit, run)
                 known = unit.decide([item for operation in run for item in operation.items])
                 made = iter(decision_answers(run[0].campaign, unit.policy.config.stage_length, known))
                 return [_body(operation, list(islice(made, len(operation.items)))) for operation in run]
@@ -540,6 +547,7 @@ def _decide(unit: Unit, run: Sequence[Decide]) -> list[Outcome]:
     (operation,) = run
     try:
         with unit.attempt():
+            _require_meant(unit, run)
             known = unit.decide(operation.items, operation.batch)
             return [_body(operation, decision_answers(operation.campaign, unit.policy.config.stage_length, known))]
     except FAILURES:  # then the transaction is lost, whoever else is in it (R18)
@@ -548,6 +556,11 @@ def _decide(unit: Unit, run: Sequence[Decide]) -> list[Outcome]:
         return [InvalidError.of_policy(error)]
     except Exception as error:
         return [error]
+
+
+def _require_meant(unit: Unit, run: Sequence[Decide]) -> None:
+    if any(operation.meant not in (None, (unit.row.campaign_id, unit.revision)) for operation in run):
+        raise MovedError(f"Campaign {unit.row.name} was changed just now; try again")
 
 
 def _body(operation: Decide, made: Sequence[str]) -> bytes:

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from policy import CampaignConfig, PolicyError, StagedPolicy, describe
 from policy.description import ModelDescription
 from service import schemas
-from service.auth import Keys, declare_security, limited_to, require
+from service.auth import PERSONALIZER, Keys, declare_security, limited_to, require
 from service.campaigns import Campaigns, Create, Current, Decide, Reward, found
 from service.errors import ApiError, FieldProblem, GoneError, InvalidError, NotFoundError, TooLargeError, response_of
 from service.limits import body_of, with_body
@@ -43,20 +43,22 @@ Body = TypeVar("Body", bound=BaseModel)
 
 
 class LeanRoute(APIRoute):
-    """A POST whose endpoint takes the one validated body and returns the answer's bytes."""
+    """A POST whose endpoint takes the one validated body, and the request if it asks for it, and returns bytes."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **settings: Any) -> None:
         super().__init__(path, endpoint, **settings)
-        (body,) = (kind for name, kind in get_type_hints(endpoint).items() if name != "return")
+        taken = [kind for name, kind in get_type_hints(endpoint).items() if name != "return"]
+        (body,) = (kind for kind in taken if kind is not Request)
+        self._asks = Request in taken
         self._body: type[BaseModel] = body
         self._campaign = next((name for name in ("campaign", "name") if name in body.model_fields), None)
-        self._answer: Callable[[Any], Awaitable[bytes]] = endpoint
+        self._answer: Callable[..., Awaitable[bytes]] = endpoint
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = parsed(self._body, await body_of(scope, receive))
         if self._campaign is not None:
             require(scope, getattr(body, self._campaign))
-        answer = await self._answer(body)
+        answer = await (self._answer(body, Request(scope)) if self._asks else self._answer(body))
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
         await send({"type": "http.response.start", "status": self.status_code or 200, "headers": headers})
         await send({"type": "http.response.body", "body": answer})
@@ -98,6 +100,9 @@ class Application(FastAPI):
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = get_route_path(scope)
+        if path.startswith(f"/{PERSONALIZER}"):  # its clients put a slash after an address that ends with one
+            scope["path"] = scope["path"].replace(f"/{PERSONALIZER}", PERSONALIZER, 1)
+            path = path[1:]
         try:
             if self.keys is not None and self.keys.on:
                 self.keys.admit(scope, path, self.routes)

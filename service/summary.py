@@ -13,8 +13,7 @@ import numpy.typing as npt
 
 from policy.evaluation import ALONE, GROUPS, LiftSums, OffPolicySums, Rewarded
 from policy.frozen import FrozenModel, greedy
-from policy.logging_law import Logged, first_eligible, logging_law
-from policy.staged import TRIAL_SHARE
+from policy.logging_law import Logged, first_eligible, logging_law, possible_floors
 from service.fold import SECOND
 from service.reading import LoggedDecision
 from service.store import RevisionRow
@@ -87,7 +86,9 @@ class Summary:
         self._since = np.array([row.round for row in revisions])  # a revision holds from the round after on
         self._share = np.array([config.control.share for config in configs])
         self._baseline = np.array([config.control.kind == "baseline" for config in configs])
-        self._floors = np.array([_floors(config) for config in configs])
+        self._floors = np.array(
+            [possible_floors(c.propensity_floor, len(c.actions) - len(c.retired_actions)) for c in configs]
+        )
         count = len(self.actions)
         self.decisions = self.erased = self.imported = self.awaited = self.other_regimes = 0
         self.ours_awaited = self.unexplained = 0
@@ -231,12 +232,6 @@ class Summary:
         values = np.full((len(rows), len(self.actions)), np.nan)
         values[first:, : found.shape[1]] = found
         return values[len(rows) - inside :]
-
-
-def _floors(config: _Config) -> tuple[float, float]:
-    """The configured floor, and the one while a new action is on trial."""
-    active = len(config.actions) - len(config.retired_actions)
-    return config.propensity_floor, max(config.propensity_floor, TRIAL_SHARE / active)
 
 
 def _clusters(rows: Sequence[LoggedDecision]) -> IntArray:

@@ -9,7 +9,7 @@ from typing import Any
 
 from service.auth import Keys
 from service.background import Background
-from service.campaigns import Campaigns, Operation
+from service.campaigns import Archive, Campaigns, Change, Create, Delete, Operation
 from service.lanes import Lanes
 from service.metrics import Exporter, Metrics
 from service.schema import require_current
@@ -38,6 +38,7 @@ class Service:
         self.sender = Sender(self.store, clock, self.metrics, settings.webhook_secret, settings.webhook_private)
         self.campaigns = Campaigns(self.store, clock, metrics=self.metrics, queued=self.sender.wake)
         self.background = Background(self.campaigns)
+        self.changed_at = 0.0  # when this worker last created or changed a campaign, by the monotonic clock
         self._lanes: Lanes | None = None
         self._warming: asyncio.Future[None] | None = None
 
@@ -54,7 +55,13 @@ class Service:
     def submit(self, operation: Operation) -> "asyncio.Future[Any]":
         """The operation's outcome, once it is committed."""
         assert self._lanes is not None, "the service has not started"
-        return self._lanes.submit(operation)
+        outcome = self._lanes.submit(operation)
+        if isinstance(operation, Create | Change | Archive | Delete):
+            outcome.add_done_callback(self._changed)
+        return outcome
+
+    def _changed(self, _: "asyncio.Future[Any]") -> None:
+        self.changed_at = time.monotonic()
 
     def _database_failed(self, reason: str) -> None:
         self.metrics.database_failed()

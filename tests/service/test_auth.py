@@ -212,6 +212,9 @@ def test_the_roles_as_promised(guarded):
         "/decide/batch",
         "/reward",
         "/reward/batch",
+        "/personalizer/v1.0/rank",
+        "/personalizer/v1.0/events/{eventId:path}/reward",
+        "/personalizer/v1.0/events/{eventId:path}/activate",
     }
     reads = {path for method, path in NEEDS_A_KEY if method == "GET" and "{name}" in path}
     for role in ("client", "viewer"):
@@ -227,7 +230,9 @@ def test_a_limited_key_is_good_for_its_campaigns_only(guarded, method, path):
             assert "all campaigns" in error_of(guarded.ask(limited, method, path), 403)["message"]
             continue
         assert guarded.ask(limited, method, path, "spare").status_code not in (401, 403)
-        for campaign in () if where == "list" else ("other", "nowhere"):  # the same, whether it exists or not
+        for campaign in (
+            () if where in ("list", "among") else ("other", "nowhere")
+        ):  # the same, whether it exists or not
             error = error_of(guarded.ask(limited, method, path, campaign), 403)
             assert error["message"] == f"This key is not good for campaign {campaign!r}"
 
@@ -350,10 +355,12 @@ def test_no_key_is_logged(guarded, caplog):
 
 def test_openapi_declares_the_keys(guarded):
     document = good(guarded.worker.client.get("/openapi.json"))
-    (name,) = document["components"]["securitySchemes"]
-    scheme = document["components"]["securitySchemes"][name]
+    schemes = document["components"]["securitySchemes"]
+    name, _ = schemes
+    scheme = schemes[name]
     assert (scheme["type"], scheme["scheme"]) == ("http", "bearer")
     assert document["security"] == [{name: []}]
+    assert schemes["personalizer"]["name"] == "Ocp-Apim-Subscription-Key"
     open_to_all = {path for path, methods in document["paths"].items() if methods.get("get", {}).get("security") == []}
     assert open_to_all == {"/healthz", "/readyz"}
 
