@@ -67,6 +67,8 @@ RULES: dict[tuple[str, str], Rule] = {
     ("GET", "/campaigns/{name}/model"): Rule(READING, "path"),
     ("GET", "/campaigns/{name}/stages"): Rule(READING, "path"),
     ("GET", "/campaigns/{name}/revisions"): Rule(READING, "path"),
+    ("GET", "/campaigns/{name}/regimes"): Rule(READING, "path"),
+    ("GET", "/campaigns/{name}/diagnostics"): Rule(READING, "path"),
     ("POST", "/campaigns"): Rule(ADMIN, "body"),
     ("PATCH", "/campaigns/{name}"): Rule(ADMIN, "path"),
     ("DELETE", "/campaigns/{name}"): Rule(ADMIN, "path"),
