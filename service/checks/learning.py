@@ -16,7 +16,7 @@ CERTAIN, UNDECIDED = 0.99, 0.05  # a belief that is sure; one that is hardly mor
 STUCK_ROUNDS = 500
 ENOUGH_SCORES = 100  # decisions by score, to judge exploration by
 NEGLIGIBLE_BONUS = 0.1  # standard errors: what could still be better is not tried
-GREAT_BONUS = 5.0  # standard errors; the default has 3
+GREAT_BONUS = 5.0  # standard errors; the default has 3, and where actions earn alike it may decide for long
 UNSETTLED_SHARE = 0.25  # of the decisions, between actions that the estimates cannot tell apart
 RANDOM_SHARE = 0.05  # of the decisions: if so many are made at random, the bonus need not explore
 OVERRULED_SHARE = 0.5  # of the decisions, made by the bonus and not by the estimate
@@ -138,16 +138,15 @@ def exploration(facts: Facts) -> Iterator[Finding]:
             "propensity_floor.",
         )
     overruled = float(np.mean([np.argmax(one.estimates + one.bonuses) != np.argmax(one.estimates) for one in scored]))
-    if facts.state.round >= LATE_ROUNDS and overruled > OVERRULED_SHARE:
-        large = ratio > GREAT_BONUS
-        why = f"the bonus is {ratio:.2g} standard errors" if large else "the actions earn about the same"
+    if facts.state.round >= LATE_ROUNDS and ratio > GREAT_BONUS and overruled > OVERRULED_SHARE:
         yield Finding(
             "exploration_large",
-            "warning" if large else "info",
-            f"After {facts.state.round} rounds the bonus still decides: in {100 * overruled:.0f} % of the last "
-            f"{len(scored)} decisions another action had the highest estimate; {why}.",
+            "warning",
+            f"Exploration is too large: after {facts.state.round} rounds the bonus, {ratio:.2g} standard errors, still "
+            f"decides. In {100 * overruled:.0f} % of the last {len(scored)} decisions another action had the highest "
+            "estimate.",
             {**evidence, "overruled_share": overruled},
-            "PATCH a smaller bonus.scale." if large else "Nothing: where actions earn alike, trying them costs little.",
+            "PATCH a smaller bonus.scale (it is in the unit of the rewards, unless bonus.form is noise).",
         )
 
 
