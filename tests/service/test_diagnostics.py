@@ -272,7 +272,7 @@ HAVE = [
         {"regimes": 2, "beliefs": {"estimator": "spectral", "start_round": 50}},
         lambda p: p.play(210, season="spring"),
     ),
-    ("belief_stuck", "warning", given(STICKY, CLEAR), lambda p: p.play(500, size=50, season="spring")),
+    ("belief_stuck", "warning", given(STICKY, CLEAR), lambda p: p.play(550, size=50, season="spring")),
     ("belief_stuck", "warning", given(STICKY, BLURRED), lambda p: p.play(500, size=50)),
     ("guard_active", "info", {}, lambda p: p.play(150)),
     ("exploration_small", "warning", ONE | {"bonus": {"scale": 1e-6}}, alike),
