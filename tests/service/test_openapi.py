@@ -20,6 +20,8 @@ ROUTES = {
     ("post", "/campaigns/{name}/archive"),
     ("post", "/campaigns/{name}/clone"),
     ("get", "/campaigns/{name}/revisions"),
+    ("get", "/campaigns/{name}/regimes"),
+    ("get", "/campaigns/{name}/diagnostics"),
     ("post", "/campaigns/{name}/rollback"),
     ("post", "/campaigns/{name}/unarchive"),
     ("post", "/decide"),
