@@ -108,7 +108,7 @@ class Facts:
         since: dict[str, int] = {}
         for revision in self._revisions:
             config = msgspec.json.decode(revision.config)
-            active = [name for name in config["actions"] if name not in config["retired_actions"]]
+            active = [name for name in config["actions"] if name not in config.get("retired_actions", ())]
             since = {name: since.get(name, revision.round) for name in active}
         return since
 

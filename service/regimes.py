@@ -1,6 +1,5 @@
 """`GET /campaigns/{name}/regimes`: what each regime looks like, and whether its label can be trusted."""
 
-from itertools import takewhile
 from typing import Annotated, Literal
 
 import msgspec
@@ -111,8 +110,13 @@ def _regimes(service: Service, policy: StagedPolicy, state: State) -> Regimes:
 def _labels_note(tx: Transaction, campaign: int, config: CampaignConfig, regimes: int) -> str | None:
     """Labels follow the numbers, which re-estimations keep (R6): what they cannot follow is told here."""
     revisions, labels = tx.revisions_after(campaign, 0), list(config.regime_labels)
-    same = takewhile(lambda row: msgspec.json.decode(row.config)["regime_labels"] == labels, reversed(revisions))
-    *_, given = same
+    given = None
+    for row in reversed(revisions):
+        if msgspec.json.decode(row.config).get("regime_labels") != labels:
+            break
+        given = row
+    if given is None:  # they were changed just now
+        return None
     went_back = any(row.restored is not None and row.revision > given.revision for row in revisions)
     check = "Check that they fit, and set regime_labels again if not"
     before = select(models.c.regimes).where(models.c.campaign_id == campaign, models.c.round < given.round)
