@@ -25,7 +25,15 @@ from policy.selection import Verdict
 from policy.staged import StagedPolicy
 from policy.state import State
 
-__all__ = ["Coefficient", "HmmDescription", "ModelDescription", "SymbolProbability", "describe"]
+__all__ = [
+    "Coefficient",
+    "HmmDescription",
+    "ModelDescription",
+    "SymbolProbability",
+    "WarmStart",
+    "describe",
+    "warm_start",
+]
 
 FloatArray = npt.NDArray[np.float64]
 LEAST_FREEDOM = 4.0  # rewards beyond the effective parameters from which on residuals tell a noise
@@ -74,6 +82,26 @@ class ModelDescription(NamedTuple):
     hmm: HmmDescription | None  # None with one regime, and before the first estimate
     coefficients: tuple[Coefficient, ...]
     candidates: tuple[Verdict, ...]  # empty without joint statistics, and before their first estimate
+
+
+class WarmStart(NamedTuple):
+    """What a warm start still lacks (R8)."""
+
+    rounds: int
+    rewards: int  # in the model
+    estimate: bool  # the first one, where statistics are joint: before it there is no noise, and so no bonus
+
+
+def warm_start(policy: StagedPolicy, state: State) -> WarmStart | None:
+    """What is missing until actions are chosen by their scores; None if the warm start is over."""
+    config = policy.config
+    estimate = config.beliefs.statistics == "joint" and state.selection is None
+    # The first estimate takes all rewards that are there; later the folded ones count.
+    known = state.history.arrivals(0, state.arrived).size if estimate else state.counted
+    needed = policy.first_rewards if estimate else (config.warm_start_rounds + 1) // 2
+    rounds = max(config.warm_start_rounds, config.stage_length + 1) - state.round
+    missing = WarmStart(max(rounds, 0), max(needed - known, 0), estimate)
+    return missing if any(missing) else None
 
 
 def describe(policy: StagedPolicy, state: State) -> ModelDescription:

@@ -196,11 +196,13 @@ def _fitted(
     """Every candidate fitted to all rounds: one regime, then for each H in `counts` smoothed and joint statistics."""
     before = {(c.regimes, c.joint): c for c in judged.candidates} if judged else {}
     restart = data.rows.size <= RESTARTS_UNTIL
-    busy = max(judged.in_use.regimes, 2) if judged else 2
+    used = judged.in_use if judged else None
+    busy = max(used.regimes, 2) if used else 2
     alone = em.fit(data.symbols, _one_regime(maps[1].symbols), 1, smoothing=em.SMOOTHING, steps=data.steps).parameters
     designs = {regimes: joint.design(maps[regimes], data.contexts, data.actions) for regimes in (1, *counts)}
     fits = [joint.fit_smoothed(data, designs[1], ridge, alone)]
     candidates = [_candidate(fits[0], False, data, np.zeros(2))]
+    fewer: HmmParameters | None = None
     for regimes in counts:
         iterations = ITERATIONS if regimes <= busy else IDLE_ITERATIONS
         columns, old, old_joint = designs[regimes], before.get((regimes, False)), before.get((regimes, True))
@@ -211,10 +213,14 @@ def _fitted(
                 break
         else:
             found = em.fit(data.symbols, old.hmm, iterations, smoothing=em.SMOOTHING, steps=data.steps).parameters
-        # Both kinds name their regimes alike (R6), so that changing between them swaps nothing.
+        # Both kinds name their regimes alike (R6), so that changing between them swaps nothing. More regimes than are
+        # in use are named after those, so that a change to them swaps nothing either: what is new comes last.
         reference = old_joint or old
-        if reference is not None:
-            found, _ = spectral.align(found, reference.hmm)
+        names = reference.hmm if reference else fewer
+        if used and regimes > used.regimes > 1:
+            names = used.hmm
+        if names is not None:
+            found, _ = spectral.align(found, names)
         smoothed = joint.fit_smoothed(data, columns, ridge, found)
         starts = []
         if old_joint is not None:
@@ -223,8 +229,9 @@ def _fitted(
             starts.append((em.opened(found), smoothed.theta, smoothed.noise, FIRST_ITERATIONS))
         tried = [joint.fit_joint(data, columns, ridge, *start) for start in starts]
         together = max(tried, key=lambda fit: fit.objective[-1])
-        if old_joint is not None:
-            together = _aligned(together, old_joint.hmm, data, columns, ridge)
+        if names is not None:
+            together = _aligned(together, names, data, columns, ridge)
+        fewer = together.hmm
         for fit, last, is_joint in ((smoothed, old, False), (together, old_joint, True)):
             fits.append(fit)
             candidates.append(_candidate(fit, is_joint, data, last.gains if last else np.zeros(2)))

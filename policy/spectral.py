@@ -111,11 +111,16 @@ def align(new: HmmParameters, previous: HmmParameters) -> tuple[HmmParameters, n
     """Rename the new regimes to the previous ones (R6); also the order used: new h was order[h].
 
     The smallest largest L2 distance between emission columns, then the smallest total among the pairs that near. Where
-    every regime has a nearest one of its own, no other order has a smaller distance anywhere.
+    every regime has a nearest one of its own, no other order has a smaller distance anywhere. If there were fewer
+    regimes before, those are matched, and what is new comes after them.
     """
-    if new.emission.shape != previous.emission.shape:
-        raise ArgumentError("new", f"emission {new.emission.shape}", f"{previous.emission.shape}, as before")
-    distances = np.linalg.norm(previous.emission[:, None, :] - new.emission[None, :, :], axis=2)
+    (regimes, symbols), (before, as_before) = new.emission.shape, previous.emission.shape
+    if regimes < before or symbols != as_before:
+        raise ArgumentError(
+            "new", f"emission {(regimes, symbols)}", f"{previous.emission.shape}, as before, or more rows"
+        )
+    distances = np.zeros((regimes, regimes))  # a new one is as near to any place as to any other
+    distances[:before] = np.linalg.norm(previous.emission[:, None, :] - new.emission[None, :, :], axis=2)
     order: npt.NDArray[np.intp] = distances.argmin(axis=1)
     if np.unique(order).size < order.size:
         largest, _ = _matched(distances, max)

@@ -576,7 +576,7 @@ class StagedPolicy:
         history, seed = state.history, self.config.seed
         if self._joint:
             if self._too_early(state):
-                return spectral.NotEstimable(f"fewer than {self._first_rewards} rewards so far")
+                return spectral.NotEstimable(f"fewer than {self.first_rewards} rewards so far")
             self._check_candidates(state)
             return selection.estimate(
                 self.maps, self.ridge, seed, history, state.round, state.arrived, state.selection,
@@ -600,11 +600,11 @@ class StagedPolicy:
         return (
             self._joint
             and state.selection is None
-            and state.history.arrivals(0, state.arrived).size < self._first_rewards
+            and state.history.arrivals(0, state.arrived).size < self.first_rewards
         )
 
     @property
-    def _first_rewards(self) -> int:
+    def first_rewards(self) -> int:
         """R8: the warm start ends when half as many rewards as it has rounds are known; a noise needs a few."""
         return max(4, (self.config.warm_start_rounds + 1) // 2)
 

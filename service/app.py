@@ -12,8 +12,10 @@ from fastapi.staticfiles import StaticFiles
 from service import __version__
 from service.administration import add_administration
 from service.alert_routes import add_alerts
+from service.diagnostics import add_diagnostics
 from service.errors import RESPONSES, install_error_handlers
 from service.personalizer import add_personalizer_routes
+from service.regimes import add_regime_routes
 from service.reports import add_report_routes
 from service.requests import Requests
 from service.routes import Application, add_routes
@@ -54,6 +56,8 @@ def create_app(settings: Settings, service: Service | None = None) -> FastAPI:
     add_alerts(app, worker)
     add_report_routes(app, worker)
     add_personalizer_routes(app, worker)
+    add_regime_routes(app, worker)
+    add_diagnostics(app, worker)
     _add_documentation(app)
     return app
 

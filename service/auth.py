@@ -86,6 +86,8 @@ RULES: dict[tuple[str, str], Rule] = {
     ("GET", "/campaigns/{name}/revisions"): Rule(READING, "path"),
     ("GET", "/campaigns/{name}/alerts"): Rule(READING, "path"),
     ("GET", "/campaigns/{name}/report"): Rule(READING, "path"),
+    ("GET", "/campaigns/{name}/regimes"): Rule(READING, "path"),
+    ("GET", "/campaigns/{name}/diagnostics"): Rule(READING, "path"),
     ("POST", "/campaigns"): Rule(ADMIN, "body"),
     ("PATCH", "/campaigns/{name}"): Rule(ADMIN, "path"),
     ("DELETE", "/campaigns/{name}"): Rule(ADMIN, "path"),

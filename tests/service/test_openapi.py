@@ -22,6 +22,8 @@ ROUTES = {
     ("get", "/campaigns/{name}/report"),
     ("get", "/campaigns/{name}/revisions"),
     ("get", "/campaigns/{name}/alerts"),
+    ("get", "/campaigns/{name}/regimes"),
+    ("get", "/campaigns/{name}/diagnostics"),
     ("post", "/campaigns/{name}/rollback"),
     ("post", "/campaigns/{name}/unarchive"),
     ("post", "/decide"),

@@ -1,0 +1,252 @@
+"""What each regime looks like, for people: when it reigns, who shows up in it, what it earns, which action is best.
+
+Everything is of the model in force and of the beliefs of record (R4). Expected rewards need no look at single rounds:
+θ̂ᵀz is linear in z, so the mean over the contexts seen is that of their columns' means.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from policy.config import ACTIONS, INTERCEPT, CampaignConfig
+from policy.defaults import FIRST_ROUNDS, LEAST_PERIODS
+from policy.description import ModelDescription, SymbolProbability, describe, warm_start
+from policy.spectral import NotEstimable
+from policy.staged import RECENT, StagedPolicy
+from policy.state import State
+
+__all__ = [
+    "ExpectedReward",
+    "LevelShare",
+    "Likeliest",
+    "RegimeDescription",
+    "describe_regimes",
+    "likeliest_regime",
+    "why_no_regimes",
+    "why_not_estimable",
+]
+
+FloatArray = npt.NDArray[np.float64]
+TYPICAL_SYMBOLS = 3
+LEAST_DIFFERENCE = 0.05  # between a level's probability and the average one, from which on it is worth telling
+MOST_NAMED = 3  # levels in a sentence
+_SPANS = (("days", 86_400.0), ("hours", 3_600.0), ("minutes", 60.0), ("seconds", 1.0))
+
+
+class LevelShare(NamedTuple):
+    """A level of a signal that a regime shows more often than the average."""
+
+    signal: str
+    level: str
+    probability: float
+    average: float  # over all regimes, by their shares of time
+
+
+class ExpectedReward(NamedTuple):
+    """What an action would earn in a regime, by θ̂, for the customers seen in it."""
+
+    action: str
+    expected_reward: float
+    retired: bool
+
+
+class RegimeDescription(NamedTuple):
+    """One regime. Shares and means are weighted by the belief in it; None where there is nothing to average."""
+
+    regime: int  # counted from 1
+    label: str | None
+    words: str
+    belief: float  # now
+    share: float | None  # of all rounds so far
+    recent_share: float | None  # of the last RECENT rounds
+    long_run_share: float  # of the model
+    expected_duration: float | None  # decisions, or periods of the clock; None: it never ends
+    expected_seconds: float | None  # the same on the clock
+    typical: tuple[SymbolProbability, ...]  # the likeliest symbols
+    more_often: tuple[LevelShare, ...]  # the largest difference first
+    best_action: str | None  # None while it is not known
+    expected_rewards: tuple[ExpectedReward, ...]  # empty while they are not known
+    mean_reward: float | None  # observed
+    reward_weight: float  # rewards behind it
+
+
+class Likeliest(NamedTuple):
+    """The regime that is the likeliest now, and the round from which on it has been."""
+
+    regime: int
+    belief: float
+    since_round: int | None  # None before the first round
+
+
+def describe_regimes(policy: StagedPolicy, state: State) -> tuple[RegimeDescription, ...]:
+    """The regimes of the model in force; none with one regime, or before the first estimate."""
+    model, config, history = describe(policy, state), policy.config, state.history
+    if model.hmm is None:
+        return ()
+    regimes = range(model.regimes)
+    beliefs = history.beliefs[: state.round, : model.regimes]
+    shares, recent = _share(beliefs), _share(beliefs[-RECENT:])
+    average = _mixed(model, model.hmm.stationary if shares[0] is None else [s or 0.0 for s in shares])
+    rewarded = history.arrivals(0, state.arrived)  # without what a rollback has excluded
+    weights, earned = beliefs[rewarded], history.rewards[rewarded]
+    totals, sums = weights.sum(axis=0), earned @ weights
+    expected = _expected_rewards(policy, state, model, beliefs) if warm_start(policy, state) is None else None
+    labels = dict(enumerate(config.regime_labels))
+    found = []
+    for h in regimes:
+        duration = model.hmm.expected_duration[h]
+        told = () if expected is None else tuple(_told(config, expected[:, h]))
+        active = [reward for reward in told if not reward.retired]
+        one = RegimeDescription(
+            regime=h + 1,
+            label=labels.get(h),
+            words="",
+            belief=float(state.belief[h]),
+            share=shares[h],
+            recent_share=recent[h],
+            long_run_share=model.hmm.stationary[h],
+            expected_duration=duration,
+            expected_seconds=duration * config.clock.period_seconds if config.clock and duration is not None else None,
+            typical=tuple(sorted(model.hmm.emission[h], key=lambda s: -s.probability)[:TYPICAL_SYMBOLS]),
+            more_often=_more_often(model.hmm.signal_laws[h], average),
+            best_action=max(active, key=lambda reward: reward.expected_reward).action if active else None,
+            expected_rewards=told,
+            mean_reward=float(sums[h] / totals[h]) if totals[h] > 0.0 else None,
+            reward_weight=float(totals[h]),
+        )
+        found.append(one._replace(words=_in_words(one)))
+    return tuple(found)
+
+
+def likeliest_regime(state: State) -> Likeliest:
+    """The likeliest regime, and since when. Before the last round's record it has only been so for that round."""
+    regime = int(state.belief.argmax())
+    beliefs = state.history.beliefs[: state.round, : state.belief.size]
+    others = np.flatnonzero(beliefs.argmax(axis=1) != regime)
+    since = min(int(others[-1]) + 2, state.round) if others.size else 1
+    return Likeliest(regime + 1, float(state.belief[regime]), since if state.round else None)
+
+
+def why_no_regimes(policy: StagedPolicy, state: State) -> str | None:
+    """In plain words, why there is nothing to tell of regimes; None if there is."""
+    config, selection = policy.config, state.selection
+    if config.regime_counts[-1] == 1:
+        return "The campaign has one regime."
+    if state.belief.size > 1 and state.hmm is not None:
+        return None
+    if config.beliefs.estimator == "none":
+        return 'The regimes are never estimated: beliefs.estimator is "none".'
+    due = f"before round {max(state.next_estimation, state.round + 1)}"
+    if selection is not None and selection.guarded:
+        return f"One regime is in use: more were tried and do not pay. They are judged again {due}."
+    if selection is not None:
+        return f"One regime is in use: more cannot be told apart yet. The next try is {due}."
+    return f"The regimes have not been estimated yet. The next try is {due}."
+
+
+def why_not_estimable(policy: StagedPolicy, state: State) -> str | None:
+    """What an estimate of several regimes lacks, as the campaign's estimator says; None if it lacks nothing."""
+    config, history = policy.config, state.history
+    regimes = next(count for count in config.regime_counts if count > 1)
+    if config.beliefs.estimator == "spectral":
+        found = policy.estimate(state)
+        return found.reason if isinstance(found, NotEstimable) else None
+    steps, symbols = history.steps[: state.round], history.contexts.symbols[: state.round]
+    if config.beliefs.statistics == "joint":
+        missing = warm_start(policy, state)
+        if missing and missing.estimate and missing.rewards:
+            return f"{missing.rewards} more rewards are needed"
+        if state.round < FIRST_ROUNDS:
+            return f"fewer than {FIRST_ROUNDS} rounds so far"
+        if np.count_nonzero(steps) < 2 * LEAST_PERIODS:
+            return f"fewer than {2 * LEAST_PERIODS} periods of the clock so far"
+    if np.unique(symbols[symbols >= 0]).size < regimes:
+        return f"fewer than {regimes} different symbols so far"
+    return None
+
+
+def _share(beliefs: FloatArray) -> Sequence[float | None]:
+    """Mean beliefs; None for every regime where there is no round."""
+    return beliefs.mean(axis=0).tolist() if len(beliefs) else [None] * beliefs.shape[1]
+
+
+def _mixed(model: ModelDescription, shares: Sequence[float]) -> dict[str, dict[str, float]]:
+    """How often each level of each signal is seen on average over the regimes."""
+    assert model.hmm is not None
+    laws = model.hmm.signal_laws
+    return {
+        signal: {level: sum(s * law[signal][level] for s, law in zip(shares, laws, strict=True)) for level in levels}
+        for signal, levels in laws[0].items()
+    }
+
+
+def _more_often(law: dict[str, dict[str, float]], average: dict[str, dict[str, float]]) -> tuple[LevelShare, ...]:
+    levels = [
+        LevelShare(signal, level, probability, average[signal][level])
+        for signal, probabilities in law.items()
+        for level, probability in probabilities.items()
+    ]
+    kept = [level for level in levels if level.probability - level.average >= LEAST_DIFFERENCE]
+    return tuple(sorted(kept, key=lambda level: level.average - level.probability))
+
+
+def _expected_rewards(policy: StagedPolicy, state: State, model: ModelDescription, beliefs: FloatArray) -> FloatArray:
+    """Actions × regimes: θ̂ᵀz(e_h, a, x) over the contexts seen, each weighted by its belief in h."""
+    config, contexts = policy.config, state.history.contexts
+    weights = np.where(contexts.symbols[: state.round, None] >= 0, beliefs, 0.0)  # an erased context is not known
+    totals = weights.sum(axis=0)
+    weights = weights / np.where(totals > 0.0, totals, 1.0)
+    means: dict[tuple[str, str | None], FloatArray] = {}
+    numbers = iter(range(contexts.values.shape[1]))
+    for place, variable in enumerate(config.variables):
+        if variable.range is not None:
+            means[variable.name, None] = contexts.values[: state.round, next(numbers)] @ weights
+            continue
+        levels, count = contexts.levels[: state.round, place], len(variable.level_names)
+        table = np.array([np.bincount(levels, weight, count) for weight in weights.T])
+        means |= {(variable.name, level): column for level, column in zip(variable.level_names, table.T, strict=True)}
+    expected = np.full((len(config.actions), model.regimes), model.centre)
+    places = {action: place for place, action in enumerate(config.actions)}
+    for term, action, level, regime, estimate, _ in model.coefficients:
+        variable_name = term.removeprefix(f"{ACTIONS}:")
+        mean = np.ones(model.regimes) if variable_name in (INTERCEPT, ACTIONS) else means[variable_name, level]
+        rows = slice(None) if action is None else places[action]
+        columns = slice(None) if regime is None else regime - 1
+        expected[rows, columns] += estimate * mean[columns]
+    return expected
+
+
+def _told(config: CampaignConfig, expected: FloatArray) -> list[ExpectedReward]:
+    each = zip(config.actions, expected.tolist(), strict=True)
+    return [ExpectedReward(action, reward, action in config.retired_actions) for action, reward in each]
+
+
+def _in_words(regime: RegimeDescription) -> str:
+    """The regime in one sentence."""
+    name = f"Regime {regime.regime}" + (f" ('{regime.label}')" if regime.label else "")
+    share = regime.long_run_share if regime.share is None else regime.share
+    if regime.expected_duration is None:
+        stretch = "without an end"
+    elif regime.expected_seconds is None:
+        stretch = f"for some {_plain(regime.expected_duration)} decisions at a stretch"
+    else:
+        stretch = f"for some {_span(regime.expected_seconds)} at a stretch"
+    levels = [f"{level.signal}={level.level}" for level in regime.more_often[:MOST_NAMED]]
+    who = f"customers are more often {', '.join(levels)}" if levels else "customers are as in the others"
+    best = "best action: not known yet"
+    if regime.best_action is not None:
+        (reward,) = (told.expected_reward for told in regime.expected_rewards if told.action == regime.best_action)
+        best = f"best action: {regime.best_action} (expected {reward:.3g})"
+    return f"{name}: about {100 * share:.0f} % of the time, {stretch}; {who}; {best}."
+
+
+def _plain(number: float) -> str:
+    """Two digits that count, written out."""
+    return f"{number:.1f}" if number < 9.5 else f"{float(f'{number:.2g}'):,.0f}"
+
+
+def _span(seconds: float) -> str:
+    unit, size = next((each for each in _SPANS if seconds >= 2 * each[1]), _SPANS[-1])
+    return f"{_plain(seconds / size)} {unit}"

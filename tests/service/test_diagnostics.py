@@ -1,0 +1,437 @@
+"""Diagnostics: for every code a campaign that has it and one that only looks like it; a healthy one has none."""
+
+import itertools
+import math
+import random
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pytest
+
+from policy import StagedPolicy
+from service.checks import Code
+from service.diagnostics import HEALTHY, Diagnostics
+from service.store import NewJob
+from service.warm_up import warm_up
+from simulator.environment import load_environment
+from simulator.presets import campaign
+from tests.service.answers import error_of, good, shaped
+from tests.service.conftest import Clock, Worker
+
+DOCS = (Path(__file__).resolve().parents[2] / "docs" / "service.md").read_text(encoding="utf-8")
+NUMBERS = itertools.count(1)
+SEASONS = ("spring", "summer", "autumn", "winter")
+SIMPLE = {
+    "actions": ["none", "mail", "call"],
+    "variables": [
+        {"name": "season", "levels": list(SEASONS)},
+        {"name": "spend", "cuts": [20, 50]},
+        {"name": "tenure", "range": [0, 8]},
+    ],
+    "signals": ["season"],
+    "stage_length": 5,
+    "warm_start_rounds": 10,
+    "seed": 3,
+}
+ONE = {"signals": [], "regimes": 1, "beliefs": {"estimator": "none"}}  # plain LinUCB
+
+
+def given(transition, emission):
+    parameters = {"transition": transition, "emission": emission, "initial": [0.5, 0.5]}
+    return {"regimes": 2, "beliefs": {"estimator": "given", "parameters": parameters}}
+
+
+@pytest.fixture(scope="module", params=["sqlite"])
+def worker(request, new_database):
+    """One worker for all campaigns; tests of what is asked of the database run on both."""
+    warm_up()  # before a test breaks updates
+    worker = Worker(new_database(request.param), Clock())
+    yield worker
+    worker.stop()
+
+
+class Played:
+    """A campaign on a worker whose clock the test moves; contexts and rewards are drawn unless the test says them."""
+
+    def __init__(self, worker, **config):
+        self.worker, self.client = worker, worker.client
+        self.clock = worker.service.campaigns.clock
+        self.name, self.chance, self.round = f"played-{next(NUMBERS)}", random.Random(1), 0
+        good(self.client.post("/campaigns", json={**SIMPLE, "name": self.name, **config}), 201)
+
+    def decide(self, count, seconds=0.0, at=None, excluded=(), **context):
+        """Decisions, so many seconds apart."""
+        made = []
+        for size in [1] * count if seconds else [count]:
+            self.clock.advance(seconds)
+            items = []
+            for _ in range(size):
+                self.round += 1
+                drawn = {
+                    "season": self.chance.choice(SEASONS),
+                    "spend": self.chance.choice((3, 36.5, 80)),
+                    "tenure": round(8 * self.chance.random(), 2),
+                }
+                item = {"decision_id": f"d{self.round}", "context": drawn | context, "excluded_actions": list(excluded)}
+                if at is not None:
+                    item["at"] = datetime.fromtimestamp(at(self.clock.now / 1e6), UTC).isoformat()
+                items.append(item)
+            body = {"campaign": self.name, "items": items}
+            made += good(self.client.post("/decide/batch", json=body))["decisions"]
+        return made
+
+    def reward(self, made, value=None):
+        """Their rewards: drawn, one value, or a function of the decision; None is not sent."""
+        value = value if callable(value) else (lambda _: self.noise(_)) if value is None else (lambda _, it=value: it)
+        items = [{"decision_id": one["decision_id"], "reward": value(one)} for one in made]
+        items = [item for item in items if item["reward"] is not None]
+        if items:
+            results = good(self.client.post("/reward/batch", json={"campaign": self.name, "items": items}))["results"]
+            assert all(result["error"] is None for result in results)
+
+    def noise(self, made):
+        return round((made["action"] == "mail") + self.chance.gauss(0.0, 0.5), 3)
+
+    def play(self, count, value=None, size=5, **decide):
+        """So many decisions at a time, and their rewards before the next ones."""
+        for _ in range(count // size):
+            self.reward(self.decide(size, **decide), value)
+        return self
+
+    def post(self, path, **body):
+        good(self.client.post(f"/campaigns/{self.name}{path}", json=body))
+        return self
+
+    def patch(self, **change):
+        good(self.client.patch(f"/campaigns/{self.name}", json=change))
+        return self
+
+    def diagnosed(self):
+        return shaped(Diagnostics, self.client.get(f"/campaigns/{self.name}/diagnostics"))
+
+
+# --- what has it ----------------------------------------------------------------------------------------------------
+
+
+def silent(p):
+    p.decide(60)
+
+
+def stopped(p):
+    p.play(60)
+    p.decide(60)
+
+
+def only_defaults(p):
+    p.decide(60)
+    p.clock.advance(20)
+    p.decide(10)
+
+
+def overdue(p):
+    p.play(20)
+    p.decide(20)
+    p.clock.advance(100)
+
+
+def in_time(p):
+    p.play(20)
+    p.decide(20)
+    p.clock.advance(15)
+
+
+def lately_constant(p):
+    p.play(60)
+    p.play(50, 1.0)
+
+
+def sparse(p):
+    """Nothing for most, as ever: 60 in a row say nothing."""
+    p.play(100, lambda made: float(made["round"] % 25 == 0))
+    p.play(60, 0.0)
+
+
+def successes_only(p):
+    p.play(100, lambda made: 1.0 if p.chance.random() < 0.3 else None)
+
+
+def nightly(p):
+    """Rewards come in one go, long after their decisions."""
+    for _ in range(3):
+        p.reward(p.decide(60))
+    p.decide(60)
+
+
+def cut_off(p):
+    p.play(60, lambda made: min(10.0, round(p.chance.gauss(8.0, 2.0), 2)))
+
+
+def amounts(p):
+    """Nothing from most, and amounts within the range from the others."""
+    p.play(60, lambda made: round(9 * p.chance.random(), 2) if p.chance.random() < 0.5 else 0.0)
+
+
+def never_tried(p):
+    """Excluded while all were tried, and then less promising than one that earns much."""
+    p.play(20, lambda made: 5.0 * (made["action"] == "mail"), excluded=["call"])
+    p.play(60, lambda made: 5.0 * (made["action"] == "mail"))
+
+
+def alike(p, rounds=150):
+    """Whatever is chosen, it earns the same on average."""
+    p.play(rounds, lambda made: p.chance.gauss(0, 1), size=25)
+
+
+def added_late(p):
+    p.play(60)
+    p.post("/actions", action="gift").play(10)
+
+
+def waiting_job(p, seconds):
+    p.play(20)
+    with p.worker.service.store.writing() as tx:
+        number = tx.campaign(p.name)[0].campaign_id
+        now = p.clock.now
+        tx.append([NewJob(number, 20, 20, "waiting", "someone", now + 10**12, 1, now - int(seconds * 1e6))])
+
+
+def failing(p):
+    """A real update that fails."""
+    p.play(10)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StagedPolicy, "update", lambda policy, state: 1 / 0)
+        p.play(10)
+
+
+def recovered(p):
+    failing(p)
+    p.play(10)
+
+
+def old_times(p):
+    p.decide(60, seconds=5.0, at=lambda now: now - 600)
+
+
+def standing_times(p):
+    p.decide(60, seconds=5.0, at=lambda now: 1_789_999_000)
+
+
+def fast_times(p):
+    p.decide(60, seconds=5.0, at=lambda now: now + 30)
+
+
+def good_times(p):
+    p.decide(60, seconds=5.0, at=lambda now: now - 1)
+    p.decide(20)
+
+
+CLOCK = {"clock": {"period_seconds": 60}}
+WAIT = {"rewards": {"wait_seconds": 10, "default": 0.25}}
+STICKY = [[0.9, 0.1], [0.1, 0.9]]
+CLEAR = [[0.97, 0.01, 0.01, 0.01], [0.01, 0.33, 0.33, 0.33]]
+BLURRED = [[0.25] * 4, [0.25] * 4]
+
+# Code, severity, configuration, what is played.
+HAVE = [
+    ("no_decisions", "info", {}, lambda p: None),
+    ("archived", "warning", {}, lambda p: p.play(20).post("/archive")),
+    ("paused", "warning", {}, lambda p: p.play(20).patch(paused=True)),
+    ("update_failed", "problem", {}, failing),
+    ("job_waiting", "warning", {}, lambda p: waiting_job(p, 1_000)),
+    ("no_rewards", "problem", {}, silent),
+    ("no_rewards", "problem", WAIT, lambda p: (silent(p), p.clock.advance(20))),
+    ("rewards_stopped", "problem", {}, stopped),
+    ("only_default_rewards", "problem", WAIT, only_defaults),
+    ("constant_rewards", "warning", {}, lambda p: p.play(60, 1.0)),
+    ("constant_rewards", "problem", ONE, lambda p: p.play(500, 1.0, size=50)),
+    ("constant_rewards", "warning", {}, lately_constant),
+    ("rewards_missing", "warning", {}, successes_only),
+    ("rewards_overdue", "warning", WAIT, overdue),
+    ("rewards_at_bounds", "warning", {"rewards": {"range": [0, 10]}}, cut_off),
+    ("constant_signal", "problem", {}, lambda p: p.play(100, season="spring")),
+    ("constant_signal", "warning", {"signals": ["season", "spend"]}, lambda p: p.play(100, spend=30)),
+    ("constant_variable", "warning", {}, lambda p: p.play(100, spend=30)),
+    ("constant_variable", "warning", {}, lambda p: p.play(100, tenure=4)),
+    ("action_never_eligible", "warning", {}, lambda p: p.play(60, excluded=["call"])),
+    ("action_never_eligible", "info", {}, lambda p: p.play(20).post("/actions/retire", action="call")),
+    ("action_never_chosen", "warning", ONE | {"bonus": {"scale": 0}}, never_tried),
+    ("clock_skew", "warning", CLOCK, old_times),
+    ("clock_skew", "warning", CLOCK, standing_times),
+    ("clock_skew", "warning", CLOCK, fast_times),
+    ("clock_skew", "info", {}, fast_times),
+    ("warm_start", "info", {}, lambda p: p.play(5)),
+    ("warm_start", "warning", ONE | {"warm_start_rounds": 20}, lambda p: p.play(30, lambda made: None)),
+    ("regimes_not_estimable", "info", {}, lambda p: p.play(60)),
+    ("regimes_not_estimable", "warning", {}, lambda p: p.play(210, season="spring")),
+    (
+        "regimes_not_estimable",
+        "warning",
+        {"regimes": 2, "beliefs": {"estimator": "spectral", "start_round": 50}},
+        lambda p: p.play(210, season="spring"),
+    ),
+    ("belief_stuck", "warning", given(STICKY, CLEAR), lambda p: p.play(550, size=50, season="spring")),
+    ("belief_stuck", "warning", given(STICKY, BLURRED), lambda p: p.play(500, size=50)),
+    ("guard_active", "info", {}, lambda p: p.play(150)),
+    ("exploration_small", "warning", ONE | {"bonus": {"scale": 1e-6}}, alike),
+    ("exploration_large", "warning", ONE | {"bonus": {"scale": 1e4}}, lambda p: p.play(1_000, size=50)),
+    ("no_overlap", "info", ONE, lambda p: p.play(150)),
+]  # fmt: skip
+
+# What looks like it and is not.
+HAVE_NOT = [
+    ("no_decisions", {}, lambda p: p.play(5)),
+    ("archived", {}, lambda p: p.play(20).post("/archive").post("/unarchive")),
+    ("paused", {}, lambda p: p.play(20).patch(paused=True).patch(paused=False)),
+    ("update_failed", {}, recovered),
+    ("job_waiting", {}, lambda p: waiting_job(p, 100)),
+    ("no_rewards", {}, lambda p: p.decide(45)),
+    ("no_rewards", WAIT, silent),  # not due yet
+    ("rewards_stopped", {}, nightly),
+    ("rewards_missing", {}, nightly),
+    ("only_default_rewards", WAIT, lambda p: (p.play(5), only_defaults(p))),
+    ("constant_rewards", ONE, sparse),
+    ("rewards_missing", {}, lambda p: p.play(100, lambda made: 1.0 if p.chance.random() < 0.8 else None)),
+    ("rewards_overdue", WAIT, in_time),
+    ("rewards_at_bounds", {"rewards": {"range": [0, 10]}}, amounts),
+    ("rewards_at_bounds", {"rewards": {"range": [0, 1]}}, lambda p: p.play(60, lambda m: float(m["action"] == "mail"))),
+    ("action_never_eligible", {}, added_late),
+    ("action_never_chosen", {}, added_late),
+    ("clock_skew", CLOCK, good_times),
+    ("belief_stuck", given(STICKY, CLEAR), lambda p: p.play(500, size=50)),
+    (
+        "exploration_small",  # chance explores
+        ONE | {"bonus": {"scale": 1e-6}, "propensity_floor": 0.02},
+        alike,
+    ),
+    ("exploration_large", ONE | {"bonus": {"scale": 4.0}}, lambda p: alike(p, 1_000)),
+    ("no_overlap", ONE | {"control": {"share": 0.1}}, lambda p: p.play(150)),
+]
+
+
+def checked(found):
+    """Every finding names its evidence and what to do; the worst comes first."""
+    for finding in found["findings"]:
+        numbers = [x for x in finding["evidence"].values() if isinstance(x, int | float) and not isinstance(x, bool)]
+        assert all(math.isfinite(number) for number in numbers)
+        assert finding["evidence"]
+        assert re.search(r"\d", finding["message"]), finding
+        assert finding["message"].endswith(".")
+        assert len(finding["advice"]) > 15
+        assert finding["advice"].endswith((".", "?"))
+    order = [("problem", "warning", "info").index(finding["severity"]) for finding in found["findings"]]
+    assert order == sorted(order)
+    return {(finding["code"], finding["severity"]): finding for finding in found["findings"]}
+
+
+ASKED = ("archived", "job_waiting", "no_rewards", "rewards_overdue", "rewards_stopped", "update_failed")
+
+
+@pytest.mark.parametrize("worker", ["postgresql"], indirect=True, scope="module")
+@pytest.mark.parametrize(("code", "severity", "config", "play"), [row for row in HAVE if row[0] in ASKED])
+def test_postgresql_tells_the_same(worker, code, severity, config, play):
+    test_what_is_wrong_is_found(worker, code, severity, config, play)
+
+
+@pytest.mark.parametrize(("code", "severity", "config", "play"), HAVE, ids=lambda x: x if isinstance(x, str) else "")
+def test_what_is_wrong_is_found(worker, code, severity, config, play):
+    played = Played(worker, **config)
+    play(played)
+    found = played.diagnosed()
+    told = checked(found)
+    assert (code, severity) in told, found
+    if severity == "problem":
+        assert found["verdict"].startswith("Not learning: ")
+    elif severity == "warning" and not any(each == "problem" for _, each in told):
+        assert found["verdict"].startswith("Learning less than it could: ")
+
+
+@pytest.mark.parametrize(("code", "config", "play"), HAVE_NOT, ids=lambda x: x if isinstance(x, str) else "")
+def test_what_only_looks_wrong_is_not(worker, code, config, play):
+    played = Played(worker, **config)
+    play(played)
+    found = played.diagnosed()
+    assert code not in {finding["code"] for finding in checked(found).values()}, found
+
+
+def test_every_code_is_tried():
+    assert {code for code, *_ in HAVE} == set(get_args(Code))
+
+
+def test_a_healthy_campaign_has_nothing_to_report(worker):
+    """The demo's default campaign, from its first stages to two regimes in use."""
+    environment, rounds = load_environment("credit-card"), 1_000
+    config = campaign("default", environment, 5, {"name": "healthy"})
+    good(worker.client.post("/campaigns", content=config.model_dump_json()), 201)
+    episode = environment.draw(1_500, np.random.default_rng(5))
+    variables = [(variable["name"], variable["levels"]) for variable in environment.variables]
+    for start in range(0, rounds, 10):
+        items = [
+            {
+                "decision_id": str(t),
+                "context": {n: levels[place] for (n, levels), place in zip(variables, row, strict=True)},
+            }
+            for t, row in enumerate(episode.contexts.levels[start : start + 10].tolist(), start)
+        ]
+        made = good(worker.client.post("/decide/batch", json={"campaign": "healthy", "items": items}))["decisions"]
+        earned = [
+            {
+                "decision_id": one["decision_id"],
+                "reward": float(episode.rewards[one["round"] - 1, environment.actions.index(one["action"])]),
+            }
+            for one in made
+        ]
+        good(worker.client.post("/reward/batch", json={"campaign": "healthy", "items": earned}))
+        if start + 10 in (10, 60, 200, 500, rounds):
+            found = shaped(Diagnostics, worker.client.get("/campaigns/healthy/diagnostics"))
+            assert {severity for _, severity in checked(found)} <= {"info"}, found
+            assert (found["verdict"] == HEALTHY) == (start >= 50)
+    assert good(worker.client.get("/campaigns/healthy"))["regimes"] == 2
+    assert {finding["code"] for finding in found["findings"]} == {"no_overlap"}
+
+
+@pytest.mark.parametrize("worker", ["sqlite", "postgresql"], indirect=True, scope="module")
+def test_evidence_is_counted_from_the_log(worker):
+    played = Played(worker, rewards={"range": [0, 10]})
+    cut_off(played)
+    played.decide(60, excluded=["call"])
+    told = checked(played.diagnosed())
+    stored = [good(played.client.get(f"/campaigns/{played.name}/decisions/d{t}")) for t in range(1, 121)]
+    rewards = [one["reward"]["reward"] for one in stored if one["reward"]]
+    bounds = told["rewards_at_bounds", "warning"]["evidence"]
+    assert bounds["at_highest"] == pytest.approx(rewards.count(10.0) / len(rewards))
+    assert (bounds["rewards"], bounds["at_lowest"]) == (60, rewards.count(0.0) / 60)
+    stopped = told["rewards_stopped", "problem"]["evidence"]
+    assert stopped == {"decisions_since_last_reward": 60, "longest_wait_before": 5, "rewards": 60}
+
+
+def test_standard_errors_are_those_of_the_model(worker):
+    """One action and no variables but one: means, and their errors σ̂/√n, by hand."""
+    own = {"variables": [], "actions": ["a", "b"], "ridge": 1e-9, "bonus": {"scale": 0.3}}
+    played = Played(worker, **(ONE | own))
+    for _ in range(40):
+        items = [{"decision_id": f"e{next(NUMBERS)}", "context": {}} for _ in range(5)]
+        made = good(played.client.post("/decide/batch", json={"campaign": played.name, "items": items}))["decisions"]
+        played.reward(made, lambda one: played.chance.gauss(0, 1))
+    found = {finding["code"]: finding for finding in played.diagnosed()["findings"]}
+    assert "exploration_small" not in found
+    model = good(played.client.get(f"/campaigns/{played.name}/model"))
+    # bonus = 0.3 ‖z‖ and the standard error is σ̂ ‖z‖, whatever z is.
+    good(played.client.patch(f"/campaigns/{played.name}", json={"bonus": {"scale": 0.01}}))
+    for _ in range(60):
+        items = [{"decision_id": f"e{next(NUMBERS)}", "context": {}} for _ in range(5)]
+        good(played.client.post("/decide/batch", json={"campaign": played.name, "items": items}))
+    (small,) = (one for one in played.diagnosed()["findings"] if one["code"] == "exploration_small")
+    assert small["evidence"]["bonus_in_standard_errors"] == pytest.approx(0.01 / model["noise_std"], rel=0.02)
+
+
+def test_there_must_be_a_campaign(worker):
+    error_of(worker.client.get("/campaigns/nobody/diagnostics"), 404)
+
+
+def test_the_documentation_has_every_code():
+    section = DOCS[DOCS.index("\n## Diagnostics") :].split("\n## ")[1]
+    codes = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
+    assert sorted(codes) == sorted(get_args(Code))

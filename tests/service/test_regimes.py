@@ -1,0 +1,216 @@
+"""`GET …/regimes`: every number from the log's rows and the model's answer, and labels that follow their regime."""
+
+import itertools
+import random
+import threading
+
+import pytest
+
+from service.regimes import Regimes
+from tests.service.answers import error_of, good, shaped
+from tests.service.playing import GIVEN, PLAIN, SEASONS
+
+# What does not ask the database is tried on one only.
+on_sqlite = pytest.mark.parametrize("shared", ["sqlite"], indirect=True)
+NUMBERS = itertools.count(1)
+WARM, COLD = SEASONS[:2], SEASONS[2:]
+
+
+class Played:
+    """A campaign whose customers change with the regime, every 25 rounds, and in which mail pays in one of the two."""
+
+    def __init__(self, client, **config):
+        self.client, self.chance, self.round = client, random.Random(2), 0
+        self.name = f"regimes-{next(NUMBERS)}"
+        good(client.post("/campaigns", json={**PLAIN, "name": self.name, **config}), 201)
+
+    def play(self, count, flip=False):
+        draw = self.chance.random
+        for _ in range(count // 5):
+            items = []
+            for _ in range(5):
+                self.round += 1
+                warm = (self.round // 25 % 2 == 0) != flip
+                season = self.chance.choice((WARM if warm else COLD) if draw() < 0.9 else SEASONS)
+                context = {"season": season, "spend": self.chance.choice((3, 36.5, 80)), "tenure": round(8 * draw(), 2)}
+                items.append({"decision_id": f"d{self.round}", "context": context})
+            made = self.post("/decide/batch", items=items)["decisions"]
+            rewards = [
+                {"decision_id": one["decision_id"], "reward": round(self.earned(one) + 0.2 * draw(), 3)}
+                for one in made
+                if draw() > 0.1
+            ]
+            if rewards:
+                self.post("/reward/batch", items=rewards)
+        return self
+
+    @staticmethod
+    def earned(made):
+        return float((made["action"] == "mail") == (made["round"] // 25 % 2 == 0))
+
+    def post(self, path, **body):
+        return good(self.client.post(path, json={"campaign": self.name, **body}))
+
+    def patch(self, **change):
+        return good(self.client.patch(f"/campaigns/{self.name}", json=change))
+
+    def regimes(self):
+        return shaped(Regimes, self.client.get(f"/campaigns/{self.name}/regimes"))
+
+
+def test_every_number_from_the_log_and_the_model(shared):
+    """Given parameters keep the beliefs that rounds were decided with, so the log has all there is to know."""
+    labels = ["summer", "winter"]
+    beliefs = {"estimator": "given", "parameters": GIVEN}
+    played = Played(shared, regimes=2, beliefs=beliefs, regime_labels=labels).play(100)
+    found = played.regimes()
+    model = good(shared.get(f"/campaigns/{played.name}/model"))
+    log = [good(shared.get(f"/campaigns/{played.name}/decisions/d{t}")) for t in range(1, 101)]
+    levels = {"season": lambda x: x, "spend": lambda x: "1" if x <= 20 else "2" if x <= 50 else "3"}
+    assert (found["round"], found["model_version"], found["note"], found["labels_note"]) == (
+        100, model["model_version"], None, None,
+    )  # fmt: skip
+    assert (found["duration_unit"], found["recent_rounds"]) == ("decisions", 300)
+    for h, regime in enumerate(found["regimes"]):
+        weights = [row["belief"][h] for row in log]
+        rewarded = [(w, row["reward"]["reward"]) for w, row in zip(weights, log, strict=True) if row["reward"]]
+        assert (regime["regime"], regime["label"]) == (h + 1, labels[h])
+        assert regime["share"] == regime["recent_share"] == pytest.approx(sum(weights) / 100)
+        assert regime["reward_weight"] == pytest.approx(sum(w for w, _ in rewarded))
+        assert regime["mean_reward"] == pytest.approx(sum(w * r for w, r in rewarded) / regime["reward_weight"])
+        assert regime["belief"] == pytest.approx(weights[-1])
+        assert regime["long_run_share"] == pytest.approx([2 / 3, 1 / 3][h])
+        assert regime["expected_duration"] == pytest.approx([10, 5][h])
+        assert [s["symbol"]["season"] for s in regime["typical"][:2]] == list((WARM, COLD)[h])
+        assert {one["level"] for one in regime["more_often"]} == set((WARM, COLD)[h])
+        for told in regime["expected_rewards"]:
+            total = 0.0
+            for weight, row in zip(weights, log, strict=True):
+                expected = model["centre"]
+                for part in model["coefficients"]:
+                    variable = part["term"].removeprefix("actions:")
+                    value = 1.0
+                    if variable in levels:
+                        value = float(levels[variable](row["context"][variable]) == part["level"])
+                    elif variable == "tenure":
+                        value = row["context"]["tenure"] / 8
+                    if part["action"] in (None, told["action"]) and part["regime"] in (None, h + 1):
+                        expected += part["estimate"] * value
+                total += weight * expected
+            assert told["expected_reward"] == pytest.approx(total / sum(weights), abs=1e-9)
+        best = max(regime["expected_rewards"], key=lambda told: told["expected_reward"])
+        assert regime["best_action"] == best["action"]
+        assert f"best action: {best['action']} (expected {best['expected_reward']:.3g})." in regime["words"]
+        assert regime["words"].startswith(f"Regime {h + 1} ('{labels[h]}'): about {100 * regime['share']:.0f} %")
+    likeliest = [row["belief"].index(max(row["belief"])) for row in log]
+    run = len(list(itertools.takewhile(lambda regime: regime == likeliest[-1], reversed(likeliest))))
+    assert found["current"] == {
+        "regime": likeliest[-1] + 1,
+        "label": labels[likeliest[-1]],
+        "belief": pytest.approx(max(log[-1]["belief"])),
+        "since_round": 101 - run,
+    }
+    assert found["regimes"][0]["best_action"] == "mail"  # as it was made
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"regimes": 2, "beliefs": {"statistics": "smoothed", "start_round": 60, "every": 20}},
+        {"regimes": 2, "beliefs": {"statistics": "as_decided", "start_round": 60, "every": 20}},
+        {"regimes": 2},
+    ],
+    ids=["smoothed", "as decided", "joint"],
+)
+def test_labels_follow_their_regime_through_re_estimations(shared, config):
+    """R6, also when the customers of one regime become the more frequent ones."""
+    played = Played(shared, **config, **({} if "beliefs" in config else {"warm_start_rounds": 40})).play(150)
+    before = played.regimes()
+    assert len(before["regimes"]) == 2
+    names = [
+        "summer" if set(WARM) & {one["level"] for one in regime["more_often"]} else "winter"
+        for regime in before["regimes"]
+    ]
+    assert sorted(names) == ["summer", "winter"]
+    played.patch(regime_labels=names)
+    for flip in (False, True, True, False):
+        played.play(50, flip)
+        found = played.regimes()
+        assert found["labels_note"] is None
+        for regime in found["regimes"]:
+            seen = {one["level"] for one in regime["more_often"]}
+            assert seen <= set(WARM if regime["label"] == "summer" else COLD), regime
+            assert seen
+    stages = good(shared.get(f"/campaigns/{played.name}/stages", params={"limit": 200}))["stages"]
+    estimations = [stage for stage in stages if stage["kind"] == "estimation" and stage["round"] > 150]
+    assert len(estimations) >= 5
+
+
+def test_labels_that_may_not_fit_are_told(shared):
+    played = Played(shared, regimes=2, warm_start_rounds=40, regime_labels=["summer", "winter"]).play(150)
+    assert played.regimes()["labels_note"].startswith("The labels were given before the regimes were estimated.")
+    played.patch(regime_labels=["winter", "summer"])
+    assert played.regimes()["labels_note"] is None
+    version = good(shared.get(f"/campaigns/{played.name}"))["model_version"]
+    played.play(20)
+    good(shared.post(f"/campaigns/{played.name}/rollback", json={"model_version": version}))
+    assert "rolled back" in played.regimes()["labels_note"]
+    played.patch(regime_labels=["cold", "hot"])
+    assert played.regimes()["labels_note"] is None
+
+    early = Played(shared, regimes=2, warm_start_rounds=40).play(60)
+    assert early.regimes()["regimes"] == []  # one regime is in use
+    early.patch(regime_labels=["summer", "winter"])
+    early.play(90)
+    assert early.regimes()["labels_note"].startswith(
+        "The labels were given with 1 regime in use, at round 60; now there"
+    )
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("config", "rounds", "note"),
+    [
+        ({"regimes": 1}, 0, "The campaign has one regime."),
+        ({}, 0, "The regimes have not been estimated yet. The next try is before round 16."),
+        ({}, 60, "One regime is in use: more cannot be told apart yet."),
+        ({"regimes": 2, "beliefs": {"estimator": "none"}}, 20, "The regimes are never estimated"),
+    ],
+)
+def test_without_regimes_a_note_says_why(shared, config, rounds, note):
+    found = Played(shared, **config).play(rounds).regimes()
+    assert (found["regimes"], found["current"], found["labels_note"]) == ([], None, None)
+    assert found["note"].startswith(note)
+
+
+@on_sqlite
+def test_a_clock_gives_durations_in_time(shared):
+    beliefs = {"estimator": "given", "parameters": GIVEN}
+    found = Played(shared, regimes=2, beliefs=beliefs, clock={"period_seconds": 3600}).play(10).regimes()
+    assert found["duration_unit"] == "periods"
+    assert [regime["expected_seconds"] for regime in found["regimes"]] == pytest.approx([36_000, 18_000])
+    assert "for some 10 hours at a stretch" in found["regimes"][0]["words"]
+    assert found["regimes"][0]["best_action"] is None  # the warm start is not over
+    assert found["regimes"][0]["words"].endswith("best action: not known yet.")
+
+
+def test_asking_while_it_decides(shared):
+    """The answer is of one moment, whatever happens meanwhile."""
+    played = Played(shared, regimes=2, beliefs={"estimator": "given", "parameters": GIVEN}).play(50)
+    playing = threading.Thread(target=played.play, args=(100,))
+    playing.start()
+    rounds = []
+    while playing.is_alive():
+        found = played.regimes()
+        rounds.append(found["round"])
+        assert sum(regime["share"] for regime in found["regimes"]) == pytest.approx(1)
+        assert good(shared.get(f"/campaigns/{played.name}/diagnostics"))["round"] >= found["round"]
+    playing.join()
+    assert rounds == sorted(rounds)
+    assert played.regimes()["round"] == 150
+
+
+def test_there_must_be_a_campaign(shared):
+    error_of(shared.get("/campaigns/nobody/regimes"), 404)
+    error_of(shared.get("/campaigns/no%00body/regimes"), 404)
