@@ -297,7 +297,7 @@ def test_every_hyper_parameter_is_a_flag() -> None:
     assert [flag for flag, _, _ in FIELDS] == list(FLAGS)
     # By the environment, or by --seeds; its rounds have no times; and no replay changes a campaign on the way.
     given = {"name", "actions", "variables", "signals", "rewards", "seed", "clock"}
-    given |= {"regime_labels", "retired_actions", "paused"}
+    given |= {"regime_labels", "retired_actions", "paused", "alerts", "retention_days"}
     sections = {"bonus": Bonus, "beliefs": Beliefs, "control": Control}
     wanted = {(field,) for field in CampaignConfig.model_fields if field not in given | set(sections)}
     wanted |= {(name, field) for name, part in sections.items() for field in part.model_fields}
