@@ -22,6 +22,8 @@ from policy import CampaignConfig, PolicyError
 from service import __version__
 from service.app import create_app
 from service.errors import ApiError
+from service.exports import export
+from service.formats import FORMATS
 from service.keys import add_commands as add_key_commands
 from service.keys import keys
 from service.limits import KEEP_ALIVE_SECONDS, Protocol
@@ -63,6 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return migrate(settings)
         if flags["command"] == "verify":
             return verify(settings, flags["campaign"])
+        if flags["command"] == "export":
+            asked = (flags[name] for name in ("campaign", "format", "from", "to", "output"))
+            return export(settings, *asked)
         if flags["command"] == "keys":
             return keys(settings, flags)
         return serve(settings)
@@ -86,6 +91,17 @@ def _parser() -> argparse.ArgumentParser:
         "model with what is stored. Exit code 1 if anything differs.",
     )
     verifying.add_argument("campaign", nargs="?", help="its name; all campaigns without one")
+    exporting = commands.add_parser(
+        "export",
+        help="a campaign's decisions and rewards as a file",
+        description="Write a campaign's decisions with their rewards, in round order, as GET /campaigns/NAME/decisions "
+        "does, but from the database itself.",
+    )
+    exporting.add_argument("campaign", help="its name")
+    exporting.add_argument("--format", choices=FORMATS, default="ndjson", help="default ndjson: a line of JSON each")
+    exporting.add_argument("--from", metavar="TIME", help="decided then or later: 2026-10-01T00:00:00Z")
+    exporting.add_argument("--to", metavar="TIME", help="decided before that")
+    exporting.add_argument("--output", metavar="FILE", help="standard output without it")
     checking = commands.add_parser(
         "config-check",
         help="check a campaign's configuration",
@@ -94,7 +110,9 @@ def _parser() -> argparse.ArgumentParser:
     checking.add_argument("file", help="a JSON file, - for standard input")
     key_commands = add_key_commands(commands.add_parser("keys", help="create, list and revoke keys"))
     for flag, text in FLAGS.items():
-        for command in (serving, migrating, verifying, *key_commands) if flag == "database_url" else (serving,):
+        for command in (
+            (serving, migrating, verifying, exporting, *key_commands) if flag == "database_url" else (serving,)
+        ):
             switch: dict[str, Any] = {"nargs": "?", "const": "true"} if flag == "access_log" else {}
             command.add_argument(f"--{flag.replace('_', '-')}", dest=flag, help=text, **switch)
     return parser
