@@ -14,6 +14,7 @@ from service.administration import add_administration
 from service.alert_routes import add_alerts
 from service.diagnostics import add_diagnostics
 from service.errors import RESPONSES, install_error_handlers
+from service.exports import add_export_routes
 from service.personalizer import add_personalizer_routes
 from service.regimes import add_regime_routes
 from service.reports import add_report_routes
@@ -58,6 +59,7 @@ def create_app(settings: Settings, service: Service | None = None) -> FastAPI:
     add_personalizer_routes(app, worker)
     add_regime_routes(app, worker)
     add_diagnostics(app, worker)
+    add_export_routes(app, worker)
     _add_documentation(app)
     return app
 

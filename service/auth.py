@@ -80,6 +80,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("POST", "/personalizer/v1.0/events/{eventId:path}/activate"): Rule(DECIDING, "among"),
     ("GET", "/campaigns"): Rule(READING, "list"),
     ("GET", "/campaigns/{name}"): Rule(READING, "path"),
+    ("GET", "/campaigns/{name}/decisions"): Rule(WATCHING, "path"),
     ("GET", "/campaigns/{name}/decisions/{decision_id:path}"): Rule(READING, "path"),
     ("GET", "/campaigns/{name}/model"): Rule(READING, "path"),
     ("GET", "/campaigns/{name}/stages"): Rule(READING, "path"),

@@ -22,9 +22,12 @@ from policy import CampaignConfig, PolicyError
 from service import __version__
 from service.app import create_app
 from service.errors import ApiError
+from service.exports import export
+from service.formats import FORMATS
 from service.keys import add_commands as add_key_commands
 from service.keys import keys
 from service.limits import KEEP_ALIVE_SECONDS, Protocol
+from service.load import load
 from service.logs import log_config
 from service.metrics import SHARED_FOLDER
 from service.schema import require_current, upgrade
@@ -65,6 +68,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return migrate(settings)
         if flags["command"] == "verify":
             return verify(settings, flags["campaign"])
+        if flags["command"] == "export":
+            asked = (flags[name] for name in ("campaign", "format", "from", "to", "output"))
+            return export(settings, *asked)
+        if flags["command"] == "import":
+            return load(settings, flags["campaign"], flags["file"], flags["import_id"])
         if flags["command"] == "keys":
             return keys(settings, flags)
         return serve(settings)
@@ -88,6 +96,26 @@ def _parser() -> argparse.ArgumentParser:
         "model with what is stored. Exit code 1 if anything differs.",
     )
     verifying.add_argument("campaign", nargs="?", help="its name; all campaigns without one")
+    exporting = commands.add_parser(
+        "export",
+        help="a campaign's decisions and rewards as a file",
+        description="Write a campaign's decisions with their rewards, in round order, as GET /campaigns/NAME/decisions "
+        "does, but from the database itself.",
+    )
+    exporting.add_argument("campaign", help="its name")
+    exporting.add_argument("--format", choices=FORMATS, default="ndjson", help="default ndjson: a line of JSON each")
+    exporting.add_argument("--from", metavar="TIME", help="decided then or later: 2026-10-01T00:00:00Z")
+    exporting.add_argument("--to", metavar="TIME", help="decided before that")
+    exporting.add_argument("--output", metavar="FILE", help="standard output without it")
+    importing = commands.add_parser(
+        "import",
+        help="warm-start a new campaign from a file of past decisions",
+        description="Warm-start a new campaign from a file of past decisions, in their order: all rows or none. "
+        "Columns are named as `undercurrent export` writes them; only the action and the variables are needed.",
+    )
+    importing.add_argument("campaign", help="its name; it must not have decided yet")
+    importing.add_argument("file", help=".ndjson, .csv or .parquet")
+    importing.add_argument("--import-id", metavar="ID", help="the same id imports once; by default made of the content")
     checking = commands.add_parser(
         "config-check",
         help="check a campaign's configuration",
@@ -96,7 +124,12 @@ def _parser() -> argparse.ArgumentParser:
     checking.add_argument("file", help="a JSON file, - for standard input")
     key_commands = add_key_commands(commands.add_parser("keys", help="create, list and revoke keys"))
     for flag, text in FLAGS.items():
-        for command in (serving, migrating, verifying, *key_commands) if flag == "database_url" else (serving,):
+        own = (
+            (serving, migrating, verifying, exporting, importing, *key_commands)
+            if flag == "database_url"
+            else (serving,)
+        )
+        for command in own:
             switch: dict[str, Any] = {"nargs": "?", "const": "true"} if flag in SWITCHES else {}
             command.add_argument(f"--{flag.replace('_', '-')}", dest=flag, help=text, **switch)
     return parser

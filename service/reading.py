@@ -45,10 +45,12 @@ def rounds_between(tx: Transaction, campaign: int, start: int | None, end: int |
     )
 
 
-def logged(tx: Transaction, campaign: int, after: int = 0, last: int | None = None) -> Iterator[list[LoggedDecision]]:
+def logged(
+    tx: Transaction, campaign: int, after: int = 0, last: int | None = None, page: int = PAGE
+) -> Iterator[list[LoggedDecision]]:
     """The decisions after a round, up to the last one asked for, in order, a page at a time."""
     own = decisions.c.campaign_id == campaign
-    query = select(*_COLUMNS).select_from(REWARDED).where(own).order_by(decisions.c.round).limit(PAGE)
+    query = select(*_COLUMNS).select_from(REWARDED).where(own).order_by(decisions.c.round).limit(page)
     if last is not None:
         query = query.where(decisions.c.round <= last)
     while rows := tx.connection.execute(query.where(decisions.c.round > after)).all():

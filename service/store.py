@@ -63,6 +63,7 @@ __all__ = [
 
 Row = Mapping[str, Any]
 BUSY_SECONDS = 10  # that SQLite waits for another process's transaction, and PostgreSQL's pool for a connection
+CACHE_KIB, SCAN_KIB = 65_536, 2_048  # of SQLite's pages in memory: as a rule, and of one that reads each page once
 IDLE_SECONDS = 1.0  # after which a connection is asked whether it is still one
 PAGE = 5_000  # rows of the log read at a time
 LONGEST_LIST = 10_000  # ids looked up at a time
@@ -346,6 +347,19 @@ class Store:
                 yield Transaction(connection, self._statements, self.embedded)
 
     @contextmanager
+    def scanning(self) -> Iterator["Transaction"]:
+        """`reading` for one that walks through a whole log: what it reads is not worth keeping in SQLite's cache."""
+        with self.reading() as inside:
+            if not self.embedded:
+                yield inside
+                return
+            inside.connection.exec_driver_sql(f"PRAGMA cache_size=-{SCAN_KIB}")
+            try:
+                yield inside
+            finally:
+                inside.connection.exec_driver_sql(f"PRAGMA cache_size=-{CACHE_KIB}")
+
+    @contextmanager
     def _errors(self) -> Iterator[None]:
         """Whatever the database says, the answer is 503: nothing was written, and the retry finds the truth (R18)."""
         try:
@@ -386,7 +400,7 @@ def _sqlite_engine(url: str) -> Engine:
             "journal_mode=WAL",
             "synchronous=FULL",
             "foreign_keys=ON",
-            "cache_size=-65536",
+            f"cache_size=-{CACHE_KIB}",
             "secure_delete=ON",
         ):
             connection.execute(f"PRAGMA {pragma}")

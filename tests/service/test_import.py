@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from service.campaigns import Current
+from service.cli import main
 from service.schemas import ImportRow
 from service.tables import decisions, events, models, rewards
 from service.unit import timestamp
@@ -21,6 +22,7 @@ SIMPLE = {
     "stage_length": 5,
     "rewards": {"range": [-1, 2]},
 }
+OTHER = {"signals": ["x"], "features": None, "clock": None}
 ROW = {"context": {"risk": "low"}, "action": "email"}
 
 
@@ -88,6 +90,34 @@ def test_a_log_imported_is_the_campaign_that_wrote_it(new_database, direct, cloc
     assert_same_model(state_of(fresh, script.name), state_of(other, script.name))
     assert other.differences(script.name) == []
     for one in (fresh, other):
+        one.store.close()
+
+
+@pytest.mark.parametrize("format", ["ndjson", "csv", "parquet"])
+@pytest.mark.parametrize("kind", ["default", "clock"])
+def test_an_exported_file_imported_is_the_campaign(new_database, clock, capsys, tmp_path, kind, format):
+    """From the command line, there and back: the same model (R15), the second time nothing; with an erased person."""
+    urls = [new_database("sqlite") for _ in range(2)]
+    worker, other = (Direct(url, clock) for url in urls)
+    script = Script(CONFIGS[kind], clock).create(worker.post).play(worker.post, ROUNDS)
+    assert erase(worker, script.name)
+    other.post("/campaigns", script.config)
+    file = str(tmp_path / f"log.{format}")
+    flags = ["--database-url", urls[0], "--format", format, "--output", file]
+    assert main(["export", script.name, *flags]) == 0
+    for told in ("imported as 'file-", "was made before"):
+        assert main(["import", script.name, file, "--database-url", urls[1]]) == 0
+        assert told in capsys.readouterr().out
+    assert_same_model(state_of(other, script.name), state_of(worker, script.name))
+    assert other.differences(script.name) == []
+    assert main(["import", "nobody", file, "--database-url", urls[1]]) == 1
+    assert "no campaign" in capsys.readouterr().err
+    other.post(
+        "/campaigns", script.config | {"name": "other", "variables": [{"name": "x", "levels": ["a", "b"]}]} | OTHER
+    )
+    assert main(["import", "other", file, "--database-url", urls[1]]) == 1
+    assert "x" in capsys.readouterr().err
+    for one in (worker, other):
         one.store.close()
 
 

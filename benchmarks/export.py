@@ -1,0 +1,202 @@
+"""A million decisions as one file, in bounded memory: python -m benchmarks.export [--rows N].
+
+A campaign is created and played over HTTP; the rest of its log are copies of those rounds, written to the database
+while no service runs. Then a new service for each format streams the log, while the resident memory of its process is
+read every 20 ms, and another client decides ten times a second. The rows of each file are counted. Writes
+results/export.md.
+"""
+
+import argparse
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from time import perf_counter
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow.parquet as pq
+import sqlalchemy as sa
+
+from benchmarks import Verdict, table, verdict_table
+from benchmarks.limits import fill, wait_until_quiet
+from benchmarks.load import Client, Connection, described
+from benchmarks.measure import asked, client_of
+from benchmarks.servers import RunError, Server, serve, server
+from service.store import Store
+from service.tables import campaigns, decisions, live, rewards
+
+CAMPAIGN, OTHER = "exported", "deciding"
+PLAYED = 10_000  # rounds
+LARGEST_MIB = 300
+FORMATS = ("ndjson", "csv", "parquet")
+
+
+class Measured(NamedTuple):
+    format: str
+    rows: int
+    mib: float  # of the file
+    seconds: float
+    resident: float  # MiB before, and at the most
+    largest: float
+    decide: list[float]  # ms, before it and while it runs
+    meanwhile: list[float]
+
+
+def prepare(folder: Path, rows: int) -> str:
+    """A database with a campaign of that many rounds, nine of ten rewarded."""
+    url = f"sqlite:///{folder / 'export.db'}"
+    with server("prepare", serve(url), folder) as at, client_of(at) as client:
+        for name in (CAMPAIGN, OTHER):
+            asked(client, "/campaigns", described(name))
+        for _ in fill(client, CAMPAIGN, min(PLAYED, rows), rewarded=0.9):
+            pass
+        wait_until_quiet(at)
+    with closing(Store(url)) as store, store.writing() as tx:
+        number = tx.connection.execute(sa.select(campaigns.c.id).where(campaigns.c.name == CAMPAIGN)).scalar_one()
+        for first in range(PLAYED, rows, PLAYED):
+            for kind in (decisions, rewards):
+                tx.connection.execute(_copied(kind, number, first, rows))
+        arrived = sa.select(sa.func.count()).where(rewards.c.campaign_id == number).scalar_subquery()
+        tx.connection.execute(sa.update(live).where(live.c.campaign_id == number).values(round=rows, arrived=arrived))
+    return url
+
+
+def _copied(kind: sa.Table, campaign: int, first: int, last: int) -> sa.Insert:
+    """The played rounds once more, after so many of them."""
+    changed = {
+        "round": kind.c.round + first,
+        "decision_id": decisions.c.decision_id + f"-{first}",
+        "arrival": rewards.c.arrival + first,
+        "after_round": rewards.c.after_round + first,
+    }
+    columns = [changed.get(column.name, column) for column in kind.c]
+    return sa.insert(kind).from_select(
+        list(kind.c.keys()),
+        sa.select(*columns).where(kind.c.campaign_id == campaign, kind.c.round <= min(PLAYED, last - first)),
+    )
+
+
+def measure(folder: Path, url: str, format: str) -> Measured:
+    """One export by a service of its own."""
+    file = folder / f"log.{format}"
+    with server(format, serve(url), folder) as at, client_of(at) as client, closing(Deciding(at)) as deciding:
+        wait_until_quiet(at)
+        before, resident = [deciding.milliseconds() for _ in range(300)], at.resident_mib()
+        with watched(at) as largest, deciding.alongside() as meanwhile, file.open("wb") as written:
+            begun = perf_counter()
+            with client.stream("GET", f"/campaigns/{CAMPAIGN}/decisions", params={"format": format}) as answer:
+                if answer.status_code != 200:
+                    raise RunError(f"the export answered {answer.status_code}: {answer.read()[:500]!r}")
+                written.writelines(answer.iter_raw())
+            seconds = perf_counter() - begun
+    mib, rows = file.stat().st_size / 2**20, count(file, format)
+    file.unlink()
+    return Measured(format, rows, mib, seconds, resident, max(largest), before, meanwhile)
+
+
+def count(file: Path, format: str) -> int:
+    if format == "parquet":
+        return int(pq.ParquetFile(file).metadata.num_rows)
+    with file.open("rb") as lines:
+        return sum(1 for _ in lines) - (format == "csv")
+
+
+@contextmanager
+def watched(at: Server) -> Iterator[list[float]]:
+    """The resident memory of a server while the block runs."""
+    found, over = [at.resident_mib()], threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.02):
+            found.append(at.resident_mib())
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield found
+    finally:
+        over.set()
+        thread.join()
+
+
+class Deciding:
+    """One decide after the other."""
+
+    def __init__(self, at: Server) -> None:
+        self._connection = Connection(at.port)
+        self._requests = Client([OTHER]).decide()
+
+    def milliseconds(self) -> float:
+        return 1e3 * self._connection.ask(next(self._requests))
+
+    @contextmanager
+    def alongside(self) -> Iterator[list[float]]:
+        """While the block runs, ten a second."""
+        found: list[float] = []
+        over = threading.Event()
+
+        def decide() -> None:
+            while not over.wait(0.1):
+                found.append(self.milliseconds())
+
+        thread = threading.Thread(target=decide)
+        thread.start()
+        try:
+            yield found
+        finally:
+            over.set()
+            thread.join()
+
+    def close(self) -> None:
+        self._connection.socket.close()
+
+
+def report(measured: list[Measured], rows: int) -> str:
+    def percentiles(times: list[float]) -> str:
+        return " / ".join(f"{np.percentile(times, percent):.1f}" for percent in (50, 99))
+
+    lines = [
+        [
+            one.format, f"{one.rows:,}", f"{one.mib:.0f}", f"{one.seconds:.1f}", f"{one.rows / one.seconds:,.0f}",
+            f"{one.resident:.0f}", f"{one.largest:.0f}", percentiles(one.decide), percentiles(one.meanwhile),
+        ]
+        for one in measured
+    ]  # fmt: skip
+    header = (
+        "format", "rows", "MiB", "seconds", "rows/s", "resident MiB before", "at most",
+        "decide before, p50 / p99 ms", "meanwhile",
+    )  # fmt: skip
+    verdicts = [
+        Verdict(
+            f"{one.format}: {rows:,} rows, < {LARGEST_MIB} MiB resident",
+            f"{one.rows:,} rows, {one.largest:.0f} MiB",
+            one.rows == rows and one.largest < LARGEST_MIB,
+        )
+        for one in measured
+    ]
+    return table("Exports from SQLite over HTTP", header, lines) + "\n" + verdict_table(verdicts)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.export", description=__doc__)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--out", type=Path, default=Path("results"), help="folder for export.md")
+    options = parser.parse_args()
+    try:
+        with tempfile.TemporaryDirectory(prefix="undercurrent-export-") as folder:
+            url = prepare(Path(folder), options.rows)
+            written = report([measure(Path(folder), url, format) for format in FORMATS], options.rows)
+    except RunError as error:
+        print(f"benchmarks.export: {error}", file=sys.stderr)
+        return 1
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "export.md").write_text(written, encoding="utf-8")
+    print(f"\n{written}\nWritten to {options.out}/export.md.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,176 @@
+"""Exports: a campaign's decisions with their rewards as one file, in round order, streamed from one transaction."""
+
+import os
+import sys
+import threading
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import anyio
+from fastapi import FastAPI, Query
+from fastapi.responses import StreamingResponse
+from starlette.concurrency import run_in_threadpool
+from starlette.types import Receive, Scope, Send
+from tqdm import tqdm
+
+from policy import CampaignConfig
+from service.campaigns import Campaigns, found
+from service.errors import FieldProblem, InvalidError, TooManyRequestsError
+from service.formats import FORMATS, Format, Pages
+from service.reading import logged, rounds_between
+from service.schema import require_current
+from service.settings import Settings
+from service.store import Store, Transaction
+from service.worker import Service
+
+__all__ = ["add_export_routes", "export"]
+
+PAGE = 1_000  # decisions: some milliseconds during which nobody else gets the interpreter
+MOST_AT_ONCE = 4  # of a worker: each holds a connection of the database for as long as it takes
+STALLED_SECONDS = 60  # without the client taking anything
+Interval = tuple[int | None, int | None]  # from, to: microseconds
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+TIME = "ISO 8601 with a time zone: 2026-10-01T00:00:00Z (in a URL a + is written %2B)"
+
+
+# --- the route ------------------------------------------------------------------------------------------------------
+
+
+class Export(StreamingResponse):
+    """Chunks made in the thread pool. However the answer ends, what it held is let go of, the transaction above all."""
+
+    def __init__(self, chunks: Generator[bytes, None, None], held: ExitStack, file: str, media_type: str) -> None:
+        super().__init__(
+            chunks, headers={"content-disposition": f'attachment; filename="{file}"'}, media_type=media_type
+        )
+        self._chunks, self._held = chunks, held
+
+    async def stream_response(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        # An exception leaves the answer without its end: the server closes the connection, and the client sees that.
+        while (chunk := await run_in_threadpool(next, self._chunks, None)) is not None:
+            with anyio.fail_after(STALLED_SECONDS):
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            with anyio.CancelScope(shield=True):  # a client that went away has cancelled the rest
+                await run_in_threadpool(self._close)
+
+    def _close(self) -> None:
+        self._chunks.close()
+        self._held.close()
+
+
+def add_export_routes(app: FastAPI, service: Service) -> None:
+    """The one route that gives many decisions."""
+    slots = threading.BoundedSemaphore(MOST_AT_ONCE)
+    content = {media_type.partition(";")[0]: {"schema": {"type": "string"}} for media_type, _ in FORMATS.values()}
+    content["application/x-ndjson"] = {"schema": {"type": "string", "description": "a line of JSON for each decision"}}
+
+    @app.get(
+        "/campaigns/{name}/decisions",
+        tags=["decisions"],
+        response_class=StreamingResponse,
+        responses={200: {"description": "The file", "content": content}},
+    )
+    def decisions(
+        name: str,
+        format: Format = "ndjson",
+        start: Annotated[str | None, Query(alias="from", description=f"decided then or later. {TIME}")] = None,
+        end: Annotated[str | None, Query(alias="to", description="decided before that")] = None,
+    ) -> StreamingResponse:
+        """All decisions with their rewards as one file, in round order: lines of JSON, CSV or Parquet. Of an erased
+        decision only its id, time, model and action are left; subjects are never in it."""
+        if not slots.acquire(blocking=False):
+            raise TooManyRequestsError(f"{MOST_AT_ONCE} exports are under way; try again when one is done", 10)
+        with ExitStack() as held:
+            held.callback(slots.release)
+            between = _between(start, end)
+            tx = held.enter_context(service.store.scanning())
+            media_type, write = FORMATS[format]
+            config, pages, _ = _asked(tx, name, between)
+            kept = held.pop_all()  # until the answer is over
+        return Export(_within(kept, write(config, pages)), kept, f"{name}-decisions.{format}", media_type)
+
+
+def _within(held: ExitStack, chunks: Iterator[bytes]) -> Generator[bytes, None, None]:
+    """The chunks; an exception of theirs passes through what is held, where the database's errors become ours."""
+    with held:
+        yield from chunks
+
+
+def _asked(tx: Transaction, name: str, between: Interval) -> tuple[CampaignConfig, Pages, int]:
+    """A campaign's configuration, the pages between two times, and how many decisions these are."""
+    row, _ = found(tx, name)
+    after, last = rounds_between(tx, row.campaign_id, *between)
+    config = Campaigns.config(tx, row.campaign_id)
+    return config, logged(tx, row.campaign_id, after, last, PAGE), max(0, last - after)
+
+
+def _between(start: str | None, end: str | None) -> Interval:
+    begun, ended = _moment("from", start), _moment("to", end)
+    if begun is not None and ended is not None and begun > ended:
+        raise InvalidError([FieldProblem(field="to", message="is earlier than from", allowed=f"from {start} on")])
+    return begun, ended
+
+
+def _moment(field: str, text: str | None) -> int | None:
+    """A time that a query names, in microseconds since 1970."""
+    if text is None:
+        return None
+    try:
+        return (datetime.fromisoformat(text) - EPOCH) // timedelta(microseconds=1)
+    except (ValueError, TypeError):  # not a time, or one without a time zone
+        problem = FieldProblem(field=field, message=f"{text!r:.60} is not a time with a time zone", allowed=TIME)
+        raise InvalidError([problem]) from None
+
+
+# --- the command ----------------------------------------------------------------------------------------------------
+
+
+def export(settings: Settings, name: str, format: Format, start: str | None, end: str | None, file: str | None) -> int:
+    """`undercurrent export`: the same file, from the database itself."""
+    between = _between(start, end)
+    with closing(Store(settings.database_url)) as store:
+        require_current(store)
+        with store.scanning() as tx:
+            config, pages, count = _asked(tx, name, between)
+            with tqdm(total=count, unit=" rounds", disable=None if file else True) as bar:
+                chunks = FORMATS[format][1](config, _counted(pages, bar))
+                return _piped(chunks) if file is None else _written(chunks, Path(file))
+
+
+def _counted(pages: Pages, bar: "tqdm[Any]") -> Pages:
+    for page in pages:
+        yield page
+        bar.update(len(page))
+
+
+def _written(chunks: Iterator[bytes], file: Path) -> int:
+    """Under its name only once it is complete."""
+    partial = file.with_name(f"{file.name}.part")
+    try:
+        with partial.open("wb") as written:
+            written.writelines(chunks)
+        partial.replace(file)
+    except OSError as error:
+        print(f"undercurrent: cannot write {file}: {error.strerror}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _piped(chunks: Iterator[bytes]) -> int:
+    try:
+        sys.stdout.buffer.writelines(chunks)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads has seen enough; Python must not try again when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return 0
