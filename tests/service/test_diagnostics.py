@@ -21,7 +21,7 @@ from simulator.presets import campaign
 from tests.service.answers import error_of, good, shaped
 from tests.service.conftest import Clock, Worker
 
-DOCS = (Path(__file__).resolve().parents[2] / "docs" / "service.md").read_text(encoding="utf-8")
+DOCS = (Path(__file__).resolve().parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
 NUMBERS = itertools.count(1)
 SEASONS = ("spring", "summer", "autumn", "winter")
 SIMPLE = {

@@ -27,7 +27,7 @@ from tests.service.test_alerts import batch
 SECRET = "a secret that nobody knows"
 CAMPAIGN = CONFIGS["given"] | {"name": "spring", "regime_labels": ["calm", "storm"]}
 TWO_CHANGES = [0] * 10 + [3] * 10 + [0] * 10
-DOCS = (Path(__file__).resolve().parents[2] / "docs" / "service.md").read_text(encoding="utf-8")
+DOCS = (Path(__file__).resolve().parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
 
 
 def campaign(webhook, name="spring"):
@@ -39,7 +39,7 @@ def genuine():
     section = DOCS.partition("## Regime alerts")[2].partition("\n## ")[0]
     (example,) = re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
     known = {}
-    exec(compile(example, "docs/service.md", "exec"), known)
+    exec(compile(example, "docs/data.md", "exec"), known)
     return known["genuine"]
 
 
