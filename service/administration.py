@@ -44,7 +44,8 @@ def add_administration(app: FastAPI, service: Service) -> None:
     async def patch(name: str, patch: Patch) -> schemas.CampaignState:
         """Change a living campaign from its next round on: `rewards.wait_seconds` and `rewards.default`, `control`,
         `propensity_floor`, `bonus.scale` (how much to explore), `regime_labels`, `alerts`, `retention_days`, `paused`.
-        Only what is named changes; null means the default. Anything else would reset the model: 409, clone the campaign instead."""
+        Only what is named changes; null means the default. Anything else would reset the model: 409, clone the campaign
+        instead."""
         change = partial(patched, patch=patch)
         before = await config_of(name)
         after = await _made(change, before)  # not in the lane: a body may hold a hundred thousand mistakes
