@@ -118,7 +118,7 @@ def _asked(tx: Transaction, name: str, between: Interval) -> tuple[CampaignConfi
 def _between(start: str | None, end: str | None) -> Interval:
     begun, ended = _moment("from", start), _moment("to", end)
     if begun is not None and ended is not None and begun > ended:
-        raise InvalidError([FieldProblem(field="to", message="is earlier than from", allowed=f"from {start} on")])
+        raise InvalidError([FieldProblem(field="to", message="is earlier than from", allowed=f"{start} or later")])
     return begun, ended
 
 
