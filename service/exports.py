@@ -61,8 +61,7 @@ class Export(StreamingResponse):
         try:
             await super().__call__(scope, receive, send)
         finally:
-            with anyio.CancelScope(shield=True):  # a client that went away has cancelled the rest
-                await run_in_threadpool(self._close)
+            await run_in_threadpool(self._close)
 
     def _close(self) -> None:
         self._chunks.close()
@@ -73,7 +72,6 @@ def add_export_routes(app: FastAPI, service: Service) -> None:
     """The one route that gives many decisions."""
     slots = threading.BoundedSemaphore(MOST_AT_ONCE)
     content = {media_type.partition(";")[0]: {"schema": {"type": "string"}} for media_type, _ in FORMATS.values()}
-    content["application/x-ndjson"] = {"schema": {"type": "string", "description": "a line of JSON for each decision"}}
 
     @app.get(
         "/campaigns/{name}/decisions",
