@@ -60,8 +60,7 @@ class Export(StreamingResponse):
         try:
             await super().__call__(scope, receive, send)
         finally:
-            with anyio.CancelScope(shield=True):  # a client that went away has cancelled the rest
-                await run_in_threadpool(self._close)
+            await run_in_threadpool(self._close)
 
     def _close(self) -> None:
         self._chunks.close()
@@ -72,7 +71,6 @@ def add_export_routes(app: FastAPI, service: Service) -> None:
     """The one route that gives many decisions."""
     slots = threading.BoundedSemaphore(MOST_AT_ONCE)
     content = {media_type.partition(";")[0]: {"schema": {"type": "string"}} for media_type, _ in FORMATS.values()}
-    content["application/x-ndjson"] = {"schema": {"type": "string", "description": "a line of JSON for each decision"}}
 
     @app.get(
         "/campaigns/{name}/decisions",
@@ -117,7 +115,7 @@ def _asked(tx: Transaction, name: str, between: Interval) -> tuple[CampaignConfi
 def _between(start: str | None, end: str | None) -> Interval:
     begun, ended = _moment("from", start), _moment("to", end)
     if begun is not None and ended is not None and begun > ended:
-        raise InvalidError([FieldProblem(field="to", message="is earlier than from", allowed=f"from {start} on")])
+        raise InvalidError([FieldProblem(field="to", message="is earlier than from", allowed=f"{start} or later")])
     return begun, ended
 
 

@@ -103,7 +103,7 @@ def _levelled(config: CampaignConfig, lines: Sequence[Line]) -> Sequence[Line]:
     for line, context in zip(lines, contexts, strict=True):
         line.context = context
         for name in names if context is not None else ():
-            if context[name].__class__ is int:
+            if context.get(name).__class__ is int:
                 context[name] = str(context[name])
     return lines
 
@@ -126,7 +126,7 @@ def _csv(config: CampaignConfig, pages: Pages) -> Iterator[bytes]:
     for page in pages:
         for line in _levelled(config, _lines(page)):
             *before, context, excluded, belief, reward, source, received_at, after_round, erased = astuple(line)
-            values = [None] * len(names) if context is None else [context[name] for name in names]
+            values = [None if context is None else context.get(name) for name in names]
             lists = [None] * 2 if erased else [bytes(excluded).decode(), bytes(belief).decode()]
             last = "true" if erased else "false"
             writer.writerow([*before, *values, *lists, reward, source, received_at, after_round, last])

@@ -61,7 +61,7 @@ class Requests:
             route, method = scope.get("route"), scope["method"]
             template = route.path_format if isinstance(route, Route) else NO_ROUTE
             self._metrics.request(template, method, status, seconds)
-            if status >= 500 or seconds > SLOW_SECONDS or self._access_log:
+            if error is not None or status >= 500 or seconds > SLOW_SECONDS or self._access_log:
                 _tell(template, method, status, seconds, error)
 
     def _id(self, headers: Iterable[tuple[bytes, bytes]]) -> bytes:

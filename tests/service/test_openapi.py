@@ -10,6 +10,7 @@ ROUTES = {
     ("post", "/campaigns"),
     ("get", "/campaigns"),
     ("get", "/campaigns/{name}"),
+    ("get", "/campaigns/{name}/decisions"),
     ("get", "/campaigns/{name}/decisions/{decision_id}"),
     ("get", "/campaigns/{name}/model"),
     ("get", "/campaigns/{name}/stages"),
@@ -104,6 +105,9 @@ def test_reading_routes_show_what_they_give(document):
     for method, path, operation in operations(document):
         if path == "/metrics":  # Prometheus has a format of its own
             assert operation["responses"]["200"]["content"].keys() == {"text/plain"}
+        elif path == "/campaigns/{name}/decisions":  # a file
+            kinds = {"application/x-ndjson", "text/csv", "application/vnd.apache.parquet"}
+            assert operation["responses"]["200"]["content"].keys() == kinds
         elif method == "get":
             answer, _ = schema_of(document, operation["responses"]["200"]["content"])
             assert answer["properties"], path

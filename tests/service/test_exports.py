@@ -1,0 +1,453 @@
+"""Exports: every format tells the same, from one moment, in bounded memory; and a stream that breaks off is seen to."""
+
+import csv
+import io
+import json
+import socket
+import subprocess
+import sys
+import tracemalloc
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+import httpx
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import sqlalchemy as sa
+
+from service import exports, formats
+from service.cli import main
+from service.formats import FORMATS
+from service.tables import decisions, rewards
+from tests.service.answers import allowed_by_field, error_of, good
+from tests.service.playing import CONFIGS, Script, eventually, http_post
+
+FIELDS = [
+    "round", "decision_id", "decided_at", "at", "mode", "model_version", "action", "propensity", "context",
+    "excluded_actions", "belief", "reward", "reward_source", "reward_received_at", "reward_after_round", "erased",
+]  # fmt: skip
+CLOCK = CONFIGS["clock"] | {"rewards": {"range": [-2, 2], "wait_seconds": 5, "default": 0.25}}
+CONTEXT = ["context.season", "context.spend", "context.tenure"]
+COLUMNS = [*FIELDS[:8], *CONTEXT, *FIELDS[9:]]
+END = b"\r\n0\r\n\r\n"  # of a complete answer
+LONG = {"name": "long", "actions": ["a", "b"], "variables": [{"name": "x", "levels": ["y" * 100_000, "z" * 100_000]}]}
+
+
+@pytest.fixture(autouse=True)
+def small_pages(monkeypatch):
+    """So that a short log has many."""
+    monkeypatch.setattr(exports, "PAGE", 7)
+    monkeypatch.setattr(formats, "GROUP", 3)
+
+
+def address(name):
+    return f"/campaigns/{name}/decisions"
+
+
+def read(answer: httpx.Response) -> list[dict]:
+    """Any format as the lines of JSON would have it."""
+    assert answer.status_code == 200, answer.text
+    kind = answer.headers["content-type"]
+    if kind == "application/x-ndjson":
+        return [json.loads(line) for line in answer.text.splitlines()]
+    if kind == "text/csv; charset=utf-8":
+        return [_from_csv(row) for row in csv.DictReader(io.StringIO(answer.text, newline=""))]
+    assert kind == "application/vnd.apache.parquet"
+    return [_from_parquet(row) for row in pq.read_table(pa.BufferReader(answer.content)).to_pylist()]
+
+
+def _from_csv(row: dict) -> dict:
+    texts = {"decision_id", "decided_at", "at", "mode", "action", "reward_source", "reward_received_at", CONTEXT[0]}
+    return _nested({k: (v or None) if k in texts else json.loads(v) if v else None for k, v in row.items()})
+
+
+def _from_parquet(row: dict) -> dict:
+    return _nested({k: _written(v) if isinstance(v, datetime) else v for k, v in row.items()})
+
+
+def _written(moment: datetime) -> str:
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _nested(row: dict) -> dict:
+    context = {name.removeprefix("context."): row.pop(name) for name in CONTEXT}
+    return row | {"context": None if row["erased"] else context}
+
+
+@pytest.fixture(scope="module")
+def script(shared):
+    """A campaign with late, lost and default rewards, excluded actions, subjects and times of its clients."""
+
+    class Still:
+        now = 0
+
+    # The service's clock stands still, so `at` may be anything before it.
+    config = CLOCK | {"name": "played", "rewards": CONFIGS["waiting"]["rewards"]}
+    return Script(config, Still()).create(http_post(shared)).play(http_post(shared), 60)
+
+
+# --- what is in it --------------------------------------------------------------------------------------------------
+
+
+def test_every_format_tells_what_the_pages_of_the_decisions_tell(start, clock):
+    worker = start()
+    script = Script(CLOCK | {"name": "played"}, clock).create(http_post(worker.client))
+    script.play(http_post(worker.client), 60)
+    with worker.service.store.reading() as tx:
+        found = tx.connection.execute(sa.select(rewards.c.round, rewards.c.after_round)).all()
+    after_rounds = {row.round: row.after_round for row in found}
+    expected = []
+    for made in script.decisions:
+        one = good(worker.client.get(f"{address('played')}/{made['decision_id']}"))
+        reward = one["reward"] or dict.fromkeys(("reward", "source", "received_at"))
+        expected.append(
+            {name: one[name] for name in FIELDS[:11]}
+            | {"reward": reward["reward"], "reward_source": reward["source"]}
+            | {"reward_received_at": reward["received_at"], "reward_after_round": after_rounds.get(one["round"])}
+            | {"erased": False}
+        )
+    assert {row["reward_source"] for row in expected} == {None, "client", "default"}
+    assert any(row["excluded_actions"] for row in expected)
+    for format in FORMATS:
+        assert read(worker.client.get(address("played"), params={"format": format})) == expected, format
+
+
+def test_columns_have_one_order_and_no_subject(shared, script):
+    lines = shared.get(address("played")).text.splitlines()
+    assert all([*json.loads(line)] == FIELDS for line in lines)
+    table = shared.get(address("played"), params={"format": "csv"}).text
+    assert next(csv.reader(io.StringIO(table))) == COLUMNS
+    file = shared.get(address("played"), params={"format": "parquet"}).content
+    assert pq.read_schema(pa.BufferReader(file)).names == COLUMNS
+    assert all(
+        "customer" not in text for text in (*lines, table, str(pq.read_table(pa.BufferReader(file)).to_pydict()))
+    )
+
+
+def test_an_answer_is_a_file(shared, script):
+    for format in FORMATS:
+        answer = shared.get(address("played"), params={"format": format})
+        assert answer.headers["content-disposition"] == f'attachment; filename="played-decisions.{format}"'
+        assert answer.headers["content-type"] == FORMATS[format][0]
+    assert shared.get(address("played")).headers["content-type"] == "application/x-ndjson"
+
+
+def test_a_campaign_without_decisions_has_the_same_columns(shared, script):
+    good(shared.post("/campaigns", json=CLOCK | {"name": "empty"}), 201)
+    assert shared.get(address("empty")).content == b""
+    assert shared.get(address("empty"), params={"format": "csv"}).text == ",".join(COLUMNS) + "\r\n"
+    empty, full = (
+        pq.ParquetFile(pa.BufferReader(shared.get(address(name), params={"format": "parquet"}).content))
+        for name in ("empty", "played")
+    )
+    assert empty.metadata.num_rows == 0
+    assert empty.schema_arrow.equals(full.schema_arrow)
+    assert full.metadata.num_row_groups > 2
+    types = {field.name: str(field.type) for field in full.schema_arrow}
+    assert types == dict.fromkeys(COLUMNS, "string") | {
+        **dict.fromkeys(("round", "model_version", "reward_after_round"), "int64"),
+        **dict.fromkeys(("propensity", "reward", "context.spend", "context.tenure"), "double"),
+        **dict.fromkeys(("decided_at", "at", "reward_received_at"), "timestamp[us, tz=UTC]"),
+        "belief": "list<element: double>",
+        "excluded_actions": "list<element: string>",
+        "erased": "bool",
+    }
+
+
+def test_a_campaign_without_variables(shared):
+    config = {"name": "bare", "actions": ["a", "b"], "variables": []}
+    good(shared.post("/campaigns", json=config), 201)
+    good(shared.post("/decide", json={"campaign": "bare", "decision_id": "one", "context": {}}))
+    (line,) = shared.get(address("bare")).text.splitlines()
+    assert json.loads(line)["context"] == {}
+    assert CONTEXT[0] not in shared.get(address("bare"), params={"format": "csv"}).text
+    table = pq.read_table(pa.BufferReader(shared.get(address("bare"), params={"format": "parquet"}).content))
+    assert table.column_names == [name for name in FIELDS if name != "context"]
+    assert table["decision_id"].to_pylist() == ["one"]
+
+
+def test_of_an_erased_decision_little_is_left(start, clock):
+    worker = start()
+    Script(CLOCK | {"name": "played"}, clock).create(http_post(worker.client)).play(http_post(worker.client), 20)
+    before = read(worker.client.get(address("played")))
+    erased = next(row["round"] for row in before if row["reward"] is not None)
+    gone = {"erased": True, "context": None, "subject": None, "request_hash": None}
+    with worker.service.store.writing() as tx:  # as an erasure leaves it (R22), and an import without propensities
+        tx.connection.execute(sa.update(decisions).where(decisions.c.round == erased).values(gone))
+        tx.connection.execute(sa.update(rewards).where(rewards.c.round == erased).values(reward=None, source="erased"))
+        tx.connection.execute(
+            sa.update(decisions).where(decisions.c.round == 20).values(propensity=0.0, mode="imported")
+        )
+    kept = {"round", "decision_id", "decided_at", "at", "mode", "model_version", "action"}
+    expected = [
+        {name: value if name in kept else None for name, value in row.items()} | {"erased": True}
+        if row["round"] == erased
+        else row | ({"propensity": None, "mode": "imported"} if row["round"] == 20 else {})
+        for row in before
+    ]
+    for format in FORMATS:
+        assert read(worker.client.get(address("played"), params={"format": format})) == expected, format
+
+
+# --- which of them --------------------------------------------------------------------------------------------------
+
+
+def test_from_and_to_are_half_open(start, clock):
+    client = start().client
+    good(client.post("/campaigns", json=CLOCK | {"name": "timed"}), 201)
+    begun = datetime.fromtimestamp(clock.now / 1_000_000, UTC)
+    context = {"season": "spring", "spend": 3, "tenure": 1}
+    for minute in range(5):
+        for twin in "ab":
+            body = {"campaign": "timed", "decision_id": f"{minute}{twin}", "context": context}
+            good(client.post("/decide", json=body))
+        clock.advance(60)
+
+    def rounds(**query):
+        minutes = {name.strip("_"): begun + timedelta(minutes=value) for name, value in query.items()}
+        answer = client.get(address("timed"), params={name: when.isoformat() for name, when in minutes.items()})
+        return [row["round"] for row in read(answer)]
+
+    assert rounds() == [*range(1, 11)]
+    assert rounds(from_=2) == [*range(5, 11)]
+    assert rounds(to=2) == [*range(1, 5)]
+    assert rounds(from_=1, to=3) == [3, 4, 5, 6]
+    assert rounds(from_=0.5, to=1.5) == [3, 4]
+    assert rounds(from_=1 + 1e-6 / 60, to=2) == []
+    assert rounds(from_=9) == rounds(to=-9) == rounds(from_=2, to=2) == []
+    elsewhere = (begun + timedelta(minutes=4)).astimezone(datetime.fromisoformat("2026-01-01T00:00+05:30").tzinfo)
+    assert [row["round"] for row in read(client.get(address("timed"), params={"from": elsewhere.isoformat()}))] == [
+        9,
+        10,
+    ]
+
+
+def test_bad_questions(shared, script):
+    ask = f"{address('played')}?"
+    assert allowed_by_field(shared.get(ask + "format=xls"))["format"] == "'ndjson', 'csv' or 'parquet'"
+    for field in ("from", "to"):
+        for text in ("yesterday", "2026-10-01", "2026-10-01T00:00:00", "2026-10-01T00:00:00+02:00", "1790000000", ""):
+            allowed = allowed_by_field(shared.get(f"{ask}{field}={text}"))  # a + that is not %2B is a space
+            assert allowed[field].startswith("ISO 8601 with a time zone")
+    swapped = shared.get(ask + "from=2026-10-02T00:00:00Z&to=2026-10-01T00:00:00Z")
+    assert allowed_by_field(swapped) == {"to": "2026-10-02T00:00:00Z or later"}
+    assert error_of(shared.get(address("nobody")), 404)["message"] == "There is no campaign 'nobody'"
+    assert error_of(shared.get("/campaigns/%00/decisions"), 404)
+
+
+def test_single_decisions_are_still_found(shared, script):
+    body = {
+        "campaign": "played",
+        "decision_id": "a/decisions",
+        "context": {"season": "spring", "spend": 1, "tenure": 1},
+    }
+    good(shared.post("/decide", json=body))
+    assert good(shared.get(f"{address('played')}/a/decisions"))["decision_id"] == "a/decisions"
+    assert error_of(shared.get(f"{address('played')}/"), 404)
+
+
+# --- streams --------------------------------------------------------------------------------------------------------
+
+
+def long_log(worker, rounds=150):
+    """A log of 15 MB: more than sockets hold back."""
+    good(worker.client.post("/campaigns", json=LONG), 201)
+    decide_long(worker, rounds)
+
+
+def decide_long(worker, rounds):
+    (variable,) = LONG["variables"]
+    items = [{"decision_id": uuid4().hex, "context": {"x": variable["levels"][i % 2]}} for i in range(rounds)]
+    for start in range(0, rounds, 30):
+        body = {"campaign": "long", "items": items[start : start + 30]}
+        good(worker.client.post("/decide/batch", json=body))
+
+
+@contextmanager
+def stalled(worker, format="ndjson"):
+    """A client that asks and reads nothing yet."""
+    port = httpx.URL(worker.url).port
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        client.sendall(
+            f"GET {address('long')}?format={format} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode()
+        )
+        client.settimeout(30)
+        assert client.recv(15) == b"HTTP/1.1 200 OK"
+        yield client
+
+
+def rest(client):
+    parts = []
+    while part := client.recv(1 << 20):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def transactions(worker):
+    """Connections in use; the writer of SQLite keeps its own."""
+    return worker.service.store.engine.pool.checkedout() - (worker.service.store._writer is not None)
+
+
+def test_a_client_that_goes_away_ends_the_transaction(start):
+    worker = start()
+    long_log(worker)
+    for format in ("ndjson", "csv"):
+        with stalled(worker, format):
+            assert transactions(worker) == 1
+            decide_long(worker, 1)  # writers do not wait for it
+        eventually(lambda: transactions(worker) == 0, "closed")
+
+
+def test_a_client_that_takes_nothing_is_left(start, monkeypatch):
+    monkeypatch.setattr(exports, "STALLED_SECONDS", 0.3)
+    worker = start()
+    long_log(worker)
+    with stalled(worker) as client:
+        eventually(lambda: transactions(worker) == 0, "closed")
+        assert not rest(client).endswith(END)
+    assert read(worker.client.get(address("long")))[-1]["round"] == 150
+
+
+def test_an_export_is_of_one_moment(start):
+    worker = start()
+    long_log(worker)
+    (last,) = read(worker.client.get(address("long")))[-1:]
+    with stalled(worker) as client:
+        decide_long(worker, 30)
+        body = {"campaign": "long", "decision_id": last["decision_id"], "reward": 1.0}
+        good(worker.client.post("/reward", json=body))
+        text = rest(client)
+    assert text.count(b'"round":') == 150
+    assert text.count(b'"reward":null') == 150
+    assert text.endswith(END)
+    assert len(read(worker.client.get(address("long")))) == 180
+
+
+def test_only_some_at_a_time(start, monkeypatch):
+    monkeypatch.setattr(exports, "MOST_AT_ONCE", 1)
+    worker = start()
+    long_log(worker)
+    with stalled(worker):
+        answer = worker.client.get(address("long"))
+        assert "exports are under way" in error_of(answer, 429)["message"]
+        assert answer.headers["retry-after"]
+    eventually(lambda: worker.client.get(address("long"), params={"format": "csv"}).status_code == 200, "free again")
+    assert worker.client.get(address("nobody")).status_code == 404  # which keeps no place
+    assert worker.client.get(address("long")).status_code == 200
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_an_error_on_the_way_breaks_the_connection(start, clock, format, caplog):
+    """A file that ends too early must not look complete."""
+    worker = start()
+    script = (
+        Script(CLOCK | {"name": "played"}, clock).create(http_post(worker.client)).play(http_post(worker.client), 60)
+    )
+    with worker.service.store.writing() as tx:
+        broken = sa.update(decisions).where(decisions.c.round == script.round).values(explanation="{")
+        tx.connection.execute(broken)
+    with pytest.raises(httpx.RemoteProtocolError, match=r"incomplete|without sending complete"):
+        worker.client.get(address("played"), params={"format": format})
+    eventually(lambda: transactions(worker) == 0, "closed")
+    assert [record.message for record in caplog.records if record.name == "undercurrent.request"] == ["request failed"]
+
+
+KILLED = sa.text(
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+    " AND state = 'idle in transaction' AND query LIKE '%explanation%'"
+)
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)  # SQLite is a file that one cannot take away
+def test_a_database_that_fails_on_the_way_breaks_the_connection(start, caplog):
+    worker = start()
+    long_log(worker)
+
+    def killed():
+        with worker.service.store.writing() as tx:
+            return tx.connection.execute(KILLED).all() == [(True,)]
+
+    with stalled(worker) as client:
+        eventually(killed, "waiting for its client")
+        assert not rest(client).endswith(END)
+    eventually(lambda: transactions(worker) == 0, "closed")
+    (failed,) = (record for record in caplog.records if record.name == "undercurrent.request")
+    assert "The database does not answer" in failed.exc_text
+    assert worker.client.get(address("long")).status_code == 200
+
+
+def test_memory_does_not_grow_with_the_log(direct, monkeypatch):
+    """Four times the decisions, the same peak, of Python and of Arrow."""
+    monkeypatch.setattr(exports, "PAGE", 100)
+    worker = direct()
+    worker.post("/campaigns", CONFIGS["default"])
+    peaks = {format: [] for format in FORMATS}
+    for batches in (1, 3):
+        for _ in range(batches):
+            context = {"season": "spring", "spend": 3.5, "tenure": 1}
+            items = [{"decision_id": uuid4().hex, "context": context} for _ in range(1_000)]
+            worker.post("/decide/batch", {"campaign": "default", "items": items})
+        for format in FORMATS:
+            exported(worker.store, format)  # the first time loads and compiles
+            tracemalloc.start()
+            arrow = exported(worker.store, format)
+            peaks[format].append(arrow + tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+    for format, (short, long) in peaks.items():
+        assert long < 1.2 * short, format
+
+
+def exported(store, format):
+    """Export, and the most bytes that Arrow has held meanwhile."""
+    most = 0
+    with store.scanning() as tx:
+        config, pages, _ = exports._asked(tx, "default", (None, None))
+        for _ in FORMATS[format][1](config, pages):
+            most = max(most, pa.total_allocated_bytes())
+    return most
+
+
+# --- the command ----------------------------------------------------------------------------------------------------
+
+
+def test_the_command_writes_the_same_file(start, clock, tmp_path, capfdbinary):
+    worker = start()
+    Script(CLOCK | {"name": "played"}, clock).create(http_post(worker.client)).play(http_post(worker.client), 60)
+    database = ["--database-url", worker.service.store.engine.url.render_as_string(hide_password=False)]
+    for format in FORMATS:
+        file = tmp_path / f"log.{format}"
+        assert main(["export", "played", "--format", format, "--output", str(file), *database]) == 0
+        assert file.read_bytes() == worker.client.get(address("played"), params={"format": format}).content
+    assert {path.suffix for path in tmp_path.iterdir()} == {".ndjson", ".csv", ".parquet"}
+    capfdbinary.readouterr()
+    moment = read(worker.client.get(address("played")))[-1]["decided_at"]
+    assert main(["export", "played", "--to", moment, *database]) == 0
+    assert capfdbinary.readouterr().out == worker.client.get(address("played"), params={"to": moment}).content
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nobody"], "There is no campaign 'nobody'"),
+        (["nobody", "--from", "now"], "from: 'now' is not a time with a time zone"),
+    ],
+)
+def test_the_command_says_what_is_wrong(database_url, capsys, arguments, message):
+    assert main(["export", *arguments, "--database-url", database_url]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_the_command_says_where_it_cannot_write(start, tmp_path, capsys):
+    worker = start()
+    good(worker.client.post("/campaigns", json=LONG), 201)
+    database = worker.service.store.engine.url.render_as_string(hide_password=False)
+    file = tmp_path / "no" / "log.csv"
+    assert main(["export", "long", "--output", str(file), "--database-url", database]) == 1
+    assert f"cannot write {file}: No such file" in capsys.readouterr().err
+
+
+def test_the_service_starts_without_arrow():
+    code = "import sys, service.cli; sys.exit('pyarrow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
