@@ -12,6 +12,7 @@ from fastapi.staticfiles import StaticFiles
 from service import __version__
 from service.administration import add_administration
 from service.errors import RESPONSES, install_error_handlers
+from service.preview import add_preview_routes
 from service.requests import Requests
 from service.routes import Application, add_routes
 from service.settings import Settings
@@ -48,6 +49,7 @@ def create_app(settings: Settings, service: Service | None = None) -> FastAPI:
     add_routes(app, worker)  # first: routes are tried in order
     add_administration(app, worker)
     add_subject_routes(app, worker)
+    add_preview_routes(app, worker)
     _add_documentation(app)
     return app
 

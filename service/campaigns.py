@@ -50,6 +50,7 @@ __all__ = [
     "Reward",
     "RollBack",
     "Snapshot",
+    "rebuilt",
 ]
 
 SNAPSHOT_ROUNDS = 1_000  # at least between two snapshots; and a fifth of all rounds, so that their cost is constant
@@ -344,7 +345,27 @@ class Campaigns:
 
     def _entry(self, tx: Transaction, row: LiveRow) -> Entry:
         """The campaign as of its live row: from the cache, else by folding what is new since then or a snapshot."""
+        return self._caught_up(tx, row, self._cache.get(row.campaign_id))
+
+    def readable(self, tx: Transaction, row: LiveRow) -> Entry:
+        """The campaign as of its live row, or a moment later, for a thread that has no lock on it.
+
+        What the lanes hold is only read. Folding would append to the history that one of them may be appending to,
+        so it begins with a copy.
+        """
         entry = self._cache.get(row.campaign_id)
+        if entry is not None and entry.version >= row.version:
+            return entry
+        if entry is not None:
+            revision, policy, state = entry.start
+            own = state._replace(history=state.history.copy(state.round, state.arrived))
+            entry = entry._replace(start=Start(revision, policy, own))
+        found = self._caught_up(tx, row, entry)
+        if row.campaign_id not in self._cache:  # after a restart: the next one need not fold again
+            self._keep(row.campaign_id, found)
+        return found
+
+    def _caught_up(self, tx: Transaction, row: LiveRow, entry: Entry | None) -> Entry:
         if entry is not None and entry.version == row.version:
             return entry
         if entry is not None and entry.changes == row.changes:  # others have decided and taken rewards, nothing else
@@ -410,20 +431,7 @@ class Campaigns:
             (in_force,) = tx.model_page(row.campaign_id, None, 1)
             if (newest.restored, in_force["kind"]) == (version, "rollback"):
                 return Current(name)
-            for start in starts(tx, row.campaign_id):
-                if start.state.model_version >= version:
-                    continue
-                try:
-                    replay = Replay(start, tx, row.campaign_id)
-                    past = _published(replay, version)
-                except MissingInput:
-                    continue
-                theta = past.state.statistics.theta  # across machines within R15's tolerance
-                known = past.revision >= replay.rebuilt_by  # else something was erased since (R22)
-                if known and not np.allclose(np.frombuffer(stored["theta"], "<f8"), theta, rtol=1e-9, atol=1e-9):
-                    raise RuntimeError(f"model {version} of campaign {name!r} is not what its log gives; run verify")
-                return RollBack(name, row.campaign_id, past)
-        raise AssertionError("the log leads to every model")
+            return RollBack(name, row.campaign_id, rebuilt(tx, row, version))
 
     def importing(self, name: str, import_id: str, rows: Iterable[ImportRow]) -> Import:
         """A campaign warm-started with rows from elsewhere, which takes a while; nothing is written yet."""
@@ -454,10 +462,34 @@ def found(tx: Transaction, name: str) -> tuple[LiveRow, int]:
     return row
 
 
-def starts(tx: Transaction, campaign: int) -> Iterator[Start]:
-    """Moments to fold from: the snapshots, newest first, and the beginning. A damaged one is passed over (R21)."""
+def rebuilt(tx: Transaction, row: LiveRow, version: int) -> Start:
+    """The moment at which a model was published, from the nearest older snapshot, checked against what is stored."""
+    (stored,) = tx.model_page(row.campaign_id, version + 1, 1)
+    for start in starts(tx, row.campaign_id, stored["round"]):
+        if start.state.model_version >= version:
+            continue
+        try:
+            replay = Replay(start, tx, row.campaign_id)
+            past = _published(replay, version)
+        except MissingInput:
+            continue
+        theta = past.state.statistics.theta  # across machines within R15's tolerance
+        known = past.revision >= replay.rebuilt_by  # else something was erased since (R22)
+        if known and not np.allclose(np.frombuffer(stored["theta"], "<f8"), theta, rtol=1e-9, atol=1e-9):
+            raise RuntimeError(f"model {version} of campaign {row.name!r} is not what its log gives; run verify")
+        return past
+    raise AssertionError("the log leads to every model")
+
+
+def starts(tx: Transaction, campaign: int, until: int | None = None) -> Iterator[Start]:
+    """Moments to fold from, up to a round: the snapshots, newest first, and the beginning.
+
+    A damaged snapshot is passed over (R21).
+    """
     policies = {row.revision: row.config for row in tx.revisions_after(campaign, 0)}
     for round, _, revision in tx.snapshot_moments(campaign):
+        if until is not None and round > until:
+            continue
         try:
             state = decode(tx.snapshot(campaign, round))
         except CodecError:

@@ -22,6 +22,8 @@ ROUTES = {
     ("get", "/campaigns/{name}/revisions"),
     ("post", "/campaigns/{name}/rollback"),
     ("post", "/campaigns/{name}/unarchive"),
+    ("post", "/campaigns/{name}/preview"),
+    ("post", "/campaigns/{name}/explain"),
     ("post", "/decide"),
     ("post", "/decide/batch"),
     ("post", "/reward"),
