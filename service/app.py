@@ -15,6 +15,7 @@ from service.errors import RESPONSES, install_error_handlers
 from service.preview import add_preview_routes
 from service.requests import Requests
 from service.routes import Application, add_routes
+from service.series import add_series_routes
 from service.settings import Settings
 from service.subjects import add_subject_routes
 from service.worker import Service
@@ -50,6 +51,7 @@ def create_app(settings: Settings, service: Service | None = None) -> FastAPI:
     add_administration(app, worker)
     add_subject_routes(app, worker)
     add_preview_routes(app, worker)
+    add_series_routes(app, worker)
     _add_documentation(app)
     return app
 

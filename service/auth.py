@@ -67,6 +67,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("GET", "/campaigns/{name}/model"): Rule(READING, "path"),
     ("GET", "/campaigns/{name}/stages"): Rule(READING, "path"),
     ("GET", "/campaigns/{name}/revisions"): Rule(READING, "path"),
+    ("GET", "/campaigns/{name}/series"): Rule(READING, "path"),
     ("POST", "/campaigns/{name}/preview"): Rule(READING, "path"),  # changes nothing
     ("POST", "/campaigns/{name}/explain"): Rule(READING, "path"),  # an id may be personal: not in an address
     ("POST", "/campaigns"): Rule(ADMIN, "body"),

@@ -22,6 +22,7 @@ ROUTES = {
     ("get", "/campaigns/{name}/revisions"),
     ("post", "/campaigns/{name}/rollback"),
     ("post", "/campaigns/{name}/unarchive"),
+    ("get", "/campaigns/{name}/series"),
     ("post", "/campaigns/{name}/preview"),
     ("post", "/campaigns/{name}/explain"),
     ("post", "/decide"),
