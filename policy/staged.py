@@ -19,7 +19,7 @@ from policy.errors import ArgumentError, ConfigError, ContextError, FieldProblem
 from policy.features import Contexts, FeatureMap, feature_map
 from policy.history import History
 from policy.hmm import HmmParameters
-from policy.state import MODES, Decision, PastRound, Request, State
+from policy.state import MODES, Decision, PastRound, Request, Score, State
 
 __all__ = ["TRIAL_SHARE", "Prepared", "PreparedPast", "StagedPolicy", "recent_beliefs"]
 
@@ -372,6 +372,27 @@ class StagedPolicy:
             gaps = np.array([1 if state.round else 0], np.int16)  # the scratch history below is empty
         rows = _Rows(gaps, codes, numbers, *self._rules(excluded_actions, subject))
         return self._decide_rows(self._at_boundary(state), rows, History(*self._row_shape, 1))[0][0]
+
+    def scores_under(self, state: State, beliefs: FloatArray, request: Request) -> list[tuple[Score, ...]]:
+        """What each eligible action would be worth in the next round under each of the beliefs (n × H).
+
+        The beliefs are taken as they are, whatever the context says about the regime: a row that is certain of one
+        tells what would be chosen in it. What is due at a boundary is not worked out.
+        """
+        self._check(state)
+        beliefs = np.ascontiguousarray(beliefs, np.float64)
+        if beliefs.ndim != 2 or beliefs.shape[1] != state.belief.size or not np.isfinite(beliefs).all():
+            raise ArgumentError("beliefs", f"shape {beliefs.shape}", f"rows of {state.belief.size} finite numbers")
+        rows = _Rows(
+            _NO_GAPS,
+            *self.features.encode_one(request.context),
+            *self._rules(request.excluded_actions, request.subject),
+        )
+        still = state._replace(hmm=None)  # without parameters a belief stays as it is (R5)
+        return [
+            self._decide_rows(still._replace(belief=belief), rows, History(*self._row_shape, 1))[0][0].scores
+            for belief in beliefs
+        ]
 
     def _rules(
         self, excluded: Collection[str], subject: str | None, where: str = ""

@@ -16,10 +16,12 @@ from service.diagnostics import add_diagnostics
 from service.errors import RESPONSES, install_error_handlers
 from service.exports import add_export_routes
 from service.personalizer import add_personalizer_routes
+from service.preview import add_preview_routes
 from service.regimes import add_regime_routes
 from service.reports import add_report_routes
 from service.requests import Requests
 from service.routes import Application, add_routes
+from service.series import add_series_routes
 from service.settings import Settings
 from service.subjects import add_subject_routes
 from service.worker import Service
@@ -60,6 +62,8 @@ def create_app(settings: Settings, service: Service | None = None) -> FastAPI:
     add_regime_routes(app, worker)
     add_diagnostics(app, worker)
     add_export_routes(app, worker)
+    add_preview_routes(app, worker)
+    add_series_routes(app, worker)
     _add_documentation(app)
     return app
 

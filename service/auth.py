@@ -89,6 +89,9 @@ RULES: dict[tuple[str, str], Rule] = {
     ("GET", "/campaigns/{name}/report"): Rule(READING, "path"),
     ("GET", "/campaigns/{name}/regimes"): Rule(READING, "path"),
     ("GET", "/campaigns/{name}/diagnostics"): Rule(READING, "path"),
+    ("GET", "/campaigns/{name}/series"): Rule(READING, "path"),
+    ("POST", "/campaigns/{name}/preview"): Rule(READING, "path"),  # changes nothing
+    ("POST", "/campaigns/{name}/explain"): Rule(READING, "path"),  # an id may be personal: not in an address
     ("POST", "/campaigns"): Rule(ADMIN, "body"),
     ("PATCH", "/campaigns/{name}"): Rule(ADMIN, "path"),
     ("DELETE", "/campaigns/{name}"): Rule(ADMIN, "path"),

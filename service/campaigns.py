@@ -359,7 +359,27 @@ class Campaigns:
 
     def _entry(self, tx: Transaction, row: LiveRow) -> Entry:
         """The campaign as of its live row: from the cache, else by folding what is new since then or a snapshot."""
+        return self._caught_up(tx, row, self._cache.get(row.campaign_id))
+
+    def readable(self, tx: Transaction, row: LiveRow) -> Entry:
+        """The campaign as of its live row, or a moment later, for a thread that has no lock on it.
+
+        What the lanes hold is only read. Folding would append to the history that one of them may be appending to,
+        so it begins with a copy.
+        """
         entry = self._cache.get(row.campaign_id)
+        if entry is not None and entry.version >= row.version:
+            return entry
+        if entry is not None:
+            revision, policy, state = entry.start
+            own = state._replace(history=state.history.copy(state.round, state.arrived))
+            entry = entry._replace(start=Start(revision, policy, own))
+        found = self._caught_up(tx, row, entry)
+        if row.campaign_id not in self._cache:  # after a restart: the next one need not fold again
+            self._keep(row.campaign_id, found)
+        return found
+
+    def _caught_up(self, tx: Transaction, row: LiveRow, entry: Entry | None) -> Entry:
         if entry is not None and entry.version == row.version:
             return entry
         if entry is not None and entry.changes == row.changes:  # others have decided and taken rewards, nothing else
@@ -475,10 +495,15 @@ def found(tx: Transaction, name: str) -> tuple[LiveRow, int]:
     return row
 
 
-def starts(tx: Transaction, campaign: int) -> Iterator[Start]:
-    """Moments to fold from: the snapshots, newest first, and the beginning. A damaged one is passed over (R21)."""
+def starts(tx: Transaction, campaign: int, until: int | None = None) -> Iterator[Start]:
+    """Moments to fold from, up to a round: the snapshots, newest first, and the beginning.
+
+    A damaged snapshot is passed over (R21).
+    """
     policies = {row.revision: row.config for row in tx.revisions_after(campaign, 0)}
     for round, _, revision in tx.snapshot_moments(campaign):
+        if until is not None and round > until:
+            continue
         try:
             state = decode(tx.snapshot(campaign, round))
         except CodecError:

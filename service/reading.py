@@ -3,13 +3,25 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import msgspec
 import sqlalchemy as sa
 from sqlalchemy import select
 
 from service.store import PAGE, REWARDED, Transaction
-from service.tables import decisions, rewards
+from service.tables import decisions, models, rewards
 
-__all__ = ["LoggedDecision", "logged", "rounds_between", "subject_decisions"]
+__all__ = [
+    "DecisionColumns",
+    "LoggedDecision",
+    "decision_columns",
+    "logged",
+    "model_columns",
+    "reward_columns",
+    "rounds_between",
+    "subject_decisions",
+]
+
+BELIEF = '{"belief":'  # how every explanation begins
 
 
 class LoggedDecision(NamedTuple):
@@ -63,3 +75,42 @@ def subject_decisions(tx: Transaction, campaign: int, subject: str) -> list[Logg
     own = sa.and_(decisions.c.campaign_id == campaign, decisions.c.subject == subject)
     query = select(*_COLUMNS).select_from(REWARDED).where(own).order_by(decisions.c.round)
     return [LoggedDecision._make(row) for row in tx.connection.execute(query)]
+
+
+class DecisionColumns(NamedTuple):
+    """Decisions column by column, in any order."""
+
+    round: list[int]
+    decided_at: list[int]
+    mode: list[str]
+    action: list[str]
+    subject: list[str | None]
+    belief: list[tuple[float, ...]]  # empty where it was erased
+
+
+def decision_columns(tx: Transaction, campaign: int, after: int, last: int) -> DecisionColumns:
+    """What pictures need of the decisions after a round, up to the last one."""
+    table = decisions.c
+    belief = tx.cut(table.explanation, len(BELIEF) + 1, "]")
+    query = select(table.round, table.decided_at, table.mode, table.action, table.subject, belief.label("belief"))
+    *columns, beliefs = tx.columns(query.where(table.campaign_id == campaign, table.round > after, table.round <= last))
+    lists = [msgspec.json.decode(column) for column in columns]
+    # Each belief is a text in a JSON array, and JSON itself.
+    return DecisionColumns._make([*lists, msgspec.json.decode(beliefs.replace('"', ""), type=list[tuple[float, ...]])])
+
+
+def reward_columns(tx: Transaction, campaign: int, after: int, last: int) -> tuple[list[int], list[float | None]]:
+    """The rounds and values of the rewards after the so-manieth, up to the last one; None if one was erased."""
+    query = select(rewards.c.round, rewards.c.reward).where(
+        rewards.c.campaign_id == campaign, rewards.c.arrival > after, rewards.c.arrival <= last
+    )
+    rounds, values = map(msgspec.json.decode, tx.columns(query))
+    return rounds, values
+
+
+def model_columns(tx: Transaction, campaign: int, after: int, last: int) -> list[tuple[int, int, int, int, str]]:
+    """(version, round, published_at, regimes, kind) of the models after a version, up to the last one, in order."""
+    table = models.c
+    query = select(table.version, table.round, table.published_at, table.regimes, table.kind)
+    columns = tx.columns(query.where(table.campaign_id == campaign, table.version > after, table.version <= last))
+    return sorted(zip(*map(msgspec.json.decode, columns), strict=True))

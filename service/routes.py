@@ -27,11 +27,11 @@ from service.logs import administered
 from service.requests import Requests
 from service.schema import require_current
 from service.schemas import CAMPAIGN_EXAMPLE, MAX_BATCH, DecideBatch, DecideRequest, RewardBatch, RewardRequest
-from service.store import KnownDecision, LiveRow, Row
+from service.store import KnownDecision, LiveRow, Row, Transaction
 from service.unit import decision_answers, request_hashes, timestamp
 from service.worker import Service
 
-__all__ = ["Application", "Limit", "VersionCursor", "add_routes", "campaign_state", "possible"]
+__all__ = ["Application", "Limit", "VersionCursor", "add_routes", "campaign_state", "possible", "stored_decision"]
 
 MAX_PAGE = 200
 MOST_MISTAKES = 1_000
@@ -221,22 +221,8 @@ def add_routes(app: Application, service: Service) -> None:
     def decision(name: str, decision_id: str) -> schemas.StoredDecision:
         """A decision as it was made: request, answer, explanation, and the reward if it has come."""
         with service.store.reading() as tx:
-            campaign_row, _ = found(tx, name)
-            row = None if "\x00" in decision_id else tx.decision(campaign_row.campaign_id, decision_id)
-            config = Campaigns.config(tx, campaign_row.campaign_id)
-        if row is None:
-            raise NotFoundError(f"Campaign {name} has no decision {decision_id!r}")
-        if row["erased"]:
-            raise GoneError(f"Decision {decision_id!r} was erased")
-        known = KnownDecision(**{field: row[field] for field in KnownDecision._fields})
-        reward = {field: row[field] for field in ("reward", "source")} | {"received_at": _when(row["received_at"])}
-        return schemas.StoredDecision(
-            **msgspec.json.decode(decision_answers(name, config.stage_length, [known])[0]),
-            context=None if row["context"] is None else msgspec.json.decode(row["context"]),
-            excluded_actions=msgspec.json.decode(row["excluded_actions"] or "[]"),
-            at=_when(row["at"]),
-            reward=None if row["reward"] is None else schemas.StoredReward.model_validate(reward),
-        )
+            row, _ = found(tx, name)
+            return stored_decision(tx, row, decision_id)
 
     @app.get("/campaigns/{name}/model", tags=["models"])
     async def model(name: str) -> schemas.Model:
@@ -289,6 +275,25 @@ def campaign_state(service: Service, name: str) -> schemas.CampaignState:
         row, created_at = found(tx, name)
         config = Campaigns.config(tx, row.campaign_id)
     return schemas.CampaignState(**_summary(row, config), created_at=timestamp(created_at), config=config)
+
+
+def stored_decision(tx: Transaction, campaign: LiveRow, decision_id: str) -> schemas.StoredDecision:
+    """A decision as it was made: request, answer, explanation, and the reward if it has come."""
+    row = None if "\x00" in decision_id else tx.decision(campaign.campaign_id, decision_id)
+    if row is None:
+        raise NotFoundError(f"Campaign {campaign.name} has no decision {decision_id!r}")
+    if row["erased"]:
+        raise GoneError(f"Decision {decision_id!r} was erased")
+    stage_length = Campaigns.config(tx, campaign.campaign_id).stage_length
+    known = KnownDecision(**{field: row[field] for field in KnownDecision._fields})
+    reward = {field: row[field] for field in ("reward", "source")} | {"received_at": _when(row["received_at"])}
+    return schemas.StoredDecision(
+        **msgspec.json.decode(decision_answers(campaign.name, stage_length, [known])[0]),
+        context=None if row["context"] is None else msgspec.json.decode(row["context"]),
+        excluded_actions=msgspec.json.decode(row["excluded_actions"] or "[]"),
+        at=_when(row["at"]),
+        reward=None if row["reward"] is None else schemas.StoredReward.model_validate(reward),
+    )
 
 
 def _when(micros: int | None) -> str | None:

@@ -13,6 +13,7 @@ from service.errors import ErrorDetail
 __all__ = [
     "CampaignPage",
     "CampaignState",
+    "Customer",
     "DecideBatch",
     "DecideItem",
     "DecideRequest",
@@ -58,13 +59,10 @@ class _Request(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class DecideItem(_Request):
-    """One customer to decide for."""
+class Customer(_Request):
+    """Whom to decide for."""
 
     context: Annotated[dict[str, Any], Field(description="one value for each of the campaign's variables")]
-    decision_id: Annotated[
-        Text | None, Field(description="your id; the same one with the same request always gets the same answer")
-    ] = None
     excluded_actions: Annotated[
         tuple[str, ...], Field(max_length=64, description="actions this customer must not get")
     ] = ()
@@ -72,6 +70,14 @@ class DecideItem(_Request):
         Text | None, Field(description="who it is about; keeps the control assignment, and can be erased")
     ] = None
     at: Annotated[Time | None, Field(description="when it happened, if not now; with a time zone")] = None
+
+
+class DecideItem(Customer):
+    """One customer to decide for."""
+
+    decision_id: Annotated[
+        Text | None, Field(description="your id; the same one with the same request always gets the same answer")
+    ] = None
 
 
 class DecideRequest(DecideItem):

@@ -753,6 +753,26 @@ class Transaction:
         query = select(sa.func.coalesce(sa.func.max(events.c.number), 0)).where(events.c.campaign_id == campaign)
         return int(self.connection.execute(query).scalar_one())
 
+    # --- the log as pictures need it ----------------------------------------------------------------------------
+
+    def columns(self, query: sa.Select[Any]) -> list[str]:
+        """The columns of a query, each as a JSON array; in which order the rows come, the query cannot say.
+
+        The database writes them several times faster than rows become objects one by one, and other threads go on
+        meanwhile.
+        """
+        rows = query.subquery()
+        gathered = [
+            sa.func.json_group_array(column) if self._embedded else sa.cast(sa.func.json_agg(column), sa.Text)
+            for column in rows.c
+        ]
+        return [text or "[]" for text in self.connection.execute(select(*gathered)).one()]
+
+    def cut(self, text: sa.ColumnElement[str], start: int, end: str) -> sa.ColumnElement[str]:
+        """A part of a text: from a place, counted from 1, to the first occurrence of `end`, and with it."""
+        position = sa.func.instr if self._embedded else sa.func.strpos
+        return sa.func.substr(text, start, position(text, end) + len(end) - start)
+
     # --- snapshots ---------------------------------------------------------------------------------------------
 
     def snapshot_moments(self, campaign: int) -> list[tuple[int, int, int]]:

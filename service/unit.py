@@ -31,7 +31,7 @@ from service.fold import (
     Replay,
     Start,
 )
-from service.schemas import DecideItem
+from service.schemas import Customer, DecideItem
 from service.store import (
     APPENDED,
     KnownDecision,
@@ -214,19 +214,7 @@ class Unit(Course):
         return [self.known[place] if isinstance(place, str) else place for place in places]
 
     def _decide(self, fresh: Mapping[str, tuple[DecideItem, bytes]], prefixes: Sequence[str]) -> None:
-        requests, times, last_at = [], [], self._last_at
-        clocked = self.policy.config.clock is not None
-        for (item, _), prefix in zip(fresh.values(), prefixes, strict=True):
-            check_numbers(item.context, prefix)
-            at = None if item.at is None else self._time(item.at, prefix)
-            if at is None and clocked:
-                at = self.now
-            if at is not None:
-                at = last_at = max(at, last_at)  # R27
-            times.append(at)
-            requests.append(
-                Request(item.context, item.excluded_actions, item.subject, None if at is None else at / SECOND)
-            )
+        requests, times, last_at = self._requests([item for item, _ in fresh.values()], prefixes)
         prepared = self.policy.prepare(requests, prefixes)
         decided: list[Decision] = []
         while len(decided) < len(requests):
@@ -256,6 +244,25 @@ class Unit(Course):
                 self._rows[NewMessage].append(
                     NewMessage(self.row.campaign_id, number, "waiting", alerts.webhook, 0, self.now, self.now)
                 )
+
+    def _requests(
+        self, items: Sequence[Customer], prefixes: Sequence[str]
+    ) -> tuple[list[Request], list[int | None], int]:
+        """Items as the policy takes them, their times, and the last time after them (R27)."""
+        requests, times, last_at = list[Request](), list[int | None](), self._last_at
+        clocked = self.policy.config.clock is not None
+        for item, prefix in zip(items, prefixes, strict=True):
+            check_numbers(item.context, prefix)
+            at = None if item.at is None else self._time(item.at, prefix)
+            if at is None and clocked:
+                at = self.now
+            if at is not None:
+                at = last_at = max(at, last_at)
+            times.append(at)
+            requests.append(
+                Request(item.context, item.excluded_actions, item.subject, None if at is None else at / SECOND)
+            )
+        return requests, times, last_at
 
     def _time(self, given: datetime, where: str, name: str = "at") -> int:
         at = round(given.timestamp() * SECOND)
@@ -459,7 +466,7 @@ class Unit(Course):
 
     def estimate(self) -> None:
         policy, state = self.policy, self.state
-        if policy.config.beliefs.estimation == "auto" and policy.estimation_size(state) > INLINE_OPERATIONS:
+        if policy.config.beliefs.estimation == "auto" and self._large_estimation:
             if self._job is not None:
                 self._event(SKIPPED_ESTIMATION, {"job": self._job})
             else:
@@ -467,6 +474,10 @@ class Unit(Course):
             self.state = policy.without_estimation(state)
             return
         self._estimate_now()
+
+    @property
+    def _large_estimation(self) -> bool:
+        return self.policy.estimation_size(self.state) > INLINE_OPERATIONS
 
     def _estimate_now(self) -> None:
         policy, state, begun = self.policy, self.state, time.perf_counter()
