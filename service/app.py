@@ -12,6 +12,7 @@ from fastapi.staticfiles import StaticFiles
 from service import __version__
 from service.administration import add_administration
 from service.alert_routes import add_alerts
+from service.dashboard import add_dashboard
 from service.diagnostics import add_diagnostics
 from service.errors import RESPONSES, install_error_handlers
 from service.exports import add_export_routes
@@ -64,6 +65,7 @@ def create_app(settings: Settings, service: Service | None = None) -> FastAPI:
     add_export_routes(app, worker)
     add_preview_routes(app, worker)
     add_series_routes(app, worker)
+    add_dashboard(app)
     _add_documentation(app)
     return app
 

@@ -1,0 +1,56 @@
+"""The dashboard: pages that show what the API says, and nothing that it does not.
+
+A page is a shell without data. Its scripts ask the public API, with the same key and the same rules as any other
+client, so a page needs no rule of its own: whoever may not read a campaign sees none.
+"""
+
+from importlib.resources import files
+from pathlib import Path
+
+from fastapi import FastAPI, Request
+from fastapi.responses import HTMLResponse
+from fastapi.staticfiles import StaticFiles
+from fastapi.templating import Jinja2Templates
+
+__all__ = ["add_dashboard"]
+
+FOLDER = Path(str(files(__name__)))
+ASSETS = "/dashboard-assets"
+# Scripts and styles are files of ours; what a campaign's names contain is text, never code.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+}
+# Address -> template. A decision's id stands behind the #, which browsers keep to themselves (R25).
+PAGES = {
+    "/": "campaigns.html",
+    "/login": "login.html",
+    "/new": "new.html",
+    "/view/{name}": "campaign.html",
+    "/view/{name}/decision": "decision.html",
+    "/view/{name}/try": "try.html",
+}
+
+
+def add_dashboard(app: FastAPI) -> None:
+    """Every page, and their scripts and styles."""
+    app.mount(ASSETS, StaticFiles(directory=FOLDER / "static"), name="dashboard-assets")
+    templates = Jinja2Templates(FOLDER / "templates")
+
+    def add(path: str, template: str) -> None:
+        async def page(request: Request) -> HTMLResponse:
+            root = str(request.scope.get("root_path", "")).rstrip("/")
+            known = {"root": root, "assets": f"{root}{ASSETS}", "name": request.path_params.get("name", "")}
+            return templates.TemplateResponse(request, template, known, headers=HEADERS)
+
+        app.add_api_route(path, page, methods=["GET"], include_in_schema=False)
+
+    for path, template in PAGES.items():
+        if (FOLDER / "templates" / template).exists():
+            add(path, template)

@@ -1,0 +1,30 @@
+// Elements. Whatever comes from the API is set as text or as an attribute: never as HTML.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function made(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+export const h = (tag, attributes = {}, ...children) => made(document.createElement(tag), attributes, children);
+export const s = (tag, attributes = {}, ...children) => made(document.createElementNS(SVG, tag), attributes, children);
+export const $ = (selector, within = document) => within.querySelector(selector);
+
+export function tell(message, bad = false) {
+  const place = $("#told");
+  place.className = bad ? "bad" : "";
+  place.textContent = message;
+  if (!bad) setTimeout(() => { if (place.textContent === message) place.textContent = ""; }, 6000);
+}
+
+export const number = (value, digits = 3) =>
+  value === null || value === undefined ? "–" : value.toLocaleString(undefined, { maximumSignificantDigits: digits });
+export const whole = (value) => value.toLocaleString();
+export const percent = (value) => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(0)} %`);
+export const when = (text) => new Date(text).toLocaleString();
