@@ -3,8 +3,12 @@
 import itertools
 import json
 import random
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+import httpx
 import numpy as np
 import pytest
 import sqlalchemy as sa
@@ -19,7 +23,7 @@ from service.routes import stored_decision
 from service.tables import decisions, jobs
 from service.tables import metadata as tables
 from tests.service.answers import error_of, good, shaped
-from tests.service.playing import CONFIGS, PLAIN, SEASONS, Script, http_post
+from tests.service.playing import CONFIGS, PLAIN, SEASONS, Script, found_differences, http_post
 
 NUMBERS = itertools.count(1)
 SAME = ("round", "stage", "model_version", "mode", "action", "propensity", "belief", "scores")
@@ -155,6 +159,37 @@ def test_another_worker_moves_on_and_the_preview_follows(direct, clock):
     cold = direct()  # after a restart, the first one folds and the others find it
     assert previewed(cold, "default", item) == told
     assert entry_id(cold, "default") in cold.campaigns._cache
+
+
+@pytest.mark.parametrize("name", ["waiting", "smoothed"])
+def test_previews_do_not_disturb_decisions_made_meanwhile(start, clock, name):
+    """From many threads at once, while the campaign goes on: it answers as if it had been alone."""
+    worker = start()
+    post = http_post(worker.client)
+    alone = Script(CONFIGS[name], clock, name="alone").create(post).play(post, 60)
+    watched = Script(CONFIGS[name], clock, name="watched").create(post)
+    over, statuses = threading.Event(), Counter()
+
+    def look(seed):
+        chance = random.Random(seed)
+        with httpx.Client(base_url=worker.url, timeout=60) as client:
+            while not over.is_set():
+                statuses[client.post("/campaigns/watched/preview", json=random_item(chance)).status_code] += 1
+                statuses[client.get("/campaigns/watched/series", params={"beliefs": "now"}).status_code] += 1
+
+    with ThreadPoolExecutor(4) as pool:
+        looking = [pool.submit(look, seed) for seed in range(4)]
+        try:
+            watched.play(post, 60)
+        finally:
+            over.set()
+        for one in looking:
+            one.result()
+    assert statuses.keys() == {200}
+    assert statuses[200] > 20
+    assert watched.answers == alone.answers
+    with worker.service.store.reading() as tx:
+        assert found_differences(tx, "watched") == []
 
 
 def brute_force(policy, state, context, excluded, regime):
