@@ -20,7 +20,7 @@ from service.store import LiveRow, RevisionRow, Transaction
 
 __all__ = ["KINDS", "MODES", "ColumnCache", "Columns"]
 
-CHUNK = 100_000  # rows read at a time
+CHUNK = 50_000  # rows read at a time
 MOST_ROUNDS = 2_000_000  # kept in memory, of all campaigns together: some 100 MB
 MODES = ("warm_start", "optimistic", "control", "imported")
 KINDS = ("update", "estimation", "actions", "rollback", "erasure")
@@ -63,6 +63,10 @@ class Columns:
         erasure = max((revision.revision for revision in revisions if revision.erased is not None), default=0)
         if erasure > self._erasure:
             self._clear(erasure)
+        if row.round > self._rows.size:
+            grown = np.zeros(max(row.round, self._rows.size * 5 // 4), self._rows.dtype)
+            grown[: self._rounds] = self.rows
+            self._rows = grown
         places = {action: place for place, action in enumerate(config.actions)}
         while self._rounds < row.round:
             last = min(self._rounds + CHUNK, row.round)
@@ -78,10 +82,6 @@ class Columns:
             self.models = np.concatenate([self.models, np.array(new, _MODEL)])
 
     def _add(self, new: DecisionColumns, places: dict[str, int], last: int) -> None:
-        if last > self._rows.size:
-            grown = np.zeros(max(last, self._rows.size * 5 // 4), self._rows.dtype)
-            grown[: self._rounds] = self.rows
-            self._rows = grown
         at = np.array(new.round, np.int64) - 1
         if at.size != last - self._rounds or at.min() != self._rounds or at.max() != last - 1:
             raise RuntimeError(f"the log has no rounds {self._rounds + 1} to {last}; run `undercurrent verify`")

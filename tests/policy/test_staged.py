@@ -580,6 +580,28 @@ def test_numbers_at_the_end_of_the_floats_are_refused_or_harmless(ridge, reward)
     assert refused in ([], ["ridge"], ["reward"])
 
 
+def test_scores_under_a_belief_are_those_of_a_decision_that_has_it(small, small_contexts, given):
+    """The belief of a decision gives its scores to the bit; certainty in a regime is an end of the same line."""
+    policy = StagedPolicy(small(beliefs=given, propensity_floor=0.2, stage_length=5))
+    state, contexts = policy.initial_state(), small_contexts(40)
+    for context in contexts[:33]:
+        state, decision = policy.decide(state, context)
+        state = policy.reward(state, decision.round, float(decision.action == "mail"))
+    before = encode(state)
+    for context in contexts[33:]:
+        request = Request(context, ("call",))
+        decided = policy.preview(state, context, excluded_actions=["call"])
+        mixed, *certain = policy.scores_under(state, np.array([decided.belief, *np.eye(state.belief.size)]), request)
+        assert mixed == decided.scores
+        for score, *ends in zip(mixed, *certain, strict=True):
+            blend = sum(b * end.estimate for b, end in zip(decided.belief, ends, strict=True))
+            assert score.estimate == pytest.approx(blend)
+    assert encode(state) == before
+    for wrong in (np.eye(state.belief.size + 1), np.full((1, state.belief.size), np.nan), np.ones(2)):
+        with pytest.raises(ArgumentError, match="beliefs"):
+            policy.scores_under(state, wrong, request)
+
+
 # --- what the kernels must never be handed -------------------------------------------------------------------
 
 

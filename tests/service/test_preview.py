@@ -3,8 +3,12 @@
 import itertools
 import json
 import random
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+import httpx
 import numpy as np
 import pytest
 import sqlalchemy as sa
@@ -19,7 +23,8 @@ from service.routes import stored_decision
 from service.tables import decisions, jobs
 from service.tables import metadata as tables
 from tests.service.answers import error_of, good, shaped
-from tests.service.playing import CONFIGS, PLAIN, SEASONS, Script, http_post
+from tests.service.conftest import Clock
+from tests.service.playing import CONFIGS, PLAIN, SEASONS, Script, found_differences, http_post
 
 NUMBERS = itertools.count(1)
 SAME = ("round", "stage", "model_version", "mode", "action", "propensity", "belief", "scores")
@@ -66,9 +71,10 @@ def trying(worker, script, compared):
     return post
 
 
-# Every kind with inline estimation and with jobs; on PostgreSQL those whose boundaries ask the database for something.
+# Every kind; those that estimate also with jobs; on PostgreSQL those whose boundaries ask the database for something.
 KINDS = [
-    *(("sqlite", name, large) for name in CONFIGS for large in (False, True)),
+    *(("sqlite", name, False) for name in CONFIGS),
+    *(("sqlite", name, True) for name in ("default", "spectral", "clock")),
     ("postgresql", "waiting", False),
     ("postgresql", "smoothed", True),
 ]
@@ -100,7 +106,7 @@ def test_a_preview_is_what_decide_then_answers(direct, clock, monkeypatch, name,
 def test_a_preview_writes_and_moves_nothing(direct, clock, name):
     worker = direct()
     script = Script(CONFIGS[name], clock).create(worker.post)
-    for until in (0, 35, 40, 41):  # before the first round; and where a stage, with its overdue rewards, is at its end
+    for until in (0, 35, 40):  # before the first round; and where a stage, with its overdue rewards, is at its end
         while script.round < until:
             script.step(worker.post)
         clock.advance(60)
@@ -157,6 +163,39 @@ def test_another_worker_moves_on_and_the_preview_follows(direct, clock):
     assert entry_id(cold, "default") in cold.campaigns._cache
 
 
+@pytest.mark.parametrize(
+    ("database_url", "name"), [("sqlite", "waiting"), ("postgresql", "smoothed")], indirect=["database_url"]
+)
+def test_previews_do_not_disturb_decisions_made_meanwhile(start, clock, name):
+    """From many threads at once, while the campaign goes on: it answers as if it had been alone."""
+    worker = start()
+    post = http_post(worker.client)
+    alone = Script(CONFIGS[name], clock, name="alone").create(post).play(post, 60)
+    watched = Script(CONFIGS[name], clock, name="watched").create(post)
+    over, statuses = threading.Event(), Counter()
+
+    def look(seed):
+        chance = random.Random(seed)
+        with httpx.Client(base_url=worker.url, timeout=60) as client:
+            while not over.is_set():
+                statuses[client.post("/campaigns/watched/preview", json=random_item(chance)).status_code] += 1
+                statuses[client.get("/campaigns/watched/series", params={"beliefs": "now"}).status_code] += 1
+
+    with ThreadPoolExecutor(4) as pool:
+        looking = [pool.submit(look, seed) for seed in range(4)]
+        try:
+            watched.play(post, 60)
+        finally:
+            over.set()
+        for one in looking:
+            one.result()
+    assert statuses.keys() == {200}
+    assert statuses[200] > 20
+    assert watched.answers == alone.answers
+    with worker.service.store.reading() as tx:
+        assert found_differences(tx, "watched") == []
+
+
 def brute_force(policy, state, context, excluded, regime):
     """Scores at certainty in a regime from the feature map, θ̂ and G⁻¹, with nothing of the kernels' scoring."""
     features = policy.maps[state.belief.size]
@@ -202,21 +241,26 @@ def test_what_would_be_chosen_in_each_regime(direct, clock, name, regimes):
 # --- over HTTP ------------------------------------------------------------------------------------------------------
 
 
+def a_campaign(client):
+    """A campaign that has played, with its decisions."""
+    script = Script(CONFIGS["given"], Clock(), name=f"previewed-{next(NUMBERS)}").create(http_post(client))
+    return script.play(http_post(client), 48)
+
+
 @pytest.fixture
+def own(shared):
+    """For a test that changes it."""
+    return a_campaign(shared)
+
+
+@pytest.fixture(scope="module")
 def campaign(shared):
-    """A campaign that has played, and its decisions."""
-    name = f"previewed-{next(NUMBERS)}"
-
-    class NoClock:
-        now = 0
-
-    script = Script(CONFIGS["given"], NoClock(), name=name).create(http_post(shared))
-    script.play(http_post(shared), 48)
-    return script
+    """For all that only look."""
+    return a_campaign(shared)
 
 
-def test_preview_over_http(shared, campaign):
-    name, item = campaign.name, {"context": {"season": "summer", "spend": 20, "tenure": 1.5}}
+def test_preview_over_http(shared, own):
+    name, item = own.name, {"context": {"season": "summer", "spend": 20, "tenure": 1.5}}
     before = good(shared.get(f"/campaigns/{name}"))
     told = shaped(Preview, shared.post(f"/campaigns/{name}/preview", json=item))
     assert good(shared.get(f"/campaigns/{name}")) == before
@@ -331,9 +375,9 @@ def test_the_model_of_every_decision_is_found_again(direct, clock, monkeypatch, 
     assert everything(worker) == before
 
 
-def test_after_an_erasure_what_is_stored_is_told(shared, campaign):
-    name = campaign.name
-    by_id = {made["decision_id"]: made for made in campaign.decisions}
+def test_after_an_erasure_what_is_stored_is_told(shared, own):
+    name = own.name
+    by_id = {made["decision_id"]: made for made in own.decisions}
     people = good(shared.post("/subjects/export", json={"subject": "customer 3"}))
     gone = next(one["decisions"] for one in people["campaigns"] if one["campaign"] == name)
     assert gone

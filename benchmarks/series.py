@@ -1,0 +1,103 @@
+"""What a campaign's page asks for, over HTTP: python -m benchmarks.series [--rounds N].
+
+A campaign of so many rounds is played in batches on SQLite. Then a new service answers, first with nothing in memory:
+the series, in full and in other down-samplings, a preview and explanations of a new and an old decision.
+"""
+
+import argparse
+import os
+import random
+import statistics
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import httpx
+from tqdm import tqdm
+
+from benchmarks import Verdict, print_table, print_verdicts
+from benchmarks.limits import fill, wait_until_quiet
+from benchmarks.load import described, drawn_rounds
+from benchmarks.measure import asked, client_of
+from benchmarks.servers import serve, server
+
+CAMPAIGN = "page"
+SERIES = f"/campaigns/{CAMPAIGN}/series"
+REPETITIONS = 7
+LONGEST_MS = 500.0
+
+
+def played(folder: Path, rounds: int) -> str:
+    """A database with a campaign of that many rounds, nine of ten rewarded."""
+    url = f"sqlite:///{folder / 'series.db'}"
+    with server("play", serve(url), folder) as at, client_of(at) as client:
+        asked(client, "/campaigns", described(CAMPAIGN) | {"control": {"share": 0.1}})
+        for name in ("old", "new"):  # the first decision and the last have a known id
+            with tqdm(total=rounds // 2, desc="rounds", leave=False) as bar:
+                for done in fill(client, CAMPAIGN, rounds // 2, rewarded=0.9):
+                    bar.update(done - bar.n)
+            ((context, _),) = drawn_rounds(1, random.Random(name))
+            asked(client, "/decide", {"campaign": CAMPAIGN, "decision_id": name, "context": context})
+        wait_until_quiet(at)
+    return url
+
+
+def milliseconds(ask: Callable[[], httpx.Response], repetitions: int = REPETITIONS) -> tuple[float, int]:
+    """The median, and the size of the answer."""
+    found = []
+    for _ in range(repetitions):
+        begun = perf_counter()
+        answer = ask()
+        found.append(1_000 * (perf_counter() - begun))
+        answer.raise_for_status()
+    return statistics.median(found), len(answer.content)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=100_000)
+    rounds = parser.parse_args().rounds
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        url = played(folder, rounds)
+        rows, verdicts = measured(url, folder)
+    title = f"{rounds:,} decisions, SQLite, {os.cpu_count()} cores (load {os.getloadavg()[0]:.1f})"
+    print_table(title, ("request", "ms", "KiB"), rows)
+    print_verdicts(verdicts)
+
+
+def measured(url: str, folder: Path) -> tuple[list[tuple[str, str, str]], list[Verdict]]:
+    ((context, _),) = drawn_rounds(1, random.Random(1))
+    preview, explain = (f"/campaigns/{CAMPAIGN}/{route}" for route in ("preview", "explain"))
+    with server("ask", serve(url), folder) as at, client_of(at) as client:
+        wait_until_quiet(at)
+        before = at.resident_mib()
+
+        def get(**query: Any) -> Callable[[], httpx.Response]:
+            return lambda: client.get(SERIES, params=query)
+
+        found = {
+            "series, nothing in memory": milliseconds(get(), 1),
+            "series": milliseconds(get()),
+            "series, points=10": milliseconds(get(points=10)),
+            "series, points=2000": milliseconds(get(points=2_000)),
+            "series, beliefs=now, campaign not in memory": milliseconds(get(beliefs="now"), 1),
+            "series, beliefs=now": milliseconds(get(beliefs="now")),
+            "preview": milliseconds(lambda: client.post(preview, json={"context": context})),
+            "explain, the newest": milliseconds(lambda: client.post(explain, json={"decision_id": "new"})),
+            "explain, half way back": milliseconds(lambda: client.post(explain, json={"decision_id": "old"}), 3),
+        }
+        memory = f"{before:.0f} → {at.resident_mib():.0f} MiB resident"
+    rows = [(name, f"{time:.1f}", f"{size / 1024:.0f}") for name, (time, size) in found.items()]
+    first, later = found["series, nothing in memory"][0], found["series"][0]
+    verdicts = [
+        Verdict(f"the series takes under {LONGEST_MS:.0f} ms", f"{later:.0f} ms", later < LONGEST_MS),
+        Verdict("also the first time", f"{first:.0f} ms, {memory}", first < LONGEST_MS),
+    ]
+    return rows, verdicts
+
+
+if __name__ == "__main__":
+    main()

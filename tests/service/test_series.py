@@ -1,0 +1,414 @@
+"""The series of a campaign: every number against the raw rows, and every regime change where it happened."""
+
+import itertools
+import json
+import math
+import random
+from collections import Counter
+from datetime import UTC, datetime
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+
+import service.columns
+from policy.lift import ALONE, Compared, cumulative_lift
+from service.buckets import bucket_starts, regime_changes
+from service.reading import logged
+from service.series import MOST_POINTS, Series
+from service.tables import models
+from service.unit import timestamp
+from tests.service.answers import error_of, good, shaped
+from tests.service.conftest import Clock, Worker
+from tests.service.playing import CONFIGS, Script, http_post
+
+ALERTS = {"alerts": {"rounds": 4}}
+PLAYED = {
+    "given": CONFIGS["given"] | ALERTS | {"regime_labels": ["calm", "storm"]},
+    "smoothed": CONFIGS["smoothed"] | ALERTS,
+    "default": CONFIGS["default"] | ALERTS,
+}
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def played(request, new_database):
+    """A worker whose campaigns have seen everything: changes, a rollback, an action more, an erasure, late rewards."""
+    clock = Clock()
+    worker = Worker(new_database(request.param), clock)
+    post, client = http_post(worker.client), worker.client
+    for name, config in PLAYED.items():
+        script = Script(config, clock).create(post).play(post, 40)
+        good(client.patch(f"/campaigns/{name}", json={"control": {"share": 0.4}}))
+        script.play(post, 75)
+        good(client.post(f"/campaigns/{name}/rollback", json={"model_version": 5}))
+        good(client.post(f"/campaigns/{name}/actions", json={"action": "visit"}))
+        script.play(post, 105)
+        if name == "given":
+            good(client.post("/subjects/erase", json={"subject": "customer 2"}))
+            good(client.patch(f"/campaigns/{name}", json={"control": {"share": 0.3, "kind": "baseline"}}))
+        script.play(post, 130)
+    yield worker
+    worker.stop()
+
+
+def raw(worker, name):
+    """The rows themselves: decisions, models, revisions."""
+    with worker.service.store.reading() as tx:
+        row, _ = tx.campaign(name)
+        rows = [one for page in logged(tx, row.campaign_id) for one in page]
+        query = sa.select(models).where(models.c.campaign_id == row.campaign_id).order_by(models.c.version)
+        found = tx.connection.execute(query).mappings()
+        return rows, [dict(model) for model in found], tx.revisions_after(row.campaign_id, 0)
+
+
+def belief_of(row):
+    return json.loads(row.explanation)["belief"]
+
+
+def changes_one_by_one(beliefs, least):
+    """The alerts' rule, a round at a time: (first round, before, after), regimes from 1. An empty belief is unknown."""
+    found, told, streak, regime, in_use, begun = [], None, 0, None, 0, False
+    for number, law in enumerate(beliefs, 1):
+        if law:
+            begun = begun or max(law) > 1 / len(law) + 1e-12
+            if len(law) != in_use:
+                told, regime, in_use = None, None, len(law)
+            likeliest = law.index(max(law))
+        elif regime is not None:
+            likeliest = regime
+        else:
+            continue
+        if not begun or in_use < 2:
+            regime = None
+            continue
+        if likeliest != regime:
+            regime, streak, first = likeliest, 0, number
+        streak += 1
+        if streak == least and regime != told:
+            if told is not None:
+                found.append((first, told + 1, regime + 1))
+            told = regime
+    return found
+
+
+def asked(worker, name, **query):
+    return shaped(Series, worker.client.get(f"/campaigns/{name}/series", params=query))
+
+
+def told_changes(series):
+    return [(one["since_round"], one["before"], one["after"]) for one in series["regime_changes"]]
+
+
+@pytest.mark.parametrize("points", [10, 33, 400])
+@pytest.mark.parametrize("span", [(0.0, 1.0), (0.3, 0.7)])
+@pytest.mark.parametrize("name", PLAYED)
+def test_every_number_is_what_the_rows_say(played, name, span, points):
+    rows, published, revisions = raw(played, name)
+    times = sorted({row.decided_at for row in rows})
+    begin, end = (times[int(part * (len(times) - 1))] + (part == 1.0) for part in span)
+    series = asked(played, name, points=points, **{"from": timestamp(begin), "to": timestamp(end)})
+    inside = [row for row in rows if begin <= row.decided_at < end]
+    assert (series["round"], series["first_round"], series["last_round"]) == (
+        len(rows),
+        inside[0].round,
+        inside[-1].round,
+    )
+    check_buckets(series, inside, points)
+    beliefs = [belief_of(row) for row in rows]
+    expected = changes_one_by_one(beliefs, 4)
+    assert told_changes(series) == [one for one in expected if inside[0].round <= one[0] <= inside[-1].round]
+    for change in series["regime_changes"]:
+        assert change["decided_at"] == timestamp(rows[change["since_round"] - 1].decided_at)
+        assert change["round"] == change["since_round"] + 3
+        assert change["before_label"] == (("calm", "storm")[change["before"] - 1] if name == "given" else None)
+    check_lift(series, inside, revisions)
+    known = [(row.round, len(belief_of(row))) for row in inside if not row.erased]
+    switched = [known[0], *(b for a, b in itertools.pairwise(known) if a[1] != b[1])]
+    assert [(one["round"], one["regimes"]) for one in series["regimes_in_use"]] == switched
+    check_marks(series, published, revisions, inside, len(rows))
+
+
+def check_buckets(series, inside, points):
+    buckets = series["buckets"]
+    assert [bucket["first_round"] for bucket in buckets[1:]] == [bucket["last_round"] + 1 for bucket in buckets[:-1]]
+    assert (buckets[0]["first_round"], buckets[-1]["last_round"]) == (inside[0].round, inside[-1].round)
+    assert len(buckets) <= max(points, len(series["regime_changes"]) + 1)
+    starts = {bucket["first_round"] for bucket in buckets}
+    assert {change["since_round"] for change in series["regime_changes"]} <= starts
+    most = max(len(belief_of(row)) for row in inside)
+    for bucket in buckets:
+        rows = [row for row in inside if bucket["first_round"] <= row.round <= bucket["last_round"]]
+        assert bucket["first_decided_at"] == timestamp(rows[0].decided_at)
+        assert bucket["last_decided_at"] == timestamp(rows[-1].decided_at)
+        laws = [(belief_of(row) + [0.0] * most)[:most] for row in rows if not row.erased]
+        assert bucket["belief"] == (pytest.approx(np.mean(laws, axis=0).tolist(), abs=1e-12) if laws else None)
+        last = (belief_of(rows[-1]) + [0.0] * most)[:most]
+        assert bucket["last_belief"] == (None if rows[-1].erased else last)
+        assert sum(bucket["actions"].values()) == sum(bucket["modes"].values()) == len(rows)
+        assert Counter(row.action for row in rows) == +Counter(bucket["actions"])
+        assert Counter(row.mode for row in rows) == +Counter(bucket["modes"])
+        for field, modes in (
+            ("rewards", None),
+            ("decided", ("optimistic",)),
+            ("control", ("control",)),
+        ):
+            values = [row.reward for row in rows if row.reward is not None and (modes is None or row.mode in modes)]
+            assert bucket[field] == {"count": len(values), "sum": pytest.approx(sum(values), abs=1e-9)}
+
+
+def check_lift(series, inside, revisions):
+    """From the beginning of the range to the end of each bucket, while control was on and of its last kind."""
+
+    def control_of(row):
+        return json.loads([revision.config for revision in revisions if revision.round < row.round][-1])["control"]
+
+    rows = [row for row in inside if row.reward is not None and row.mode in ("optimistic", "control")]
+    rows = [row for row in rows if control_of(row)["share"] > 0]
+    kind = control_of(rows[-1])["kind"] if rows else None
+    rows = [row for row in rows if control_of(row)["kind"] == kind]
+    people = {subject: place for place, subject in enumerate({row.subject for row in rows} - {None})}
+    compared = Compared(
+        np.array([row.reward for row in rows]),
+        np.array([row.mode == "control" for row in rows], np.bool_),
+        np.array([control_of(row)["share"] for row in rows]),
+        np.array([people.get(row.subject, ALONE) for row in rows], np.int64),
+    )
+    ends = np.array([sum(row.round <= bucket["last_round"] for row in rows) for bucket in series["buckets"]])
+    lifts = cumulative_lift(compared, ends)
+    for i, bucket in enumerate(series["buckets"]):
+        told = bucket["lift"]
+        assert (told["decided_rewards"], told["control_rewards"]) == (
+            lifts.decided.rewards[i],
+            lifts.control.rewards[i],
+        )
+        for field, expected in (
+            ("decided_mean", lifts.decided.mean[i]),
+            ("control_mean", lifts.control.mean[i]),
+            ("difference", lifts.difference[i]),
+            ("low", lifts.low[i]),
+            ("high", lifts.high[i]),
+        ):
+            assert told[field] == (None if math.isnan(expected) else pytest.approx(expected, rel=1e-9, abs=1e-12))
+
+
+def check_marks(series, published, revisions, inside, rounds):
+    first, last = inside[0].round - 1, inside[-1].round
+
+    def within(round):
+        return first <= round < last or round == last == rounds
+
+    shown = [model for model in published if within(model["round"])]
+    assert series["models"] == dict(Counter(model["kind"] for model in shown))
+    assert sum(bucket["models"] for bucket in series["buckets"]) == len(shown)
+    for bucket in series["buckets"]:
+        mine = range(bucket["first_round"], bucket["last_round"] + 1)
+        assert bucket["models"] == sum(min(model["round"] + 1, last) in mine for model in shown)
+    others = [model for model in shown if model["kind"] != "update"]
+    assert [(one["model_version"], one["kind"], one["round"]) for one in series["publications"]] == [
+        (model["version"], model["kind"], model["round"]) for model in others
+    ]
+    notes = [revision for revision in revisions if within(revision.round)]
+    assert [(one["revision"], one["round"]) for one in series["revisions"]] == [(r.revision, r.round) for r in notes]
+
+
+def test_what_people_did_is_marked(played):
+    kinds = [(one["kind"], one["changed"]) for one in asked(played, "given")["revisions"]]
+    assert kinds == [
+        ("created", []),
+        ("configuration", ["control"]),
+        ("rollback", []),
+        ("configuration", ["actions"]),
+        ("erasure", []),
+        ("configuration", ["control"]),
+    ]
+    assert {"rollback", "actions", "erasure"} <= asked(played, "given")["models"].keys()
+
+
+def test_there_was_something_to_see(played):
+    """Else the other tests would have compared nothing with nothing."""
+    series = asked(played, "given")
+    assert len(series["regime_changes"]) >= 3
+    assert any(bucket["last_belief"] is None for bucket in asked(played, "given", points=2000)["buckets"])
+
+
+@pytest.mark.parametrize("name", PLAYED)
+def test_what_is_known_now_of_then(played, name):
+    """Beliefs of record (R4): recomputed ones where the campaign's statistics are."""
+    series = asked(played, name, beliefs="now", points=25)
+    then = asked(played, name, points=25)
+    with played.service.store.reading() as tx:
+        row, _ = tx.campaign(name)
+        state = played.service.campaigns.readable(tx, row).state
+    regimes = state.belief.size
+    beliefs = state.history.beliefs[: state.round, :regimes]
+    assert told_changes(series) == changes_one_by_one(beliefs.tolist(), 4)
+    for bucket in series["buckets"]:
+        part = beliefs[bucket["first_round"] - 1 : bucket["last_round"]]
+        assert bucket["belief"] == pytest.approx(part.mean(axis=0).tolist(), abs=1e-12)
+        assert bucket["last_belief"] == part[-1].tolist()
+    if name == "smoothed":
+        assert [bucket["belief"] for bucket in series["buckets"]] != [bucket["belief"] for bucket in then["buckets"]]
+    same = ("round", "first_round", "last_round", "models", "publications", "revisions")
+    assert {field: series[field] for field in same} == {field: then[field] for field in same}
+
+
+def test_the_range_is_half_open_and_may_be_empty(played):
+    rows, _, _ = raw(played, "given")
+    middle = rows[70].decided_at
+    before = asked(played, "given", to=timestamp(middle))
+    after = asked(played, "given", **{"from": timestamp(middle)})
+    assert before["last_round"] + 1 == after["first_round"] == next(r.round for r in rows if r.decided_at == middle)
+    nothing = asked(played, "given", **{"from": "2001-01-01T00:00:00Z", "to": "2001-01-02T00:00:00+01:00"})
+    assert (nothing["first_round"], nothing["last_round"], nothing["buckets"]) == (None, None, [])
+    assert nothing["round"] == len(rows)
+    new = PLAYED["given"] | {"name": "new"}
+    good(played.client.post("/campaigns", json=new), 201)
+    for beliefs in ("as_decided", "now"):
+        empty = asked(played, "new", beliefs=beliefs)
+        assert (empty["round"], empty["buckets"], empty["regime_changes"]) == (0, [], [])
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ({"points": 9}, "points"),
+        ({"points": 2001}, "points"),
+        ({"points": "many"}, "points"),
+        ({"beliefs": "later"}, "beliefs"),
+        ({"from": "2026-01-01"}, "from"),
+        ({"to": "2026-01-01T00:00:00"}, "to"),
+        ({"from": "2026-02-01T00:00:00Z", "to": "2026-01-01T00:00:00Z"}, "to"),
+    ],
+)
+def test_what_is_wrong_is_named(played, query, field):
+    error = error_of(played.client.get("/campaigns/given/series", params=query), 422)
+    assert [one["field"] for one in error["fields"]] == [field]
+    error_of(played.client.get("/campaigns/nobody/series"), 404)
+
+
+# --- columns in memory ----------------------------------------------------------------------------------------------
+
+
+def test_what_was_read_is_only_added_to(start, clock, monkeypatch):
+    """Asked again and again while the campaign goes on, late rewards and an erasure included, it is as if read anew."""
+    monkeypatch.setattr(service.columns, "CHUNK", 7)
+    worker = start()
+    post = http_post(worker.client)
+    script = Script(PLAYED["smoothed"], clock).create(post)
+    reads = []
+    real = service.columns.decision_columns
+
+    def counting(tx, campaign, after, last):
+        reads.append((after, last))
+        return real(tx, campaign, after, last)
+
+    for until in range(10, 91, 10):
+        script.play(post, until)
+        if until == 70:
+            good(worker.client.post("/subjects/erase", json={"subject": "customer 1"}))
+        with monkeypatch.context() as patch:
+            patch.setattr(service.columns, "decision_columns", counting)
+            reads.clear()
+            series = asked(worker, "smoothed", points=20)
+            assert (reads[0][0] > 0) == (until not in (10, 70))
+            assert reads[-1][1] == script.round
+        if until in (70, 90):
+            assert asked(start(), "smoothed", points=20) == series
+        check_buckets(series, raw(worker, "smoothed")[0], 20)
+
+
+def test_memory_is_bounded(start, clock, monkeypatch):
+    monkeypatch.setattr(service.columns, "MOST_ROUNDS", 50)
+    held = []
+    real = service.columns.ColumnCache._forget
+
+    def watched(cache):
+        real(cache)
+        held.append([columns.rows.size for columns in cache._held.values()])
+
+    monkeypatch.setattr(service.columns.ColumnCache, "_forget", watched)
+    worker = start()
+    post = http_post(worker.client)
+    for number in range(4):
+        Script(PLAYED["given"], clock, name=f"c{number}").create(post).play(post, 20)
+    for number in (0, 1, 2, 3, 3, 0):
+        assert asked(worker, f"c{number}")["round"] >= 20
+    assert all(sum(sizes) <= 50 or len(sizes) == 1 for sizes in held)
+    assert max(map(len, held)) == 2
+
+
+# --- down-sampling --------------------------------------------------------------------------------------------------
+
+
+def test_buckets_cover_the_range_and_begin_at_every_change():
+    chance = random.Random(1)
+    for _ in range(500):
+        first = chance.randrange(50)
+        end = first + chance.randrange(1, 400)
+        changes = np.array(sorted(chance.sample(range(500), chance.randrange(0, 60))), np.int64)
+        points = chance.choice((10, 17, 400))
+        starts = bucket_starts(first, end, points, changes)
+        inner = {int(c) for c in changes if first < c < end}
+        assert starts[0] == first
+        assert (np.diff(starts) > 0).all()
+        assert starts[-1] < end
+        assert inner <= set(starts.tolist())
+        assert len(starts) <= max(points, len(inner) + 1)
+        assert len(starts) >= min(end - first, points - len(inner) - 1)  # and not far fewer than asked for
+    assert bucket_starts(5, 5, 10, np.empty(0, np.int64)).size == 0
+
+
+def test_regime_changes_by_the_alerts_rule():
+    """Random walks over several numbers of regimes, with rounds that nothing is known of, beside the plain rule."""
+    chance = random.Random(2)
+    for _ in range(300):
+        beliefs, in_use, regime = [], chance.choice((1, 2, 3)), 0
+        beliefs += [[1 / in_use] * in_use] * chance.randrange(0, 5)  # before the first estimate
+        for _ in range(chance.randrange(1, 150)):
+            if chance.random() < 0.02:
+                in_use = chance.choice((1, 2, 3))
+            if chance.random() < 0.15:
+                regime = chance.randrange(3)
+            law = [0.1 + 0.9 * (h == regime % in_use) for h in range(in_use)]
+            beliefs.append([] if chance.random() < 0.05 else [p / sum(law) for p in law])
+        least = chance.choice((1, 2, 5))
+        table = np.array([(law + [0.0] * 3)[:3] for law in beliefs])
+        found = regime_changes(table, np.array([len(law) for law in beliefs], np.int8), least)
+        listed = [(since + 1, before + 1, after + 1) for since, before, after, _ in zip(*found, strict=True)]
+        assert listed == changes_one_by_one(beliefs, least)
+
+
+def test_no_regime_change_is_dropped_however_few_points(start, clock):
+    """More of them than points; and beyond the most that an answer takes, those that lasted longest are told."""
+    worker = start()
+    stay = {"transition": [[0.5, 0.5], [0.5, 0.5]], "emission": [[0.8, 0.2], [0.2, 0.8]], "initial": [0.5, 0.5]}
+    config = {
+        "name": "restless",
+        "actions": ["a", "b"],
+        "variables": [{"name": "v", "levels": ["x", "y"]}],
+        "regimes": 2,
+        "beliefs": {"estimator": "given", "parameters": stay},
+        "alerts": {"rounds": 1},
+    }
+    good(worker.client.post("/campaigns", json=config), 201)
+    chance, contexts = random.Random(4), []
+    while len(contexts) < 5_000:
+        contexts += [len(contexts) % 2] * chance.choice((1, 1, 2))
+    for first in range(0, 5_000, 1_000):
+        part = contexts[first : first + 1_000]
+        items = [{"decision_id": f"{first + i}", "context": {"v": "xy"[level]}} for i, level in enumerate(part)]
+        good(worker.client.post("/decide/batch", json={"campaign": "restless", "items": items}))
+        clock.advance(60)
+    switches = [i for i in range(1, 5_000) if contexts[i] != contexts[i - 1]]
+    assert len(switches) > MOST_POINTS
+    whole = asked(worker, "restless", points=10)
+    assert len(whole["regime_changes"]) == MOST_POINTS
+    assert whole["regime_changes_left_out"] == len(switches) - MOST_POINTS
+    minute = datetime.fromtimestamp(clock.now / 1e6 - 180, UTC).isoformat()
+    later = datetime.fromtimestamp(clock.now / 1e6 - 120, UTC).isoformat()
+    part = asked(worker, "restless", points=10, **{"from": minute, "to": later})
+    inside = [i + 1 for i in switches if part["first_round"] <= i + 1 <= part["last_round"]]
+    assert len(inside) > 300
+    assert [change["since_round"] for change in part["regime_changes"]] == inside
+    assert part["regime_changes_left_out"] == 0
+    assert set(inside) <= {bucket["first_round"] for bucket in part["buckets"]}
