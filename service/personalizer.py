@@ -153,24 +153,32 @@ def add_personalizer_routes(app: Application, service: Service) -> None:
     async def shape_for(
         body: RankRequest, actions: Sequence[str], values: Mapping[str, Any], request: Request
     ) -> Shape:
-        """The campaign to decide, or the one that has decided this event already (R17)."""
+        """The campaign that has decided this event already (R17), or the one to decide it."""
+        among = limited_to(request.scope)
+        alone = among is not None and len(among) == 1  # then the campaign itself finds its ids, and costs nothing
+        if not alone and (known := await decided(body.eventId, request)):
+            return known
         for since in (service.changed_at, time.monotonic()):  # what does not fit may fit by now
             await directory.keep_up(since)
             try:
-                shape = directory.matched(actions, values, limited_to(request.scope))
+                shape = directory.matched(actions, values, among)
                 if body.deferActivation and shape.config.rewards.default is not None:
                     raise _deferred(shape)
                 return shape
             except ApiError as refusal:
                 refused = refusal
-        if body.eventId is not None:
-            try:
-                known = directory.shape((await run_in_threadpool(event, body.eventId, request)).campaign_id)
-            except NotFoundError:
-                known = None
-            if known is not None:
-                return known
+        if alone and (known := await decided(body.eventId, request)):
+            return known
         raise refused
+
+    async def decided(event_id: str | None, request: Request) -> Shape | None:
+        """The campaign that has decided an event."""
+        try:
+            known = await run_in_threadpool(event, event_id, request) if event_id is not None else None
+        except NotFoundError:
+            return None
+        await directory.keep_up(service.changed_at)
+        return None if known is None else directory.shape(known.campaign_id)
 
     async def rank(body: RankRequest, request: Request) -> bytes:
         """Decide which action to show, as Azure Personalizer's Rank does, by the campaign that fits: it has all of the
