@@ -375,8 +375,8 @@ class Store:
         try:
             yield
         except FAILURES as error:
-            if _disconnected(error):
-                self.engine.dispose()  # the other connections of the pool are dead too
+            if self.embedded or _disconnected(error):
+                self.engine.dispose()  # the other connections of the pool are dead too, or may hold a file that is gone
             self._failed(_first_line(error))
             raise UnavailableError(f"The database does not answer: {_first_line(error)}") from error
 
