@@ -137,7 +137,7 @@ class OffPolicySums:
     def __init__(self) -> None:
         self._sums = Sums(4)  # columns: 1, w, w r, DR's terms; rewards less their level
         self._level = 0.0  # any constant near the rewards: without it their variance would drown in their squares
-        self._squares = 0.0  # Σ E[w²]
+        self._squares = np.zeros(2)  # Σ w², and Σ E[w²]
         self.ineligible = self.unsupported = 0
 
     def add(self, rows: Rewarded, target: FloatArray) -> None:
@@ -155,13 +155,14 @@ class OffPolicySums:
         doubly = direct + weights * (rewards - predictions[every, rows.taken])
         columns = np.column_stack([np.ones_like(rewards), weights, weights * rewards, doubly])
         self._sums.add(columns, rows.clusters)
-        # What was expected, not what was drawn: a rare action that never came left no large weight behind.
+        # What was drawn, and what was to be expected: a rare action that never came left no large weight behind.
         with np.errstate(divide="ignore", invalid="ignore"):
-            self._squares += float(np.where(wanted, target**2 / rows.law, 0.0).sum())
+            self._squares += weights @ weights, np.where(wanted, target**2 / rows.law, 0.0).sum()
 
     def result(self) -> OffPolicy:
-        decisions = int(self._sums.totals[0])
-        size = decisions**2 / self._squares if self._squares > 0.0 else 0.0
+        decisions, weight = int(self._sums.totals[0]), float(self._sums.totals[1])
+        drawn, expected = self._squares
+        size = min(weight**2 / drawn, decisions**2 / expected) if drawn else 0.0
         if refusal := self._refusal(decisions, size):
             return OffPolicy(decisions, size, refusal=refusal)
         level, sums = self._level, self._sums
