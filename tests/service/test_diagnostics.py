@@ -20,6 +20,7 @@ from simulator.environment import load_environment
 from simulator.presets import campaign
 from tests.service.answers import error_of, good, shaped
 from tests.service.conftest import Clock, Worker
+from tests.service.playing import CONFIGS
 
 DOCS = (Path(__file__).resolve().parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
 NUMBERS = itertools.count(1)
