@@ -36,7 +36,7 @@ FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.intp]
 LEAST = 20  # decisions, or what is left of them after weighting, that a number must rest on
-GROUPS = 65_536  # that subjects are gathered in: memory stays fixed, and joining independent clusters does no harm
+GROUPS = 16_384  # that subjects are gathered in: memory stays fixed, and joining independent clusters does no harm
 ALONE = -1  # the cluster of a decision without a subject
 NORMAL = 1.959963984540054  # 97.5 % of the normal law lie below
 
@@ -137,7 +137,7 @@ class OffPolicySums:
     def __init__(self) -> None:
         self._sums = Sums(4)  # columns: 1, w, w r, DR's terms; rewards less their level
         self._level = 0.0  # any constant near the rewards: without it their variance would drown in their squares
-        self._squares = 0.0  # Σ w²
+        self._squares = np.zeros(2)  # Σ w², and Σ E[w²]
         self.ineligible = self.unsupported = 0
 
     def add(self, rows: Rewarded, target: FloatArray) -> None:
@@ -155,21 +155,28 @@ class OffPolicySums:
         doubly = direct + weights * (rewards - predictions[every, rows.taken])
         columns = np.column_stack([np.ones_like(rewards), weights, weights * rewards, doubly])
         self._sums.add(columns, rows.clusters)
-        self._squares += float(weights @ weights)
+        # What was drawn, and what was to be expected: a rare action that never came left no large weight behind.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            self._squares += weights @ weights, np.where(wanted, target**2 / rows.law, 0.0).sum()
 
     def result(self) -> OffPolicy:
         decisions, weight = int(self._sums.totals[0]), float(self._sums.totals[1])
-        size = weight**2 / self._squares if self._squares else 0.0
+        drawn, expected = self._squares
+        size = min(weight**2 / drawn, decisions**2 / expected) if drawn else 0.0
         if refusal := self._refusal(decisions, size):
             return OffPolicy(decisions, size, refusal=refusal)
         level, sums = self._level, self._sums
         ips, ips_variance = sums.ratio([0, level, 1, 0], [1, 0, 0, 0])
         snips, snips_variance = sums.ratio([0, 0, 1, 0], [0, 1, 0, 0])
         dr, dr_variance = sums.ratio([0, 0, 0, 1], [1, 0, 0, 0])
+        quantile = _student(sums.clusters - 1)
         return OffPolicy(
-            decisions, size,
-            _estimate(ips, ips_variance), _estimate(level + snips, snips_variance), _estimate(level + dr, dr_variance),
-        )  # fmt: skip
+            decisions,
+            size,
+            _estimate(ips, ips_variance, quantile),
+            _estimate(level + snips, snips_variance, quantile),
+            _estimate(level + dr, dr_variance, quantile),
+        )
 
     def _refusal(self, decisions: int, size: float) -> Refusal | None:
         if not decisions:
@@ -192,7 +199,14 @@ class OffPolicySums:
                 " chosen: the log cannot tell what it would have earned.",
                 "Set `propensity_floor`, or a `control` of kind uniform, and ask for the time since then.",
             )
-        if size < LEAST:
+        if self._sums.clusters < LEAST:
+            return Refusal(
+                "too_few",
+                f"The {decisions} decisions are of {self._sums.clusters} different subjects (a decision without one is"
+                f" its own); it needs {LEAST}.",
+                "Wait for more subjects; is `subject` really who it is about?",
+            )
+        if not size >= LEAST:
             return Refusal(
                 "too_few",
                 f"The estimate would rest on what is worth {size:.1f} decisions; it needs {LEAST}: the policy's actions"
@@ -232,6 +246,7 @@ class LiftSums:
 
     def __init__(self) -> None:
         self._groups = Sums(3), Sums(3)  # decided and control; columns: 1, w, w r, with r less the level
+        self.awaited = 0  # such rounds without a reward
         self._level: float | None = None
 
     def add(self, rewards: FloatArray, controlled: BoolArray, share: FloatArray, clusters: IntArray) -> None:
@@ -252,7 +267,7 @@ class LiftSums:
         level = self._level or 0.0
         means = [Mean(n, None if ratio is None else level + ratio[0]) for n, ratio in zip(counts, ratios, strict=True)]
         clusters = [sums.clusters for sums in self._groups]
-        if refusal := _lift_refusal(counts, clusters):
+        if refusal := _lift_refusal(counts, clusters, self.awaited):
             return Lift(means[0], means[1], refusal=refusal)
         (decided, decided_variance), (control, control_variance) = (ratio for ratio in ratios if ratio is not None)
         variance = decided_variance + control_variance
@@ -266,11 +281,17 @@ class LiftSums:
         )  # fmt: skip
 
 
-def _lift_refusal(counts: list[int], clusters: list[int]) -> Refusal | None:
-    if not counts[1] and not counts[0]:
+def _lift_refusal(counts: list[int], clusters: list[int], awaited: int) -> Refusal | None:
+    if not any(counts) and awaited:
+        return Refusal(
+            "no_rewards",
+            f"None of the {awaited} decisions after the warm start while control was on has a reward that counts yet.",
+            "Wait for rewards, or ask for a longer range.",
+        )
+    if not any(counts):
         return Refusal(
             "no_control",
-            "No decision after the warm start was made while control was on and has its reward.",
+            "No decision after the warm start was made while control was on.",
             "Set `control`, and ask for the time since then.",
         )
     for name, count, independent in zip(("model's", "control's"), counts, clusters, strict=True):

@@ -7,7 +7,7 @@ in its cache only what was committed.
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby, islice
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -110,6 +110,7 @@ class RollBack(NamedTuple):
     campaign: str
     campaign_id: int
     past: Start
+    seen: int  # the newest revision when that was made
 
 
 class Erase(NamedTuple):
@@ -118,6 +119,7 @@ class Erase(NamedTuple):
     campaign: str
     campaign_id: int
     subject: str
+    rounds: Sequence[int]
     rebuilt: Start
     inputs: Mapping[int, Start]
 
@@ -330,6 +332,8 @@ class Campaigns:
                 outcomes += [(unit.policy, unit.state) for _ in run]
             else:
                 outcomes += [_changed(unit, operation) for operation in run]  # type: ignore[arg-type]
+                if kind is Import:
+                    unit.look_up(_ids(operations))  # some may have come with it
         return unit, outcomes
 
     def _maintain(self, tx: Transaction, row: LiveRow, operation: Operation) -> Outcome:
@@ -415,7 +419,7 @@ class Campaigns:
 
     def job_input(self, campaign: int, input_round: int) -> Start:
         """The moment that a job of another worker, which died, was to start from."""
-        with self.store.reading() as tx:
+        with self.store.scanning() as tx:
             for start in starts(tx, campaign):
                 if start.state.round > input_round:
                     continue
@@ -433,7 +437,7 @@ class Campaigns:
 
         If the model in force is a rollback to it, there is nothing to do: the request is a retry.
         """
-        with self.store.reading() as tx:
+        with self.store.scanning() as tx:
             row, _ = found(tx, name)
             stored = next(iter(tx.model_page(row.campaign_id, version + 1, 1)), None)
             if not 1 <= version < row.model_version or stored is None:
@@ -445,26 +449,31 @@ class Campaigns:
             (in_force,) = tx.model_page(row.campaign_id, None, 1)
             if (newest.restored, in_force["kind"]) == (version, "rollback"):
                 return Current(name)
-            return RollBack(name, row.campaign_id, rebuilt(tx, row, version))
+            return RollBack(name, row.campaign_id, rebuilt(tx, row, version), newest.revision)
 
     def importing(self, name: str, import_id: str, rows: Iterable[ImportRow]) -> Import:
         """A campaign warm-started with rows from elsewhere, which takes a while; nothing is written yet."""
-        with self.store.reading() as tx:
+        with self.store.reading() as tx:  # not for as long as it takes: databases end transactions that do nothing
             row, _ = found(tx, name)
-            made = Importing(tx, row, self._entry(tx, row), self.owner, self.clock())
-            told = made.take_all(import_id, rows)
-        return Import(name, row.campaign_id, made, told)
+            start = self._recovered(tx, row.campaign_id, ())  # not the lane's own, which goes on meanwhile
+            entry = Entry(row.version, start, row.changes, None, tx.event_count(row.campaign_id))
+            made = Importing(tx, row, entry, self.owner, self.clock())
+        return Import(name, row.campaign_id, made, made.take_all(import_id, rows, self._known_ids))
+
+    def _known_ids(self, campaign: int, ids: Sequence[str]) -> Collection[str]:
+        with self.store.reading() as tx:
+            return tx.known(campaign, ids)
 
     def erasing(self, name: str, subject: str) -> Erase | None:
         """The campaign folded as if it had never known someone, which takes a while; None if it never has."""
-        with self.store.reading() as tx:
+        with self.store.scanning() as tx:
             row, _ = found(tx, name)
             rounds = tx.subject_rounds(row.campaign_id, subject)
             if not rounds:
                 return None
             replay = Replay(beginning(tx, row.campaign_id), Erased(tx, rounds), row.campaign_id, given=True)
             replay.run()
-            return Erase(name, row.campaign_id, subject, replay.start, replay.inputs)
+            return Erase(name, row.campaign_id, subject, rounds, replay.start, replay.inputs)
 
 
 def rebuilt(tx: Transaction, row: LiveRow, version: int) -> Start:
@@ -609,7 +618,7 @@ def _changed(unit: Unit, operation: Changing) -> Outcome:
             elif isinstance(operation, Import):
                 unit.adopt(operation.made)
             else:
-                unit.roll_back(operation.past)
+                unit.roll_back(operation.past, operation.seen)
     except FAILURES:
         raise
     except FixedError as error:

@@ -127,7 +127,7 @@ def _csv(config: CampaignConfig, pages: Pages) -> Iterator[bytes]:
         for line in _levelled(config, _lines(page)):
             *before, context, excluded, belief, reward, source, received_at, after_round, erased = astuple(line)
             values = [None if context is None else context.get(name) for name in names]
-            lists = [None] * 2 if erased else [bytes(excluded).decode(), bytes(belief).decode()]
+            lists = [None if json == b"null" else json.decode() for json in map(bytes, (excluded, belief))]
             last = "true" if erased else "false"
             writer.writerow([*before, *values, *lists, reward, source, received_at, after_round, last])
         yield written.getvalue().encode()

@@ -5,7 +5,7 @@ happened. All rows or none: everything is made in memory first, and `Unit.adopt`
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import islice
 from typing import Any
@@ -18,13 +18,14 @@ from policy import PastRound, PolicyError
 from service.errors import ConflictError, FieldProblem, InvalidError
 from service.fold import SECOND
 from service.schemas import ImportRow
-from service.store import NewDecision
-from service.unit import IMPORT, Unit, check_numbers
+from service.store import LiveRow, NewDecision, Transaction
+from service.unit import IMPORT, Entry, Unit, check_numbers
 
 __all__ = ["Importing"]
 
 CHUNK = 2_000  # rows read, checked and followed at a time
 MOST_PROBLEMS = 100  # mistakes that an answer names
+KnownIds = Callable[[int, Sequence[str]], Collection[str]]  # of a campaign, those that are in the log already
 _encode = msgspec.json.Encoder().encode
 
 
@@ -35,6 +36,12 @@ class Importing(Unit):
     rows alone.
     """
 
+    def __init__(self, tx: Transaction, row: LiveRow, entry: Entry, owner: str, now: int) -> None:
+        super().__init__(tx, row, entry, owner, now)
+        # All that it needs to know of the log: the transaction is over when the rows come.
+        self._before = [msgspec.json.decode(body) for body in tx.bodies_of_events(row.campaign_id, IMPORT)]
+        self._decided_before = tx.decided_at(row.campaign_id, row.round) if row.round else 0
+
     def settle(self) -> None:
         """Nothing to do: a reward that history does not have may still come."""
 
@@ -44,12 +51,12 @@ class Importing(Unit):
     def estimate(self) -> None:
         self._estimate_now()
 
-    def take_all(self, import_id: str, rows: Iterable[ImportRow]) -> dict[str, Any]:
+    def take_all(self, import_id: str, rows: Iterable[ImportRow], known_ids: KnownIds) -> dict[str, Any]:
         """Follow the rows; what is to be told of it, which is the same for the same rows."""
-        self._require_open("cannot change")
-        before = [msgspec.json.decode(body) for body in self._tx.bodies_of_events(self.row.campaign_id, IMPORT)]
-        known = next((body for body in before if body["import_id"] == import_id), None)
-        if known is None and sum(body["rows"] for body in before) != self.state.round:
+        known = next((body for body in self._before if body["import_id"] == import_id), None)
+        if known is None:
+            self._require_open("cannot change")
+        if known is None and sum(body["rows"] for body in self._before) != self.state.round:
             message = f"Campaign {self.row.name} has decided already; only a new one can be warm-started"
             raise ConflictError(f"{message}: create or clone one")
         digest, first, problems = hashlib.blake2b(digest_size=16), self.state.arrived, list[FieldProblem]()
@@ -57,10 +64,10 @@ class Importing(Unit):
         for chunk in _chunks(rows):
             digest.update(_encode([row.model_dump(mode="json") for row in chunk]))
             if known is None and len(problems) < MOST_PROBLEMS:
-                problems += self._follow(import_id, chunk, count, ids, late, problems)
+                problems += self._follow(import_id, chunk, count, ids, late, problems, known_ids)
             count += len(chunk)
         if known is not None:
-            if known["hash"] != digest.hexdigest():
+            if known.get("hash", digest.hexdigest()) != digest.hexdigest():  # it goes with an erasure
                 raise ConflictError(f"import_id {import_id!r} was used before with other rows")
             return dict(known)
         if problems:
@@ -83,11 +90,13 @@ class Importing(Unit):
         ids: set[str],
         late: list[tuple[int, int, float]],
         problems: Sequence[FieldProblem],
+        known_ids: KnownIds,
     ) -> list[FieldProblem]:
         """Follow a chunk, unless something is or was wrong: then tell what."""
         names = [row.decision_id or f"{import_id}-{done + i + 1}" for i, row in enumerate(rows)]
         prefixes = [f"rows[{done + i}]." for i in range(len(rows))]
-        wrong = [*self._repeated(names, prefixes, ids)]
+        there = known_ids(self.row.campaign_id, names) if self.row.round else ()
+        wrong = [*_repeated(names, prefixes, ids, there)]
         for row, prefix in zip(rows, prefixes, strict=True):
             wrong += self._wrong(row, prefix)
         times = self._times(rows)
@@ -115,14 +124,6 @@ class Importing(Unit):
             self._take_rewards(late)
             start = stop
         return []
-
-    def _repeated(self, names: Sequence[str], prefixes: Sequence[str], ids: set[str]) -> Iterator[FieldProblem]:
-        """Ids that other rows have, here or in the log."""
-        there = self._tx.known(self.row.campaign_id, names) if self.row.round else {}
-        for name, prefix in zip(names, prefixes, strict=True):
-            if name in ids or name in there:
-                yield FieldProblem(field=f"{prefix}decision_id", message=f"{name!r} is used twice", allowed="a new id")
-            ids.add(name)
 
     def _wrong(self, row: ImportRow, prefix: str) -> list[FieldProblem]:
         """What is wrong with a row, beside its context and action."""
@@ -184,16 +185,21 @@ class Importing(Unit):
                 )
             )  # fmt: skip
 
-    @property
-    def _decided_before(self) -> int:
-        """When the last round of an earlier import was decided, 0 if there is none."""
-        return self._tx.decided_at(self.row.campaign_id, self.row.round) if self.row.round else 0
-
     def _take_rewards(self, late: list[tuple[int, int, float]], everything: bool = False) -> None:
         """The rewards that had come by now; in the end all, for those of later rounds are here already."""
         while late and (everything or late[0][0] <= self.state.round):
             after, round, value = heappop(late)
             self._take(round, value, "import", min(after, self.state.round))
+
+
+def _repeated(
+    names: Sequence[str], prefixes: Sequence[str], ids: set[str], there: Collection[str]
+) -> Iterator[FieldProblem]:
+    """Ids that other rows have, here or in the log."""
+    for name, prefix in zip(names, prefixes, strict=True):
+        if name in ids or name in there:
+            yield FieldProblem(field=f"{prefix}decision_id", message=f"{name!r} is used twice", allowed="a new id")
+        ids.add(name)
 
 
 def _chunks(rows: Iterable[ImportRow]) -> Iterator[list[ImportRow]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from tqdm import tqdm
 
 from policy import encode
@@ -14,7 +14,7 @@ from service.campaigns import Campaigns, KeepSnapshot, Snapshot, found
 from service.errors import InvalidError
 from service.files import rows_of, size_of
 from service.schema import require_current
-from service.schemas import ImportRow
+from service.schemas import ImportId, ImportRow
 from service.settings import Settings
 from service.store import Store
 
@@ -29,9 +29,10 @@ def load(settings: Settings, name: str, file: str, import_id: str | None) -> int
         campaigns = Campaigns(store, lambda: time.time_ns() // 1_000)
         with store.reading() as tx:
             config = Campaigns.config(tx, found(tx, name)[0].campaign_id)
+        import_id = _checked_id(import_id or _id_of(path))
         rows = rows_of(path, config)
         with tqdm(_checked(rows), path.name, total=size_of(path), unit=" rows", disable=None) as bar:
-            operation = campaigns.importing(name, import_id or _id_of(path), bar)
+            operation = campaigns.importing(name, import_id, bar)
         told = operation.told
         if not operation.made.changed:
             print(f"{name}: import {told['import_id']!r} was made before; nothing to do")
@@ -53,6 +54,13 @@ def _checked(rows: Iterator[dict[str, object]]) -> Iterator[ImportRow]:
         except ValidationError as error:
             problems = [{**problem, "loc": ("body", "rows", number, *problem["loc"])} for problem in error.errors()]
             raise InvalidError.of_pydantic(problems) from None
+
+
+def _checked_id(import_id: str) -> str:
+    try:
+        return str(TypeAdapter(ImportId).validate_python(import_id))
+    except ValidationError as error:
+        raise InvalidError.of_pydantic([{**p, "loc": ("body", "import_id")} for p in error.errors()]) from None
 
 
 def _id_of(path: Path) -> str:

@@ -97,9 +97,9 @@ class Shape(NamedTuple):
     variables: frozenset[str]
 
     def fits(self, actions: frozenset[str], values: Mapping[str, Any]) -> bool:
+        """But for being archived."""
         return (
-            not self.archived
-            and actions <= self.actions
+            actions <= self.actions
             and self.variables <= values.keys()
             and not any(_misfit(variable, values) for variable in self.config.variables)
         )
@@ -197,12 +197,21 @@ class Directory:
 
     def matched(self, actions: Sequence[str], values: Mapping[str, Any], among: Collection[str] | None) -> Shape:
         """The one campaign that fits, of those with a name among some; a refusal says what is missing, or too many."""
-        wanted = frozenset(actions)
-        few = self._known.perhaps(actions, values) if among is None else self._named(among)
-        fitting = [shape for shape in few if shape.fits(wanted, values)]
+        fitting = [shape for shape in self._fitting(actions, values, among) if not shape.archived]
         if len(fitting) == 1:
             return fitting[0]
         raise _several(sorted(fitting, key=attrgetter("name"))) if fitting else self._none(actions, values, among)
+
+    def archived(self, actions: Sequence[str], values: Mapping[str, Any], among: Collection[str] | None) -> list[str]:
+        """The names of those that would fit if they were not archived."""
+        return [shape.name for shape in self._fitting(actions, values, among) if shape.archived]
+
+    def _fitting(
+        self, actions: Sequence[str], values: Mapping[str, Any], among: Collection[str] | None
+    ) -> Iterator[Shape]:
+        wanted = frozenset(actions)
+        few = self._known.perhaps(actions, values) if among is None else self._named(among)
+        return (shape for shape in few if shape.fits(wanted, values))
 
     def _named(self, among: Collection[str]) -> list[Shape]:
         return [self._known.by_name[name] for name in sorted(among) if name in self._known.by_name]

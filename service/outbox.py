@@ -1,9 +1,9 @@
 """Messages to webhooks, and the alerts they are about, as rows: what waits, what is taken, how it ended."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import and_, select, update
+from sqlalchemy import ColumnElement, FromClause, and_, exists, or_, select, tuple_, update
 
 from service.alerts import REGIME_CHANGE
 from service.store import Transaction
@@ -23,6 +23,11 @@ class Message(NamedTuple):
     round: int
     body: str  # of the event
     created_at: int
+
+    @property
+    def delivery(self) -> str:
+        """The same at every attempt, and no other's: a campaign's name may come again, its id never does (R23)."""
+        return f"{self.campaign}-{self.campaign_id}-{self.event}"
 
 
 class AlertRow(NamedTuple):
@@ -45,15 +50,23 @@ def next_due(tx: Transaction) -> int | None:
     return due
 
 
-def claim(tx: Transaction, now: int, until: int, most: int) -> list[Message]:
-    """Messages that are due, ours until then: whoever dies with one leaves it to be taken again."""
+def claim(tx: Transaction, now: int, until: int, most: int, busy: Collection[str] = ()) -> list[Message]:
+    """Messages that are due, ours until then: whoever dies with one leaves it to be taken again.
+
+    Of each address the first one only, and none of those that are busy: a receiver that hangs holds up nobody else.
+    """
+    other = outbox.alias()
+    earlier = or_(
+        other.c.due_at < outbox.c.due_at, and_(other.c.due_at == outbox.c.due_at, _order(other) < _order(outbox))
+    )
+    not_first = exists().where(other.c.status == "waiting", other.c.url == outbox.c.url, earlier)
     about = and_(events.c.campaign_id == outbox.c.campaign_id, events.c.number == outbox.c.event)
     due = (
         select(outbox.c.campaign_id, outbox.c.event, outbox.c.attempts + 1, outbox.c.url)
         .add_columns(campaigns.c.name, events.c.round, events.c.body, events.c.created_at)
         .join_from(outbox, events, about)
         .join(campaigns, campaigns.c.id == outbox.c.campaign_id)
-        .where(outbox.c.status == "waiting", outbox.c.due_at <= now)
+        .where(outbox.c.status == "waiting", outbox.c.due_at <= now, outbox.c.url.not_in(busy), ~not_first)
         .order_by(outbox.c.due_at)
         .limit(most)
         .with_for_update(of=outbox, skip_locked=True)
@@ -62,6 +75,10 @@ def claim(tx: Transaction, now: int, until: int, most: int) -> list[Message]:
     for message in taken:
         tx.connection.execute(_row(message).values(attempts=message.attempts, due_at=until))
     return taken
+
+
+def _order(table: FromClause) -> ColumnElement[Any]:
+    return tuple_(table.c.campaign_id, table.c.event)
 
 
 def finish(tx: Transaction, message: Message, now: int) -> None:

@@ -5,7 +5,7 @@ A rank is a decision of the campaign that fits (matching.py), an event is that d
 
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -137,9 +137,8 @@ def add_personalizer_routes(app: Application, service: Service) -> None:
     """The three routes that a client of Personalizer calls."""
     directory = Directory(service.store)
 
-    def event(event_id: str, request: Request) -> Event:
-        """The event among the campaigns that the key is good for."""
-        among = limited_to(request.scope)
+    def event(event_id: str, among: Collection[str] | None) -> Event:
+        """The event, among the campaigns that the key is good for."""
         with service.store.reading() as tx:
             found = events_of(tx, event_id, among)
         if not found:
@@ -154,23 +153,31 @@ def add_personalizer_routes(app: Application, service: Service) -> None:
         body: RankRequest, actions: Sequence[str], values: Mapping[str, Any], request: Request
     ) -> Shape:
         """The campaign to decide, or the one that has decided this event already (R17)."""
+        among = limited_to(request.scope)
         for since in (service.changed_at, time.monotonic()):  # what does not fit may fit by now
             await directory.keep_up(since)
             try:
-                shape = directory.matched(actions, values, limited_to(request.scope))
+                shape = directory.matched(actions, values, among)
                 if body.deferActivation and shape.config.rewards.default is not None:
                     raise _deferred(shape)
-                return shape
             except ApiError as refusal:
                 refused = refusal
-        if body.eventId is not None:
-            try:
-                known = directory.shape((await run_in_threadpool(event, body.eventId, request)).campaign_id)
-            except NotFoundError:
-                known = None
-            if known is not None:
-                return known
-        raise refused
+                continue
+            # An archived one that would fit as well may have decided it before.
+            before = directory.archived(actions, values, among)
+            return (before and await decided(body.eventId, before)) or shape
+        known = await decided(body.eventId, among)
+        if known is None:
+            raise refused
+        return known
+
+    async def decided(event_id: str | None, among: Collection[str] | None) -> Shape | None:
+        """The campaign that has decided an event, of all or among some names."""
+        try:
+            known = await run_in_threadpool(event, event_id, among) if event_id is not None else None
+        except NotFoundError:
+            return None
+        return None if known is None else directory.shape(known.campaign_id)
 
     async def rank(body: RankRequest, request: Request) -> bytes:
         """Decide which action to show, as Azure Personalizer's Rank does, by the campaign that fits: it has all of the
@@ -215,7 +222,7 @@ def add_personalizer_routes(app: Application, service: Service) -> None:
     @app.post(PREFIX + "/events/{eventId:path}/reward", tags=["personalizer"], status_code=204)
     async def reward(request: Request, event_id: EventPath, body: EventReward) -> Response:
         """Report what the action of an event earned. It is committed, and counts from the next stage update on."""
-        found = await run_in_threadpool(event, event_id, request)
+        found = await run_in_threadpool(event, event_id, limited_to(request.scope))
         item = RewardItem(decision_id=event_id, reward=body.value)
         try:
             await service.submit(Reward(found.campaign, [item], False))
@@ -227,7 +234,7 @@ def add_personalizer_routes(app: Application, service: Service) -> None:
     def activate(request: Request, event_id: EventPath) -> Response:
         """Report that the action of an event was shown. Nothing depends on it: an event without a reward teaches
         nothing, and a campaign with a default reward takes no deferred events."""
-        if event(event_id, request).erased:
+        if event(event_id, limited_to(request.scope)).erased:
             raise GoneError(f"Event {event_id!r} was erased")
         return Response(status_code=204)
 

@@ -60,9 +60,18 @@ class Decisions(_Answer):
 
 class Rewards(_Answer):
     received: int
-    awaited: Annotated[int, Field(description="decisions whose reward has not come")]
+    awaited: Annotated[int, Field(description="decisions without a reward that counts")]
+    open: Annotated[
+        int,
+        Field(
+            description="of them, those whose rewards count later: with a default reward, once the wait is over,"
+            " because until then only some have come"
+        ),
+    ]
     by_source: dict[str, int]
-    rate: Annotated[float | None, Field(description="received, as a share of the decisions that are not erased")]
+    rate: Annotated[
+        float | None, Field(description="received, as a share of the decisions that are neither erased nor open")
+    ]
     mean: float | None
 
 

@@ -12,8 +12,7 @@ from policy.evaluation import OffPolicySums
 from policy.frozen import FrozenModel
 from service.campaigns import Campaigns, found, rebuilt
 from service.errors import FieldProblem, InvalidError
-from service.fold import SECOND
-from service.reading import logged, rounds_between
+from service.reading import interval, logged, rounds_between
 from service.report_answer import (
     ActionRow,
     Cell,
@@ -66,16 +65,18 @@ def add_report_routes(app: FastAPI, service: Service) -> None:
     ) -> Report:
         """What was decided from `from` on and before `to`, and what it earned: by action and regime, the lift over
         control, and what other policies would have earned. Where the log cannot tell, it says why."""
-        begin, end = (None if moment is None else round(moment.timestamp() * SECOND) for moment in (start, to))
-        if begin is not None and end is not None and begin > end:
-            problem = FieldProblem(field="to", message="lies before `from`", allowed="a later time")
-            raise InvalidError([problem])
+        begin, end = interval(start, to)
         with service.store.reading() as tx:
             row, _ = found(tx, name)
             asked = _Range(begin, end, *rounds_between(tx, row.campaign_id, begin, end))
             config = Campaigns.config(tx, row.campaign_id)
             versions, erased = _versions(tx, row, sorted(set(model_version)))
-            summary = Summary(tx.revisions_after(row.campaign_id, 0), len(msgspec.json.decode(row.belief)), versions)
+            summary = Summary(
+                tx.revisions_after(row.campaign_id, 0),
+                len(msgspec.json.decode(row.belief)),
+                versions,
+                None if config.rewards.default is None else row.settled,
+            )
             after = min([asked.after, *(version.round for version in versions)])
             for page in logged(tx, row.campaign_id, after, asked.last):
                 summary.add(page, asked.after)
@@ -100,7 +101,7 @@ def _versions(tx: Transaction, row: LiveRow, asked: list[int]) -> tuple[list[Ver
 
 def _report(config: CampaignConfig, asked: _Range, summary: Summary, erased: list[int]) -> Report:
     received = sum(summary.sources.values())
-    present = summary.decisions - summary.erased
+    settled = summary.decisions - summary.erased - summary.open
     return Report.model_validate(
         {
             "campaign": config.name,
@@ -116,7 +117,8 @@ def _report(config: CampaignConfig, asked: _Range, summary: Summary, erased: lis
                 received=received,
                 awaited=summary.awaited,
                 by_source={source: summary.sources[source] for source in ("client", "default", "import")},
-                rate=received / present if present else None,
+                open=summary.open,
+                rate=received / settled if settled else None,
                 mean=_mean(summary.by_action[2].sum(), received),
             ),
             "actions": [

@@ -39,7 +39,7 @@ def reduced(tx: Transaction, row: LiveRow, now: int) -> bool:
         round: msgspec.json.encode(features.reduced(msgspec.json.decode(context))).decode()
         for round, context in tx.requests_between(row.campaign_id, row.reduced, until)
     }
-    tx.reduce(row.campaign_id, contexts, until)
+    tx.reduce(row.campaign_id, contexts, row.reduced, until)
     return until < last
 
 

@@ -239,6 +239,10 @@ class RollbackRequest(_Request):
     model_version: Annotated[int, Strict(), Field(ge=1, le=2**62, description="as GET …/stages lists them")]
 
 
+# Decision ids may be made of it and the row's number.
+ImportId = Annotated[str, Strict(), Field(min_length=1, max_length=150, pattern=PLAIN_TEXT)]
+
+
 class ImportRow(_Request):
     """A decision that was made elsewhere, in the past."""
 
@@ -281,7 +285,7 @@ class ImportRequest(_Request):
     )
 
     import_id: Annotated[
-        Text, Field(description="your id: the same rows are imported once, however often they are sent")
+        ImportId, Field(description="your id: the same rows are imported once, however often they are sent")
     ]
     rows: Annotated[list[ImportRow], Field(min_length=1, max_length=MAX_IMPORT)]
 

@@ -15,9 +15,7 @@ from policy.lift import Compared, Lifts, cumulative_lift
 from service.buckets import Changes, bucket_starts, mean_beliefs, regime_changes, tallied
 from service.campaigns import found
 from service.columns import KINDS, MODES, ColumnCache, Columns
-from service.errors import FieldProblem, InvalidError
-from service.fold import SECOND
-from service.reading import rounds_between
+from service.reading import interval, rounds_between
 from service.store import RevisionRow
 from service.unit import timestamp
 from service.worker import Service
@@ -143,9 +141,7 @@ def add_series_routes(app: FastAPI, service: Service) -> None:
     ) -> Response:
         """What was decided from `from` on and before `to`, in at most so many buckets of rounds: beliefs, actions,
         rewards and the lift over control as it builds up. Every regime change of the range begins a bucket."""
-        begin, end = (None if moment is None else round(moment.timestamp() * SECOND) for moment in (start, to))
-        if begin is not None and end is not None and begin > end:
-            raise InvalidError([FieldProblem(field="to", message="lies before `from`", allowed="a later time")])
+        begin, end = interval(start, to)
         with service.store.reading() as tx:
             row, _ = found(tx, name)
             after, last = rounds_between(tx, row.campaign_id, begin, end)
@@ -153,7 +149,8 @@ def add_series_routes(app: FastAPI, service: Service) -> None:
             state = service.campaigns.readable(tx, row).state if beliefs == "now" else None
             config = CampaignConfig.model_validate_json(revisions[-1].config)
             with cache.read(tx, row, revisions, config) as columns:
-                picture = _Picture(columns, config, revisions, after, min(last, row.round), row.round)
+                settled = row.round if config.rewards.default is None else row.settled
+                picture = _Picture(columns, config, revisions, after, min(last, row.round), row.round, settled)
                 if state is not None:
                     picture.believe(state.history.beliefs[: row.round], state.belief.size)
                 answer = picture.answer(points)
@@ -172,8 +169,9 @@ class _Picture:
         after: int,
         last: int,
         rounds: int,
+        settled: int,
     ) -> None:
-        self._after, self._last, self._rounds = after, last, rounds
+        self._after, self._last, self._rounds, self._settled = after, last, rounds, settled
         self._rows, self._models = columns.rows[:rounds], columns.models
         self._config, self._revisions = config, revisions
         self._configs = [msgspec.json.decode(revision.config) for revision in revisions]
@@ -222,7 +220,8 @@ class _Picture:
         rows, span, count = self._rows[self._after : self._last], slice(self._after, self._last), starts.size
         ends = np.append(starts[1:], self._last)
         bucket = np.repeat(np.arange(count), ends - starts)
-        rewarded = ~np.isnan(rows["reward"])
+        # With a default reward, later rounds tell nothing yet: of them only some rewards have come (reports).
+        rewarded = ~np.isnan(rows["reward"]) & (np.arange(self._after, self._last) < self._settled)
         rewards, modes, actions = np.where(rewarded, rows["reward"], 0.0), rows["mode"], rows["action"]
         kinds, names = len(MODES), self._config.actions
         earned = tallied(bucket, count, modes, kinds, rewarded.astype(np.float64)).astype(np.int64)

@@ -350,7 +350,8 @@ class Store:
     def scanning(self) -> Iterator["Transaction"]:
         """`reading` for one that walks through a whole log: what it reads is not worth keeping in SQLite's cache."""
         with self.reading() as inside:
-            if not self.embedded:
+            if not self.embedded:  # it may work on a page for long, and PostgreSQL would take it for dead
+                inside.connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
                 yield inside
                 return
             inside.connection.exec_driver_sql(f"PRAGMA cache_size=-{SCAN_KIB}")
@@ -359,14 +360,23 @@ class Store:
             finally:
                 inside.connection.exec_driver_sql(f"PRAGMA cache_size=-{CACHE_KIB}")
 
+    def overwrite_journal(self) -> None:
+        """SQLite's journal holds what was written, and so what is erased by now, until it begins anew."""
+        if self.embedded:
+            driver = self.engine.raw_connection()
+            try:
+                driver.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")  # as far as readers allow
+            finally:
+                driver.close()
+
     @contextmanager
     def _errors(self) -> Iterator[None]:
         """Whatever the database says, the answer is 503: nothing was written, and the retry finds the truth (R18)."""
         try:
             yield
         except FAILURES as error:
-            if _disconnected(error):
-                self.engine.dispose()  # the other connections of the pool are dead too
+            if self.embedded or _disconnected(error):
+                self.engine.dispose()  # the other connections of the pool are dead too, or may hold a file that is gone
             self._failed(_first_line(error))
             raise UnavailableError(f"The database does not answer: {_first_line(error)}") from error
 
@@ -832,27 +842,36 @@ class Transaction:
             )
         self.connection.execute(snapshots.delete().where(snapshots.c.campaign_id == campaign))
         self.connection.execute(update(jobs).where(jobs.c.campaign_id == campaign).values(result=None))
+        self._forget_import_hashes(campaign)
+
+    def _forget_import_hashes(self, campaign: int) -> None:
+        """By the hash of what was imported it could be guessed; later retries are known by their id alone."""
+        own = events.c.campaign_id == campaign, events.c.kind == "import"
+        for number, body in self.connection.execute(select(events.c.number, events.c.body).where(*own)).all():
+            told = json.loads(body)
+            if told.pop("hash", None) is not None:
+                changed = update(events).where(*own, events.c.number == number)
+                self.connection.execute(changed.values(body=json.dumps(told)))
 
     def requests_between(self, campaign: int, after: int, last: int) -> list[tuple[int, str]]:
-        """(round, context) of the rows that carry their request, or someone's name."""
-        whole = decisions.c.request_hash.is_not(None) | decisions.c.subject.is_not(None)
+        """(round, context) of rows that have one."""
         query = select(decisions.c.round, decisions.c.context).where(
             decisions.c.campaign_id == campaign,
             decisions.c.round > after,
             decisions.c.round <= last,
             decisions.c.context.is_not(None),
-            whole,
         )
         return [(row.round, row.context) for row in self.connection.execute(query)]
 
-    def reduce(self, campaign: int, contexts: Mapping[int, str], until: int) -> None:
-        """Rounds whose requests are kept no more, with what is left of their contexts; the last one is `until`."""
+    def reduce(self, campaign: int, contexts: Mapping[int, str], after: int, until: int) -> None:
+        """Rounds after one and up to another whose requests are kept no more, with what is left of their contexts."""
+        span = decisions.c.round > after, decisions.c.round <= until
+        self.connection.execute(update(decisions).where(decisions.c.campaign_id == campaign, *span).values(REDUCED))
+        self._forget_import_hashes(campaign)
         if contexts:
             row = decisions.c.campaign_id == campaign, decisions.c.round == bindparam("of_round")
             values = [{"of_round": round, "left": context} for round, context in contexts.items()]
-            self.connection.execute(
-                update(decisions).where(*row).values(REDUCED | {"context": bindparam("left")}), values
-            )
+            self.connection.execute(update(decisions).where(*row).values(context=bindparam("left")), values)
         self.connection.execute(update(live).where(live.c.campaign_id == campaign).values(reduced=until))
 
     # --- jobs --------------------------------------------------------------------------------------------------

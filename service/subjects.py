@@ -12,6 +12,7 @@ from starlette.concurrency import run_in_threadpool
 
 from service.auth import limited_to
 from service.campaigns import found
+from service.errors import NotFoundError
 from service.logs import administered
 from service.reading import LoggedDecision, subject_decisions
 from service.schemas import StoredReward, Text
@@ -78,8 +79,13 @@ def add_subject_routes(app: FastAPI, service: Service) -> None:
     async def erased(campaign: str, subject: str) -> int:
         count = None
         while count is None:  # while another erasure comes in between, which its fold does not know
-            operation = await run_in_threadpool(service.campaigns.erasing, campaign, subject)
-            count = 0 if operation is None else await service.submit(operation)
+            try:
+                operation = await run_in_threadpool(service.campaigns.erasing, campaign, subject)
+                count = 0 if operation is None else await service.submit(operation)
+            except NotFoundError:  # it was deleted meanwhile
+                return 0
+        if count:
+            administered("erase", campaign=campaign, decisions=count)
         return int(count)
 
     @app.post("/subjects/erase", tags=["subjects"])
@@ -92,9 +98,8 @@ def add_subject_routes(app: FastAPI, service: Service) -> None:
         names = await run_in_threadpool(campaigns_of, body.subject, request)
         done = [Erasure(campaign=name, erased_decisions=await erased(name, body.subject)) for name in names]
         done = [erasure for erasure in done if erasure.erased_decisions]
-        count = sum(erasure.erased_decisions for erasure in done)
-        administered("erase", campaigns=[erasure.campaign for erasure in done], decisions=count)
-        return Erasures(erased_decisions=count, campaigns=done)
+        await run_in_threadpool(service.store.overwrite_journal)
+        return Erasures(erased_decisions=sum(erasure.erased_decisions for erasure in done), campaigns=done)
 
     @app.post("/subjects/export", tags=["subjects"])
     def export(body: SubjectRequest, request: Request) -> SubjectData:

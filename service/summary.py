@@ -1,5 +1,6 @@
 """A campaign's decisions added up, a page of the log at a time: counts and means, the lift, other policies' values."""
 
+import math
 import zlib
 from bisect import bisect_right
 from collections import Counter
@@ -79,7 +80,12 @@ class _Page(NamedTuple):
 class Summary:
     """What a report tells about the decisions it was given."""
 
-    def __init__(self, revisions: Sequence[RevisionRow], regimes: int, versions: Sequence[Version]) -> None:
+    def __init__(
+        self, revisions: Sequence[RevisionRow], regimes: int, versions: Sequence[Version], settled: int | None = None
+    ) -> None:
+        """With a default reward, `settled` is the last round that has a reward for sure, and later ones tell nothing
+        yet: of them only those whose reward has come could be counted, which are not like the others."""
+        self._settled = math.inf if settled is None else settled
         configs = [msgspec.json.decode(row.config, type=_Config) for row in revisions]
         self.actions, self._stage_length = configs[-1].actions, configs[-1].stage_length  # actions are only appended
         self._index = {action: place for place, action in enumerate(self.actions)}
@@ -90,7 +96,7 @@ class Summary:
             [possible_floors(c.propensity_floor, len(c.actions) - len(c.retired_actions)) for c in configs]
         )
         count = len(self.actions)
-        self.decisions = self.erased = self.imported = self.awaited = self.other_regimes = 0
+        self.decisions = self.erased = self.imported = self.awaited = self.open = self.other_regimes = 0
         self.ours_awaited = self.unexplained = 0
         self.modes, self.sources = Counter[str](), Counter[str]()
         self.control_baseline: bool | None = None  # of the last decision while control was on
@@ -135,7 +141,12 @@ class Summary:
             rows,
             np.array([index[row.action] for row in rows], np.intp),
             [explanation.belief for explanation in explanations],
-            np.array([np.nan if row.reward is None or row.erased else row.reward for row in rows]),
+            np.array(
+                [
+                    np.nan if row.reward is None or row.erased or row.round > self._settled else row.reward
+                    for row in rows
+                ]
+            ),
             np.array([row.erased for row in rows], np.bool_),
             np.array([row.mode == "imported" for row in rows], np.bool_),
             scores,
@@ -144,6 +155,7 @@ class Summary:
 
     def _count(self, page: _Page) -> None:
         known, rewarded = ~page.erased, ~np.isnan(page.rewards)
+        self.open += sum(row.round > self._settled and not row.erased for row in page.rows)
         self.decisions += len(page.rows)
         self.erased += int(page.erased.sum())
         self.imported += int((known & page.imported).sum())
@@ -167,7 +179,9 @@ class Summary:
         share = self._share[revision]
         controlled = np.array([row.mode == "control" for row in page.rows], np.bool_)
         decided = np.array([row.mode == "optimistic" for row in page.rows], np.bool_)
-        counted = (controlled | decided) & (share > 0.0) & ~np.isnan(page.rewards)
+        counted = (controlled | decided) & (share > 0.0)
+        self.lift.awaited += int((counted & np.isnan(page.rewards)).sum())
+        counted &= ~np.isnan(page.rewards)
         self.lift.add(page.rewards[counted], controlled[counted], share[counted], clusters[counted])
         for place, baseline in zip(np.flatnonzero(counted).tolist(), self._baseline[revision[counted]], strict=True):
             if self.control_baseline not in (None, baseline):

@@ -5,7 +5,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from operator import add
 from typing import Any, NamedTuple
@@ -28,6 +28,7 @@ from service.fold import (
     SKIPPED_ESTIMATION,
     Course,
     Erased,
+    MissingInput,
     Replay,
     Start,
 )
@@ -66,6 +67,7 @@ AHEAD_SECONDS = 60  # that a client's clock may be ahead of ours (R27)
 MOST_SETTLED = 1_000  # rewards set to their default at one boundary, some 20 ms; or two stages of them
 FAILURES_OF = {"update": (FAILED_UPDATE,), "estimation": (FAILED_ESTIMATION, FAILED_PUBLICATION)}
 IMPORT = "import"  # the kind of event that tells of one; the fold reads its rows
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FAILED_STEPS = (FAILED_UPDATE, FAILED_ESTIMATION, FAILED_PUBLICATION)
 _encoder = msgspec.json.Encoder()
 _encode = _encoder.encode
@@ -113,6 +115,7 @@ class Unit(Course):
         self._job = entry.job
         self._told = Told(regimes_in_use(state), row.regime)
         self._closed: tuple[tuple[int, str, int | None], ...] = ()  # jobs that are over: input, status, publication
+        self._closed_written = 0
         self._decided_by: dict[int, int] = {}  # times, and the last round that the log had decided by then
 
     @contextmanager
@@ -155,8 +158,6 @@ class Unit(Course):
         if not self.changed:
             return self.entry
         self._flush()
-        for job in self._closed:
-            self._tx.close_job(row.campaign_id, *job)
         eventful = bool(self._closed) or any(self._rows[kind] for kind in (NewJob, NewEvent, NewRevision))
         after = row._replace(
             version=row.version + 1,
@@ -181,6 +182,9 @@ class Unit(Course):
         for kind, rows in self._rows.items():
             self._tx.append(rows[self._written[kind] :] if self._written[kind] else rows)
             self._written[kind] = len(rows)
+        for job in self._closed[self._closed_written :]:
+            self._tx.close_job(self.row.campaign_id, *job)
+        self._closed_written = len(self._closed)
 
     # --- requests ----------------------------------------------------------------------------------------------
 
@@ -335,9 +339,11 @@ class Unit(Course):
             self._drop_job()
         self._revised(None)
 
-    def roll_back(self, past: Start) -> None:
-        """The model of an earlier moment in force again (R21)."""
+    def roll_back(self, past: Start, seen: int) -> None:
+        """The model of an earlier moment in force again (R21), made when the newest revision was `seen`."""
         self._require_open("cannot change")
+        if self._erased_since(seen):
+            raise ConflictError(f"Decisions of campaign {self.row.name} were erased just now; try again")
         version, begun = self.state.model_version, time.perf_counter()
         restored = past.state.model_version
         self.state = rolled_back(self.policy, self.state, past.policy, past.state)
@@ -345,21 +351,27 @@ class Unit(Course):
         self._drop_job()
         self._revised(restored)
 
-    def erase(self, subject: str, rebuilt: Start, inputs: Mapping[int, Start]) -> int | None:
+    def _erased_since(self, revision: int) -> bool:
+        self._flush()
+        later = self._tx.revisions_after(self.row.campaign_id, revision)
+        return any(row.erased is not None for row in later)
+
+    def erase(self, subject: str, known: Sequence[int], rebuilt: Start, inputs: Mapping[int, Start]) -> int | None:
         """Forget what was decided for someone (R22), and all that was learned from it; how many decisions that were.
 
-        `rebuilt` is the campaign at an earlier moment as if it had never known them. The rest is folded here. None if
-        others were erased since then, whom it still knows.
+        `rebuilt` is the campaign at an earlier moment as if it had never had the `known` rounds. The rest is folded
+        here. None if that cannot go on from there: others were erased since then, or it went back to an earlier model.
         """
         campaign, begun, version = self.row.campaign_id, time.perf_counter(), self.state.model_version
-        self._flush()
-        if any(row.erased is not None for row in self._tx.revisions_after(campaign, rebuilt.revision)):
+        if self._erased_since(rebuilt.revision):
             return None
-        rounds = self._tx.subject_rounds(campaign, subject)
-        if not rounds:
-            return 0
-        replay = Replay(rebuilt, Erased(self._tx, rounds), campaign, given=True, inputs=inputs)
-        replay.run()
+        # Also those whose name retention has taken away meanwhile: they were asked for.
+        rounds = sorted({*known, *self._tx.subject_rounds(campaign, subject)})
+        try:
+            replay = Replay(rebuilt, Erased(self._tx, rounds), campaign, given=True, inputs=inputs)
+            replay.run()
+        except MissingInput:
+            return None
         moment = replay.revision, replay.state.round, replay.state.arrived
         if moment != (self.revision, self.state.round, self.state.arrived):
             raise RuntimeError(f"the log of campaign {self.row.name!r} cannot be folded; run verify")
@@ -379,10 +391,12 @@ class Unit(Course):
 
     def adopt(self, made: "Unit") -> None:
         """What another unit did to the campaign, in memory only, since the same moment."""
+        self._require_open("cannot change")
         if self.row.version != made.row.version or self.state is not self.entry.state:
             raise ConflictError(f"Campaign {self.row.name} was changed meanwhile; try again")
         self.state, self._rows, self.timings = made.state, made._rows, made.timings
         self._last_at, self._failure, self._told = made._last_at, made._failure, made._told
+        self._flush()
 
     def archive(self, archived: bool) -> None:
         """Close the campaign, or open it again."""
@@ -600,7 +614,7 @@ def _same(known: KnownDecision, digest: bytes) -> KnownDecision:
 
 @lru_cache(64)  # all decisions of one transaction have the same
 def timestamp(micros: int) -> str:
-    return datetime.fromtimestamp(micros / SECOND, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return (EPOCH + timedelta(microseconds=micros)).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 class _Score(msgspec.Struct):

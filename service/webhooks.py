@@ -10,7 +10,7 @@ import hmac
 import json
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -126,13 +126,14 @@ class Sender:
             try:
                 if self._client is None:
                     self._client = await run(self._rows, _new_client)  # reading the certificates takes a while
-                letters, seconds = await run(self._rows, self._take, MOST_AT_ONCE - len(self._under_way))
+                busy = [task.get_name() for task in self._under_way]
+                letters, seconds = await run(self._rows, self._take, MOST_AT_ONCE - len(busy), busy)
             except UnavailableError:
                 pass  # the next look will tell
             except Exception:
                 log.exception("no messages to webhooks can be sent")
             for letter in letters:
-                task = asyncio.create_task(self._deliver(*letter))
+                task = asyncio.create_task(self._deliver(*letter), name=letter[0].url)
                 self._under_way.add(task)
                 task.add_done_callback(self._ended)
             with suppress(TimeoutError):
@@ -144,7 +145,7 @@ class Sender:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a message to a webhook failed; it will be sent again", exc_info=error)
 
-    def _take(self, most: int) -> tuple[list[Letter], float]:
+    def _take(self, most: int, busy: Collection[str]) -> tuple[list[Letter], float]:
         """Messages that are ours to send now, and the seconds until the next look."""
         now = self._clock()
         with self._store.reading() as tx:  # nearly always nothing is due: then nobody has to wait for us
@@ -154,7 +155,7 @@ class Sender:
         if due > now:
             return [], min(POLL_SECONDS, (due - now) / SECOND)
         with self._store.writing() as tx:
-            taken = claim(tx, now, now + LEASE_SECONDS * SECOND, most)
+            taken = claim(tx, now, now + LEASE_SECONDS * SECOND, most, busy)
             letters = [(message, _body(message, tx.config(message.campaign_id))) for message in taken]
         return letters, POLL_SECONDS
 
@@ -226,7 +227,7 @@ class Sender:
             "content-type": "application/json",
             "user-agent": "undercurrent",
             "x-undercurrent-event": REGIME_CHANGE,
-            "x-undercurrent-delivery": f"{message.campaign}-{message.event}",
+            "x-undercurrent-delivery": message.delivery,
             "x-undercurrent-signature": signature(self._secret, self._clock() // SECOND, body),
         }
         failure: Exception = AddressError("has no address")
@@ -266,6 +267,7 @@ def _body(message: Message, config: str) -> bytes:
     told = {
         "event": REGIME_CHANGE,
         "campaign": message.campaign,
+        "delivery": message.delivery,
         "number": message.event,
         "round": message.round,
         "since_round": change["since_round"],

@@ -70,8 +70,7 @@ def only_default_rewards(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "only_default_rewards",
             "problem",
-            f"All {sources.total()} rewards of the last {len(facts.log)} decisions are the default, "
-            f"{facts.config.rewards.default:g}: none was reported.",
+            f"All {sources.total()} rewards of the last {len(facts.log)} decisions are the default: none was reported.",
             {"default_rewards": sources["default"], "reported_rewards": 0, "decisions": len(facts.log)},
             "Look at what sends POST /reward, and whether rewards.wait_seconds is shorter than rewards take.",
         )

@@ -42,11 +42,11 @@ def evaluated(rows, action=1):
     return sums.result()
 
 
-def assert_estimate(estimate, value, error):
+def assert_estimate(estimate, value, error, quantile=2.000995):  # Student's, of 59 degrees of freedom
     assert estimate.value == pytest.approx(value, rel=1e-12)
     assert estimate.standard_error == pytest.approx(error, rel=1e-9)
-    assert estimate.low == pytest.approx(value - 1.959964 * error, rel=1e-6)
-    assert estimate.high == pytest.approx(value + 1.959964 * error, rel=1e-6)
+    assert estimate.low == pytest.approx(value - quantile * error, rel=1e-6)
+    assert estimate.high == pytest.approx(value + quantile * error, rel=1e-6)
 
 
 def test_by_hand():
@@ -55,7 +55,9 @@ def test_by_hand():
     n = 4 * COPIES
     assert found.refusal is None
     assert found.decisions == n
-    assert found.effective_sample_size == pytest.approx((7 * COPIES) ** 2 / (29 * COPIES))
+    expected = n**2 / (COPIES * sum(1 / law for _, law in LAW))  # fewer than the draws, (Σ w)² / Σ w², make believe
+    assert found.effective_sample_size == pytest.approx(expected)
+    assert expected < (7 * COPIES) ** 2 / (29 * COPIES)
     assert_estimate(found.ips, 5.0, np.sqrt(COPIES * (3 * 25 + 225) / (n - 1) / n))
     assert_estimate(found.dr, 2.5, np.sqrt(COPIES * (1.5**2 + 3.5**2 + 0.5**2 + 5.5**2) / (n - 1) / n))
     # The influences w (r - 20/7) are 0, -40/7, 0, 40/7.
@@ -63,12 +65,12 @@ def test_by_hand():
 
 
 def test_decisions_of_one_subject_are_one_observation():
-    """All copies of a row are one subject's: four clusters, each 15 times the deviation of its row."""
-    found = evaluated(rewarded(clusters=list(range(4)) * COPIES))
-    n = 4 * COPIES
-    assert_estimate(found.ips, 5.0, COPIES * np.sqrt(300 * 4 / 3) / n)
-    assert_estimate(found.snips, 20 / 7, COPIES * np.sqrt(2 * 4 / 3) * 40 / 7 / (7 * COPIES))
-    assert_estimate(found.dr, 2.5, COPIES * np.sqrt(45 * 4 / 3) / n)
+    """Three copies of a row are one subject's: twenty clusters, each three times the deviation of its row."""
+    found = evaluated(rewarded(clusters=[row + 4 * (copy // 3) for copy in range(COPIES) for row in range(4)]))
+    n, often, quantile = 4 * COPIES, 3 * np.sqrt(COPIES / 3 * 20 / 19), 2.093024
+    assert_estimate(found.ips, 5.0, often * np.sqrt(300) / n, quantile)
+    assert_estimate(found.snips, 20 / 7, often * np.sqrt(2) * 40 / 7 / (7 * COPIES), quantile)
+    assert_estimate(found.dr, 2.5, often * np.sqrt(45) / n, quantile)
     # Subjects of one decision each are no different from no subjects, and the two can be mixed.
     alone = evaluated(rewarded())
     for clusters in (range(n), [*range(n // 2), *[ALONE] * (n - n // 2)]):
@@ -118,7 +120,8 @@ def test_obp_finds_the_same():
             "15 of 60",
         ),
         (rewarded(law=np.array([[1.0, 0.0], *LAW[1:]])), "no_overlap", "15 of 60"),
-        (rewarded(11), "too_few", "18.6"),
+        (rewarded(11), "too_few", "17.0"),
+        (rewarded(clusters=np.arange(4 * COPIES) % 7), "too_few", "7 different subjects"),
         (rewarded(taken=np.zeros(4, int)), "too_few", "0.0"),
     ],
 )

@@ -20,6 +20,7 @@ from simulator.environment import load_environment
 from simulator.presets import campaign
 from tests.service.answers import error_of, good, shaped
 from tests.service.conftest import Clock, Worker
+from tests.service.playing import CONFIGS
 
 DOCS = (Path(__file__).resolve().parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
 NUMBERS = itertools.count(1)
@@ -435,3 +436,17 @@ def test_the_documentation_has_every_code():
     section = DOCS[DOCS.index("\n## Diagnostics") :].split("\n## ")[1]
     codes = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
     assert sorted(codes) == sorted(get_args(Code))
+
+
+def test_only_defaults_although_there_is_no_default_any_more(client, clock):
+    """The rule that set them may be gone when somebody asks."""
+    config = CONFIGS["waiting"]
+    good(client.post("/campaigns", json=config), 201)
+    context = {"season": "spring", "spend": 3, "tenure": 1}
+    for start in range(0, 300, 100):
+        items = [{"decision_id": f"{start + i}", "context": context} for i in range(100)]
+        good(client.post("/decide/batch", json={"campaign": config["name"], "items": items}))
+        clock.advance(60)
+    good(client.patch(f"/campaigns/{config['name']}", json={"rewards": {"wait_seconds": None, "default": None}}))
+    findings = good(client.get(f"/campaigns/{config['name']}/diagnostics"))["findings"]
+    assert "only_default_rewards" in [finding["code"] for finding in findings]

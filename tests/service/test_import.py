@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from service.campaigns import Current
+from service.campaigns import Archive, Current
 from service.cli import main
 from service.schemas import ImportRow
 from service.tables import decisions, events, models, rewards
@@ -159,12 +159,13 @@ def test_an_import_over_http(shared, new):
     again = {"campaign": name, "decision_id": "mine", "context": {"risk": "low"}}
     assert "imported" in error_of(shared.post("/decide", json=again), 409)["message"]
     assert good(shared.post("/decide", json=again | {"decision_id": "new"}))["round"] == 13
+    other = {"import_id": "crm", "rows": rows[:-1]}
+    assert "other rows" in error_of(shared.post(f"/campaigns/{name}/import", json=other), 409)["message"]
     assert good(shared.post("/subjects/erase", json={"subject": "customer 9"}))["erased_decisions"] == 1
     late = body | {"import_id": "late"}
     assert "decided already" in error_of(shared.post(f"/campaigns/{name}/import", json=late), 409)["message"]
+    good(shared.post(f"/campaigns/{name}/archive"))
     assert good(shared.post(f"/campaigns/{name}/import", json=body)) == told  # a retry is still answered
-    other = {"import_id": "crm", "rows": rows[:-1]}
-    assert "other rows" in error_of(shared.post(f"/campaigns/{name}/import", json=other), 409)["message"]
 
 
 @pytest.mark.parametrize(
@@ -199,6 +200,12 @@ def test_all_rows_or_none(shared, new, wrong, field):
     assert good(shared.post(f"/campaigns/{name}/import", json=body))["rows"] == 5
 
 
+def test_a_long_import_id_is_refused(shared, new):
+    """Decision ids are made of it."""
+    body = {"import_id": "x" * 151, "rows": [ROW]}
+    assert "import_id" in allowed_by_field(shared.post(f"/campaigns/{new()}/import", json=body))
+
+
 def test_a_clock_needs_times(shared, new):
     name = new(clock={"period_seconds": 60})
     body = {"import_id": "i", "rows": [ROW | {"at": "2026-01-01T00:00:00Z"}, ROW]}
@@ -210,6 +217,50 @@ def test_an_archived_or_unknown_campaign(shared, new):
     good(shared.post(f"/campaigns/{name}/archive"))
     assert "archived" in error_of(shared.post(f"/campaigns/{name}/import", json=body), 409)["message"]
     error_of(shared.post("/campaigns/nobody/import", json=body), 404)
+
+
+def test_a_reward_for_what_nobody_knows_teaches_nothing(direct, clock):
+    """Without a context there is no telling what earned it."""
+    worker = direct()
+    known = [ImportRow(context={"risk": "low"}, action="email", reward=1.0)] * 20
+    unknown = ImportRow(context=None, action="email")
+    for name, reward in (("with", -1.0), ("without", None)):
+        worker.post("/campaigns", SIMPLE | {"name": name, "seed": 1})
+        rows = [*known, *[unknown.model_copy(update={"reward": reward})] * 20, *known]
+        assert worker.process(worker.campaigns.importing(name, "i", rows)) == [None]
+        assert worker.differences(name) == []
+    assert_same_model(state_of(worker, "with"), state_of(worker, "without"))
+    worker.post("/reward", {"campaign": "without", "decision_id": "i-21", "reward": -1})
+
+
+def test_requests_of_the_same_transaction_know_the_imported_rows(direct, clock):
+    worker = direct()
+    for name in ("a", "b"):
+        worker.post("/campaigns", SIMPLE | {"name": name})
+    rows = [ImportRow(**ROW, decision_id=f"k{i}") for i in range(2)]
+    made = worker.campaigns.importing("a", "i", rows)
+    request = {"context": {"risk": "low"}}
+    outcomes = worker.process(
+        made,
+        operation("/reward", {"campaign": "a", "decision_id": "k1", "reward": 1}),
+        operation("/decide", {"campaign": "a", "decision_id": "k0", **request}),
+        operation("/decide", {"campaign": "b", **request}),
+    )
+    assert outcomes[0] is None
+    assert json.loads(outcomes[1])["reward"] == 1
+    assert "imported" in outcomes[2].message
+    assert json.loads(outcomes[3])["round"] == 1
+    assert worker.differences("a") == []
+
+
+def test_a_campaign_that_is_archived_meanwhile_imports_nothing(direct, clock):
+    worker = direct()
+    worker.post("/campaigns", SIMPLE | {"name": "closed"})
+    made = worker.campaigns.importing("closed", "i", [ImportRow(**ROW)])
+    worker.process(Archive("closed", True))
+    (refused,) = worker.process(made)
+    assert "archived" in refused.message
+    assert worker.campaign("closed").round == 0
 
 
 def test_a_campaign_that_decides_meanwhile_imports_nothing(direct, clock):

@@ -93,6 +93,20 @@ def chances(answer: RankResponse) -> dict[str, float]:
 # --- rank, reward, activate -------------------------------------------------------------------------------------------
 
 
+def test_an_event_of_an_archived_campaign_is_not_decided_again(shared, azure):
+    """R17: its clone fits too, but the event is known."""
+    name = campaign(shared, "archived-events", "e-one e-two e-three")
+    first = azure.rank("e-one e-two e-three", event="known")
+    good(shared.post(f"/campaigns/{name}/clone", json={"name": "archived-events-2"}), 201)
+    good(shared.post(f"/campaigns/{name}/archive"))
+    again = azure.rank("e-one e-two e-three", event="known")
+    assert (again.reward_action_id, chances(again)) == (first.reward_action_id, chances(first))
+    assert good(shared.get("/campaigns/archived-events-2"))["round"] == 0
+    azure.reward("known", 1.0)
+    azure.rank("e-one e-two e-three", event="new")
+    assert good(shared.get("/campaigns/archived-events-2"))["round"] == 1
+
+
 def test_the_cycle_of_personalizers_quickstart(shared, azure):
     """Rank, show rewardActionId, reward: the decision is the campaign's, and so is the reward."""
     name = campaign(shared, "quickstart", "q-pasta q-salad q-soup")

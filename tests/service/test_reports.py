@@ -18,7 +18,7 @@ from scipy.special import stdtrit
 
 from policy import CampaignConfig, StagedPolicy
 from service.report_answer import Report
-from tests.service.answers import error_of, good
+from tests.service.answers import allowed_by_field, error_of, good
 from tests.service.conftest import Clock, Worker
 
 CONFIG = {
@@ -109,12 +109,13 @@ def time_of(micros):
 
 
 def rows_of(engine, after, last):
-    """Decisions with their rewards and the control in force, by plain SQL."""
+    """Decisions with their rewards, as far as all have one (a default counts), and the control in force, by SQL."""
     sql = """
-        SELECT d.*, r.reward, r.source,
+        SELECT d.*, CASE WHEN d.round <= l.settled THEN r.reward END AS reward, r.source, d.round > l.settled AS open,
           (SELECT c.config FROM config_revisions c WHERE c.campaign_id = d.campaign_id AND c.round < d.round
            ORDER BY c.revision DESC LIMIT 1) AS config
         FROM decisions d LEFT JOIN rewards r ON r.campaign_id = d.campaign_id AND r.round = d.round
+          JOIN live l ON l.campaign_id = d.campaign_id
         WHERE d.round > :after AND d.round <= :last ORDER BY d.round
     """
     with engine.connect() as connection:
@@ -146,6 +147,23 @@ def interval(value, error, quantile=1.959963984540054):
     }  # fmt: skip
 
 
+def chance(row, action):
+    """The probability that the row's action would have been that one (R12), by hand; a trial raises the floor."""
+    config, scores = row["config"], row["scores"]
+    if row["mode"] == "warm_start":
+        return 1 / len(scores)
+    control, best = config["control"]["share"], max(scores, key=lambda name: scores[name]["score"])
+    trial = 0.5 / (len(config["actions"]) - len(config["retired_actions"]))
+    for floor in (config["propensity_floor"], trial):
+        law = {
+            name: control / len(scores) + (1 - control) * (floor + (1 - len(scores) * floor) * (name == best))
+            for name in scores
+        }
+        if law[row["action"]] == pytest.approx(row["propensity"], rel=1e-9):
+            return law[action]
+    raise AssertionError("no law gives the propensity")
+
+
 def expected_policy(rows, target):
     """IPS, SNIPS and DR of the policy that takes target(row); stage updates begin after round 10."""
     rows = [row for row in rows if row["reward"] is not None]
@@ -160,14 +178,17 @@ def expected_policy(rows, target):
         for weight, row in zip(weights, rows, strict=True)
     ]
     n, whole = len(rows), sum(weights)
+    quantile = stdtrit(clustered([0.0] * n, rows, n)[1] - 1, 0.975)
     ips, snips, dr = sum(earned) / n, sum(earned) / whole, sum(doubly) / n
     influence = [weight * (row["reward"] - snips) for weight, row in zip(weights, rows, strict=True)]
     return {
         "decisions": n,
-        "effective_sample_size": whole**2 / sum(weight**2 for weight in weights),
-        "ips": interval(ips, clustered([each - ips for each in earned], rows, n)[0]),
-        "snips": interval(snips, clustered(influence, rows, whole)[0]),
-        "dr": interval(dr, clustered([each - dr for each in doubly], rows, n)[0]),
+        "effective_sample_size": min(
+            whole**2 / sum(weight**2 for weight in weights), n**2 / sum(1 / chance(row, target(row)) for row in rows)
+        ),
+        "ips": interval(ips, clustered([each - ips for each in earned], rows, n)[0], quantile),
+        "snips": interval(snips, clustered(influence, rows, whole)[0], quantile),
+        "dr": interval(dr, clustered([each - dr for each in doubly], rows, n)[0], quantile),
         "refusal": None,
     }
 
@@ -231,7 +252,8 @@ def expected_tables(rows, actions):
             "received": len(rewards),
             "awaited": len(rows) - len(rewards),
             "by_source": count("source", rewards, ["client", "default", "import"]),
-            "rate": len(rewards) / len(rows),
+            "open": sum(row["open"] for row in rows),
+            "rate": len(rewards) / (len(rows) - sum(row["open"] for row in rows)),
             "mean": mean([(row["reward"], 1) for row in rewards]),
         },
         "actions": [
@@ -305,7 +327,7 @@ def test_every_number_follows_from_the_tables(demo):
     actions = ["none", "mail", "call", "visit"]
     assert report["rounds"] == {"first": 1, "last": 1000}
     close(report, expected_tables(rows, actions))
-    for source, least in (("client", 700), ("default", 10)):
+    for source, least in (("client", 400), ("default", 10)):
         assert report["rewards"]["by_source"][source] > least
     close(report["lift"], expected_lift(rows))
     values = policies(report)
@@ -360,7 +382,8 @@ def test_a_campaign_that_has_decided_nothing(shared):
         "total": 0, "by_mode": {"warm_start": 0, "optimistic": 0, "control": 0, "imported": 0}, "erased": 0,
     }  # fmt: skip
     assert report["rewards"] == {
-        "received": 0, "awaited": 0, "by_source": {"client": 0, "default": 0, "import": 0}, "rate": None, "mean": None,
+        "received": 0, "awaited": 0, "open": 0, "by_source": {"client": 0, "default": 0, "import": 0},
+        "rate": None, "mean": None,
     }  # fmt: skip
     assert [row["mean_reward"] for row in report["actions"]] == [None] * 3
     assert [row["mean_reward"] for row in report["regimes"]["regimes"]] == [None] * 2
@@ -397,9 +420,49 @@ def refusals(report):
     return {name: value["refusal"]["code"] for name, value in policies(report).items() if value["refusal"] is not None}
 
 
+def test_only_good_news_has_come_yet(client, clock):
+    """With a default reward only conversions may be reported: until the wait is over, they are not the whole story."""
+    config = CONFIG | {"name": "shop", "rewards": {"wait_seconds": 600, "default": 0}}
+    good(client.post("/campaigns", json=config), 201)
+    chance = random.Random(3)
+
+    def serve(start, count):
+        items = [
+            {"decision_id": f"{start + i}", "context": {"season": "a", "spend": 3}} for i in range(count)
+        ]  # fmt: skip
+        made = good(client.post("/decide/batch", json={"campaign": "shop", "items": items}))["decisions"]
+        bought = [one["decision_id"] for one in made if chance.random() < 0.2]
+        rewards = [{"decision_id": name, "reward": 1} for name in bought]
+        good(client.post("/reward/batch", json={"campaign": "shop", "items": rewards}))
+
+    serve(0, 200)
+    serve(200, 200)
+    report = good(client.get("/campaigns/shop/report"))
+    assert (report["rewards"]["open"], report["rewards"]["mean"]) == (400, None)
+    assert report["lift"]["refusal"]["code"] == "no_rewards"
+    assert set(refusals(report).values()) == {"no_rewards"}
+    clock.advance(700)
+    serve(400, 100)  # a stage's end sets what is overdue to its default
+    serve(500, 10)
+    report = good(client.get("/campaigns/shop/report"))
+    assert report["rewards"]["received"] == 400
+    assert report["rewards"]["mean"] == pytest.approx(0.2, abs=0.06)
+    assert report["rewards"]["open"] == report["decisions"]["total"] - 400
+
+
+@pytest.mark.parametrize(
+    "query",
+    [{"to": "9999-12-31T23:59:59-12:00"}, {"from": "0001-01-01T00:00:00+14:00"}, {"from": "2026-01-01T00:00:00"}],
+)
+def test_times_that_there_are_not(demo, query):
+    client, _ = demo
+    assert set(query) <= allowed_by_field(client.get("/campaigns/demo/report", params=query)).keys()
+    assert good(client.get("/campaigns/demo/report", params={"to": "9999-12-31T23:59:59.999999Z"}))["to"][:4] == "9999"
+
+
 def test_without_overlap_or_control_there_is_no_number(client, clock):
     """Without floor and control the model's own choice is certain: nothing is known of the others."""
-    config = CONFIG | {"control": {"share": 0}, "propensity_floor": 0}
+    config = CONFIG | {"control": {"share": 0}, "propensity_floor": 0, "rewards": {}}
     good(client.post("/campaigns", json=config), 201)
     play(client, clock, 1)
     warm = good(client.get("/campaigns/demo/report"))
@@ -436,7 +499,7 @@ def test_without_overlap_or_control_there_is_no_number(client, clock):
 def test_rows_that_tell_less(start, clock, database_url):
     """Erased, imported and tampered with behind the service's back; and with another number of regimes."""
     client = start().client
-    good(client.post("/campaigns", json=CONFIG), 201)
+    good(client.post("/campaigns", json=CONFIG | {"rewards": {}}), 201)
     play(client, clock, 8, rewarded=1.0)
     whole = good(client.get("/campaigns/demo/report"))
     engine = sa.create_engine(database_url)
@@ -459,6 +522,7 @@ def test_rows_that_tell_less(start, clock, database_url):
     assert report["rewards"] | {"mean": None} == {
         "received": 197,
         "awaited": 2,
+        "open": 0,
         "by_source": {"client": 195, "default": 0, "import": 2},
         "rate": 197 / 199,
         "mean": None,

@@ -9,7 +9,8 @@ from policy import CampaignConfig, encode
 from policy.features import feature_map
 from service.campaigns import Reduce
 from service.retention import ROWS, campaigns_to_reduce
-from service.tables import decisions
+from service.schemas import ImportRow
+from service.tables import decisions, events
 from tests.service.answers import error_of, good
 from tests.service.playing import CONFIGS, Script, eventually
 from tests.service.test_subjects import erase, state_of
@@ -49,6 +50,24 @@ def test_what_was_learned_stays_to_the_bit(direct, clock, kind):
     script.play(fresh.post, 130)
     assert erase(fresh, script.name)
     assert worker.differences(script.name) == []
+
+
+def test_imported_rows_are_reduced_too(direct, clock):
+    worker = direct()
+    worker.post("/campaigns", CONFIGS["one-regime"] | {"retention_days": 1})
+    context = {"season": "spring", "spend": 36.71, "tenure": 1.0}
+    rows = [
+        ImportRow(context=context, action="mail", reward=1.0),
+        ImportRow(context=context, action="mail", subject="anna"),
+        ImportRow(context=None, action="mail", subject="bert"),
+    ]
+    worker.process(worker.campaigns.importing("one-regime", "i", rows))
+    clock.advance(3 * DAY)
+    worker.process(Reduce("one-regime"))
+    left = [(row["context"] and json.loads(row["context"])["spend"], row["subject"]) for row in worker.rows(decisions)]
+    assert left == [(50, None), (50, None), (None, None)]
+    assert "hash" not in json.loads(worker.rows(events)[0]["body"])
+    assert worker.differences("one-regime") == []
 
 
 def test_a_request_that_is_not_kept_cannot_be_repeated(direct, clock):

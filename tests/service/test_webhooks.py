@@ -4,6 +4,7 @@ import asyncio
 import re
 import socket
 import threading
+from collections import Counter
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
 from pathlib import Path
@@ -14,6 +15,7 @@ from pydantic import SecretStr
 import service.webhooks
 from service.addresses import AddressError, is_public, resolved, target_of
 from service.metrics import Metrics
+from service.outbox import claim
 from service.settings import Settings, SettingsError
 from service.store import Store
 from service.tables import outbox
@@ -82,6 +84,23 @@ def failed(worker, clock, attempts=1):
 # --- one sender -------------------------------------------------------------------------------------------------------
 
 
+def test_a_receiver_that_hangs_holds_up_nobody_else(direct, clock):
+    """Of each address one message is under way at a time, however many wait."""
+    worker = direct()
+    for name, hook, switches in (("slow", "http://slow.example/", 40), ("quick", "http://quick.example/", 2)):
+        worker.post("/campaigns", campaign(hook) | {"name": name, "alerts": {"rounds": 1, "webhook": hook}})
+        items = batch([3 * (i // 4 % 2) for i in range(4 * switches)])["items"]
+        worker.post("/decide/batch", {"campaign": name, "items": items})
+    waiting = Counter(row["url"] for row in worker.rows(outbox))
+    assert waiting["http://slow.example/"] > 8
+    with worker.store.writing() as tx:
+        taken = [message.url for message in claim(tx, clock(), clock() + 60_000_000, 8)]
+        assert sorted(taken) == sorted(waiting)
+        assert claim(tx, clock(), clock() + 60_000_000, 8, busy=taken) == []
+        again = claim(tx, clock(), clock() + 60_000_000, 8)
+    assert [message.url for message in again] == [url for url, count in waiting.items() if count > 1]
+
+
 def test_a_receiver_that_fails_twice_gets_the_same_message_three_times(start, clock, database_url):
     """Over HTTP all the way: configured, told, sent at once, again after 10 and 20 seconds, listed, counted."""
     with receiving(500, "close") as receiver:
@@ -115,6 +134,7 @@ def test_a_receiver_that_fails_twice_gets_the_same_message_three_times(start, cl
         assert first.told == {
             "event": "regime_change",
             "campaign": "spring",
+            "delivery": "spring-1-1",
             "number": 1,
             "round": alert["round"],
             "since_round": alert["round"] - 4,
@@ -128,7 +148,7 @@ def test_a_receiver_that_fails_twice_gets_the_same_message_three_times(start, cl
             assert message.headers["content-type"] == "application/json"
             assert message.headers["host"] == f"127.0.0.1:{receiver.port}"
             assert message.headers["x-undercurrent-event"] == "regime_change"
-            assert message.headers["x-undercurrent-delivery"] == "spring-1"
+            assert message.headers["x-undercurrent-delivery"] == "spring-1-1"
             signed, now = message.headers["x-undercurrent-signature"], 1_790_000_000 + int(seconds)
             assert signed.startswith(f"t={now},v1=")
             assert check(SECRET, signed, message.body, now + 200)
