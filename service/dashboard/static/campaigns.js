@@ -2,13 +2,14 @@
 
 import { address, get } from "./api.js";
 import { $, h, number, percent, tell, when, whole } from "./dom.js";
-import { ago, liftOf, means, regimeNow, verdictOn, worst } from "./health.js";
+import { ago, decimals, liftOf, means, regimeNow, verdictOn, worst } from "./health.js";
 import { offerDemo, playing } from "./play.js";
 import { sparkline } from "./sparkline.js";
+import { me } from "./who.js";
 
 const REFRESH_MS = 10_000, STALE_MS = 60_000, PAGE = 50, AT_ONCE = 4, SEARCH_FROM = 10, MOST_PAGES = 40;
-const MARKS = { problem: "✕", warning: "!", fine: "✓" };
-const HEALTH = { problem: "Problem", warning: "Warning", fine: "Fine" };
+const MARKS = { problem: "✕", warning: "!", begun: "○", fine: "✓" };
+const HEALTH = { problem: "Problem", warning: "Warning", begun: "Just begun", fine: "Fine" };
 const COLUMNS = ["name", "round", "last", "regime", "trend", "lift", "health"];
 const TITLES = ["Campaign", "Decisions", "Last decision", "Regime now", "Reward trend", "Lift over control", "Health"];
 
@@ -63,8 +64,8 @@ class Row {
     else {
       const { findings, verdict } = diagnostics, found = worst(findings);
       this.show("health", [found, verdict], () => [
-        h("span", { class: `mark ${found}` }, h("span", { "aria-hidden": "true" }, MARKS[found]), ` ${HEALTH[found]}`),
-        h("span", { class: "verdict soft" }, verdict)]);
+        h("span", { class: `mark of-${found}` }, h("span", { "aria-hidden": "true" }, MARKS[found]), ` ${HEALTH[found]}`),
+        h("span", { class: "verdict soft" }, verdict.replace(/^Just begun: /, ""))]);
     }
   }
 
@@ -114,13 +115,17 @@ function trendCell(points) {
 
 function liftCell(lift) {
   if (lift.why) return [h("span", {}, "Not yet"), soft(lift.why)];
-  const signed = (value) => `${value > 0 ? "+" : value < 0 ? "−" : ""}${number(Math.abs(value))}`;
+  const signed = (value, digits = 0) => {
+    const text = Math.abs(value).toLocaleString(undefined, { minimumFractionDigits: digits, maximumFractionDigits: digits });
+    return `${!/[1-9]/.test(text) ? "" : value > 0 ? "+" : "−"}${text}`;
+  };
+  const digits = decimals(lift.high - lift.low);
   const verdict = verdictOn(lift), sign = { better: "▲", worse: "▼", unclear: "≈" }[verdict];
-  const relative = lift.control_mean > 0 ? ` (${signed(Math.round((100 * lift.difference) / lift.control_mean))} %)` : "";
+  const relative = lift.control_mean > 0 ? ` (${signed((100 * lift.difference) / lift.control_mean)} %)` : "";
   return [
     h("span", { class: { better: "good", worse: "bad", unclear: "" }[verdict] },
-      h("span", { "aria-hidden": "true" }, `${sign} `), h("b", {}, signed(lift.difference)), relative),
-    soft(`${signed(lift.low)} to ${signed(lift.high)} a decision`),
+      h("span", { "aria-hidden": "true" }, `${sign} `), h("b", {}, signed(lift.difference, digits)), relative),
+    soft(`${signed(lift.low, digits)} to ${signed(lift.high, digits)} a decision`),
     verdict === "unclear" ? soft("may be chance") : null];
 }
 
@@ -259,8 +264,11 @@ $("#filter").addEventListener("input", async () => {
   await refresh();
   if (more !== null) tell(`Only the first ${whole(rows.size)} campaigns were searched.`);
 });
-document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });
-setInterval(() => { if (!document.hidden) refresh(); }, REFRESH_MS);
-setInterval(() => { for (const row of inView) row.details(); }, REFRESH_MS / 2); // "… ago"
-choose(archived);
-offerDemo();
+me.then((who) => { // a stranger is on the way to the login page
+  if (who.keys && !who.role) return;
+  choose(archived);
+  offerDemo();
+  setInterval(() => { if (!document.hidden) refresh(); }, REFRESH_MS);
+  setInterval(() => { for (const row of inView) row.details(); }, REFRESH_MS / 2); // "… ago"
+  document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });
+});

@@ -32,7 +32,7 @@ export function liftOf(buckets) {
   if (lift.difference !== null) return lift;
   const chosen = total(buckets, "optimistic"), held = total(buckets, "control");
   if (!chosen && !held) return { why: total(buckets, "warm_start") ? "still in the warm start" : "no decisions of its own" };
-  if (!held && chosen >= 100) return { why: "no control group" };
+  if (!held) return { why: "no decision of a control group" };
   if (lift.control_rewards < LEAST_REWARDS) return { why: `${lift.control_rewards} of ${LEAST_REWARDS} rewards of control` };
   if (lift.decided_rewards < LEAST_REWARDS) return { why: `${lift.decided_rewards} of ${LEAST_REWARDS} rewards` };
   return { why: "rewards of too few people" };
@@ -41,8 +41,14 @@ export function liftOf(buckets) {
 // "better", "worse" or "unclear": is zero outside of the interval?
 export const verdictOn = ({ low, high }) => (low > 0 ? "better" : high < 0 ? "worse" : "unclear");
 
-const RANK = { problem: 2, warning: 1 };
+// Decimals that a number deserves whose uncertainty is this wide.
+export const decimals = (width) => (width > 0 ? Math.max(0, Math.min(6, 1 - Math.floor(Math.log10(width)))) : 2);
 
-// The worst finding's severity: "problem", "warning" or "fine".
-export const worst = (findings) =>
-  findings.reduce((found, { severity }) => ((RANK[severity] ?? 0) > (RANK[found] ?? 0) ? severity : found), "fine");
+const RANK = { problem: 3, warning: 2, begun: 1, fine: 0 };
+const BEGINNING = new Set(["no_decisions", "warm_start"]);
+
+// The worst finding's severity: "problem" or "warning"; else "begun" or "fine".
+export function worst(findings) {
+  const found = findings.map(({ code, severity }) => (severity === "info" ? (BEGINNING.has(code) ? "begun" : "fine") : severity));
+  return found.reduce((most, one) => (RANK[one] > RANK[most] ? one : most), "fine");
+}

@@ -39,7 +39,9 @@ me.then((who) => {
   if (!who.keys) return;
   const place = $("#who");
   if (!who.role) {
-    if (!location.pathname.endsWith("/login")) place.append(h("a", { href: address("/login") }, "Log in"));
+    if (!location.pathname.endsWith("/login")) {
+      location.assign(address(`/login?next=${encodeURIComponent(location.pathname + location.hash)}`));
+    }
     return;
   }
   const some = who.campaigns ? h("span", { class: "soft", title: who.campaigns.join(", ") }, ` (${who.campaigns.length} campaigns)`) : null;
