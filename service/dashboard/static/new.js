@@ -50,7 +50,7 @@ function drawActions() {
     const id = `action-${action.id}`, what = i ? `Action ${i + 1}` : "Baseline";
     return h("li", {},
       h("label", { class: "unseen", for: id }, what),
-      typed(id, action.text, (value) => { action.text = value; }, { placeholder: i ? "like email" : "like none", class: "action" }),
+      typed(id, action.text, (value) => { action.text = value; }, { placeholder: i ? "like email" : "like none", class: "an-action" }),
       i ? null : h("span", { class: "tag" }, "baseline"),
       draft.actions.length > 2 ? removal(what, draft.actions, action, drawActions, last) : null,
       h("p", { id: `${id}-help`, class: "unseen" }, i ? "" : "What you would do without this service"), problemOf(id));
@@ -220,7 +220,7 @@ $("#new").addEventListener("submit", create);
 $("#new").addEventListener("keydown", (event) => { // a campaign is not created by the way
   if (event.key !== "Enter" || event.target.tagName !== "INPUT") return;
   event.preventDefault();
-  if (!event.target.classList.contains("action") || !event.target.value.trim()) return;
+  if (!event.target.classList.contains("an-action") || !event.target.value.trim()) return;
   const empty = draft.actions.find(({ text }) => !text.trim());
   if (empty) $(`#action-${empty.id}`).focus();
   else addAction();
