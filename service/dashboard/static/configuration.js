@@ -123,7 +123,7 @@ function onOneLine(value) {
 // JSON for people: what is short stays on one line.
 export function pretty(value, indent = "") {
   const flat = onOneLine(value);
-  if (value === null || typeof value !== "object" || (indent && flat.length + indent.length <= 60)) return flat;
+  if (value === null || typeof value !== "object" || (indent && flat.length + indent.length <= 46)) return flat;
   const inner = `${indent}  `;
   const parts = Array.isArray(value)
     ? value.map((item) => inner + pretty(item, inner))
