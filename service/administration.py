@@ -6,18 +6,18 @@ from functools import partial
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import Body, FastAPI, Query, Request, Response
+from fastapi import Body, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from policy import CampaignConfig, FixedError, PolicyError, StagedPolicy
 from policy.changes import cloned, patched, with_action, without_action
 from service import schemas
 from service.auth import require
-from service.campaigns import Archive, Change, Create, Delete, Operation, found
+from service.campaigns import Archive, Change, Create, Delete, Operation, created_before, found
 from service.errors import ConflictError, FieldProblem, InvalidError
 from service.logs import administered
-from service.routes import Limit, VersionCursor, campaign_state, possible
-from service.schemas import CLONE_EXAMPLE, PATCH_EXAMPLE, ActionRequest, RollbackRequest
+from service.routes import Application, Limit, VersionCursor, campaign_state, creation, possible
+from service.schemas import CAMPAIGN_EXAMPLE, CLONE_EXAMPLE, PATCH_EXAMPLE, ActionRequest, RollbackRequest
 from service.store import RevisionRow
 from service.unit import timestamp
 from service.worker import Service
@@ -29,7 +29,7 @@ ClonePatch = Annotated[dict[str, Any], Body(examples=[CLONE_EXAMPLE])]
 Confirmation = Annotated[str, Query(description="the campaign's name, once more")]
 
 
-def add_administration(app: FastAPI, service: Service) -> None:
+def add_administration(app: Application, service: Service) -> None:
     """Every route that changes a campaign, and the list of changes."""
 
     async def done(what: str, operation: Operation, **fields: Any) -> schemas.CampaignState:
@@ -39,6 +39,14 @@ def add_administration(app: FastAPI, service: Service) -> None:
 
     async def config_of(name: str) -> CampaignConfig:
         return (await run_in_threadpool(campaign_state, service, name)).config
+
+    async def check(config: Annotated[CampaignConfig, Body(examples=[CAMPAIGN_EXAMPLE])]) -> bytes:
+        """Could this campaign be created? The same answers as from `POST /campaigns`, errors included, but nothing is
+        created."""
+        wanted = await creation(service, config)
+        return await run_in_threadpool(_would_be, service, wanted)
+
+    app.add_lean_route("/campaigns/check", check, response_model=CampaignConfig, tags=["campaigns"])
 
     @app.patch("/campaigns/{name}", tags=["campaigns"])
     async def patch(name: str, patch: Patch) -> schemas.CampaignState:
@@ -142,6 +150,15 @@ async def _made(change: Callable[[CampaignConfig], CampaignConfig], config: Camp
     except PolicyError as error:
         raise InvalidError.of_policy(error) from None
     return policy
+
+
+def _would_be(service: Service, wanted: Create) -> bytes:
+    with service.store.reading() as tx:
+        taken = tx.campaign(wanted.campaign)
+        answer = created_before(tx, taken[0], wanted) if taken else wanted.policy.config.model_dump_json().encode()
+    if isinstance(answer, ConflictError):
+        raise answer
+    return answer
 
 
 def _revision(row: RevisionRow, before: RevisionRow | None) -> schemas.Revision:

@@ -65,7 +65,7 @@ def create_app(settings: Settings, service: Service | None = None) -> FastAPI:
     add_export_routes(app, worker)
     add_preview_routes(app, worker)
     add_series_routes(app, worker)
-    add_dashboard(app)
+    add_dashboard(app, worker)
     _add_documentation(app)
     return app
 

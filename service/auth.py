@@ -2,6 +2,9 @@
 
 A key is `uc_ID_SECRET`. The database has its id and the SHA-256 of its secret, which is 256 random bits and so needs no
 salt and no slow hash. Once there is any key, every request needs one, except for what `RULES` calls public.
+
+The dashboard's pages have it in a cookie that scripts cannot read. Browsers send a cookie whoever asks them to, so a
+request that could change something must also have a header that no other site can make them send.
 """
 
 import asyncio
@@ -23,6 +26,8 @@ from service.errors import ForbiddenError, TooManyRequestsError, UnauthorizedErr
 from service.store import KeyRow, Store
 
 __all__ = [
+    "COOKIE",
+    "PAGE",
     "PERSONALIZER",
     "ROLES",
     "RULES",
@@ -33,12 +38,15 @@ __all__ = [
     "limited_to",
     "new_key",
     "require",
+    "require_page",
 ]
 
 RELOAD_SECONDS = 0.5  # a new key, or a revoked one, takes effect within a second on every worker
 KEY = "undercurrent.key"  # in the scope: the key of the request
 PERSONALIZER = "/personalizer/"  # its clients send a key in a header of their own
 HOW = "Send it in the header Authorization: Bearer KEY, or X-API-Key: KEY"
+COOKIE = "undercurrent_key"  # carries a page's key
+PAGE = "X-Undercurrent-Page"  # a page's requests have it, with whatever value
 PERSONALIZERS_WAY = ", or Ocp-Apim-Subscription-Key: KEY"
 ROLES = ("admin", "client", "viewer")
 PUBLIC = frozenset({"anyone"})  # even without a key
@@ -71,6 +79,13 @@ RULES: dict[tuple[str, str], Rule] = {
     ("GET", "/openapi.json"): Rule(PUBLIC),
     ("HEAD", "/openapi.json"): Rule(PUBLIC),
     ("*", "/docs-assets/{path:path}"): Rule(PUBLIC),
+    ("GET", "/"): Rule(PUBLIC),  # pages are shells without data
+    ("GET", "/login"): Rule(PUBLIC),
+    ("GET", "/new"): Rule(PUBLIC),
+    ("*", "/dashboard-assets/{path:path}"): Rule(PUBLIC),
+    ("POST", "/login"): Rule(PUBLIC),
+    ("POST", "/logout"): Rule(PUBLIC),
+    ("GET", "/whoami"): Rule(PUBLIC),  # tells about the key that asks, and no other
     ("POST", "/decide"): Rule(DECIDING, "body"),
     ("POST", "/decide/batch"): Rule(DECIDING, "body"),
     ("POST", "/reward"): Rule(DECIDING, "body"),
@@ -93,6 +108,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("POST", "/campaigns/{name}/preview"): Rule(READING, "path"),  # changes nothing
     ("POST", "/campaigns/{name}/explain"): Rule(READING, "path"),  # an id may be personal: not in an address
     ("POST", "/campaigns"): Rule(ADMIN, "body"),
+    ("POST", "/campaigns/check"): Rule(ADMIN, "body"),
     ("PATCH", "/campaigns/{name}"): Rule(ADMIN, "path"),
     ("DELETE", "/campaigns/{name}"): Rule(ADMIN, "path"),
     ("POST", "/campaigns/{name}/archive"): Rule(ADMIN, "path"),
@@ -221,6 +237,18 @@ class Keys:
         if given is None:
             how = HOW + PERSONALIZERS_WAY if path.startswith(PERSONALIZER) else HOW
             raise UnauthorizedError(f"A key is needed. {how}")
+        return self.known(given)
+
+    def presented(self, scope: Scope, path: str) -> Key | None:
+        """The key of a request, None if there is none that is good."""
+        given = _given(scope, path)
+        try:
+            return None if given is None else self.known(given)
+        except UnauthorizedError:
+            return None
+
+    def known(self, given: bytes) -> Key:
+        """The key that these bytes are; refused if they are none, or a revoked one."""
         _, key_id, secret = (*given.split(b"_", 2), b"", b"")[:3]
         key = self._keys.get(key_id.decode("latin-1"))
         # An unknown id takes as long as a wrong secret, so that time does not tell which ids exist.
@@ -278,7 +306,26 @@ def _given(scope: Scope, path: str) -> bytes | None:
                 return bytes(key.strip())
         elif name == b"x-api-key" or (name == b"ocp-apim-subscription-key" and path.startswith(PERSONALIZER)):
             return bytes(value.strip())
+    return _from_cookie(scope)
+
+
+def _from_cookie(scope: Scope) -> bytes | None:
+    """The key in the pages' cookie, which is good for reading, or with the pages' header."""
+    for name, value in scope["headers"]:
+        if name == b"cookie":
+            for part in value.split(b";"):
+                cookie, _, key = part.strip().partition(b"=")
+                if cookie == COOKIE.encode():
+                    if scope["method"] not in ("GET", "HEAD"):
+                        require_page(scope)
+                    return bytes(key)
     return None
+
+
+def require_page(scope: Scope) -> None:
+    """The request must come from one of our pages: another site's would need a permission that we never give."""
+    if not any(name == PAGE.lower().encode() for name, _ in scope["headers"]):
+        raise ForbiddenError(f"A browser's cookie is not enough to change something: send the header {PAGE} as well")
 
 
 # --- the API's description --------------------------------------------------------------------------------------------

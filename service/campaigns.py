@@ -51,6 +51,7 @@ __all__ = [
     "Reward",
     "RollBack",
     "Snapshot",
+    "created_before",
     "rebuilt",
 ]
 
@@ -338,9 +339,7 @@ class Campaigns:
 
     def _maintain(self, tx: Transaction, row: LiveRow, operation: Operation) -> Outcome:
         if isinstance(operation, Create):
-            if tx.creation_hash(row.campaign_id) == operation.request_hash:
-                return tx.config(row.campaign_id).encode()  # a retry of the request that created it
-            return ConflictError(f"There is already a campaign {row.name!r}; choose another name")
+            return created_before(tx, row, operation)
         if isinstance(operation, FinishJob):
             tx.finish_job(*operation[1:])
         elif isinstance(operation, KeepSnapshot):
@@ -502,6 +501,13 @@ def found(tx: Transaction, name: str) -> tuple[LiveRow, int]:
     if row is None:
         raise NotFoundError(f"There is no campaign {name!r}")
     return row
+
+
+def created_before(tx: Transaction, row: LiveRow, operation: Create) -> bytes | ConflictError:
+    """What creating a campaign comes to whose name is taken."""
+    if tx.creation_hash(row.campaign_id) == operation.request_hash:
+        return tx.config(row.campaign_id).encode()  # a retry of the request that created it
+    return ConflictError(f"There is already a campaign {row.name!r}; choose another name")
 
 
 def starts(tx: Transaction, campaign: int, until: int | None = None) -> Iterator[Start]:

@@ -31,7 +31,16 @@ from service.store import KnownDecision, LiveRow, Row, Transaction
 from service.unit import decision_answers, request_hashes, timestamp
 from service.worker import Service
 
-__all__ = ["Application", "Limit", "VersionCursor", "add_routes", "campaign_state", "possible", "stored_decision"]
+__all__ = [
+    "Application",
+    "Limit",
+    "VersionCursor",
+    "add_routes",
+    "campaign_state",
+    "creation",
+    "possible",
+    "stored_decision",
+]
 
 MAX_PAGE = 200
 MOST_MISTAKES = 1_000
@@ -180,13 +189,7 @@ def add_routes(app: Application, service: Service) -> None:
 
     async def create(config: Annotated[CampaignConfig, BodyField(examples=[CAMPAIGN_EXAMPLE])]) -> bytes:
         """Create a campaign. The answer is its configuration with every default filled in."""
-        given = config.model_dump_json(exclude_unset=True).encode()
-        try:
-            policy = await run_in_threadpool(StagedPolicy, config)  # a wide feature map takes a while
-        except PolicyError as error:
-            raise InvalidError.of_policy(error) from None
-        service.sender.check(config)
-        answer: bytes = await submit(Create(config.name, policy, hashlib.blake2b(given, digest_size=16).digest()))
+        answer: bytes = await submit(await creation(service, config))
         administered("create", campaign=config.name)
         return answer
 
@@ -260,6 +263,17 @@ def add_routes(app: Application, service: Service) -> None:
         """For Prometheus: what all workers have done since the start, and where every campaign stands."""
         content, content_type = await service.exporter.export(request.headers.get("accept", ""))
         return Response(content, headers={"content-type": content_type})
+
+
+async def creation(service: Service, config: CampaignConfig) -> Create:
+    """The creation of a campaign, after every check that needs no other campaign."""
+    given = config.model_dump_json(exclude_unset=True).encode()
+    try:
+        policy = await run_in_threadpool(StagedPolicy, config)  # a wide feature map takes a while
+    except PolicyError as error:
+        raise InvalidError.of_policy(error) from None
+    service.sender.check(config)
+    return Create(config.name, policy, hashlib.blake2b(given, digest_size=16).digest())
 
 
 def possible(name: str) -> str:

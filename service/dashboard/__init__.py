@@ -12,6 +12,9 @@ from fastapi.responses import HTMLResponse
 from fastapi.staticfiles import StaticFiles
 from fastapi.templating import Jinja2Templates
 
+from service.dashboard.login import add_login
+from service.worker import Service
+
 __all__ = ["add_dashboard"]
 
 FOLDER = Path(str(files(__name__)))
@@ -38,8 +41,9 @@ PAGES = {
 }
 
 
-def add_dashboard(app: FastAPI) -> None:
-    """Every page, and their scripts and styles."""
+def add_dashboard(app: FastAPI, service: Service) -> None:
+    """Every page, their scripts and styles, and how they get a key."""
+    add_login(app, service)
     app.mount(ASSETS, StaticFiles(directory=FOLDER / "static"), name="dashboard-assets")
     templates = Jinja2Templates(FOLDER / "templates")
 

@@ -8,6 +8,7 @@ from tests.service.answers import good
 
 ROUTES = {
     ("post", "/campaigns"),
+    ("post", "/campaigns/check"),
     ("get", "/campaigns"),
     ("get", "/campaigns/{name}"),
     ("get", "/campaigns/{name}/decisions"),
@@ -46,6 +47,7 @@ ROUTES = {
 }
 BODIES = {
     "/campaigns": ("CampaignConfig", "201", "CampaignConfig"),
+    "/campaigns/check": ("CampaignConfig", "200", "CampaignConfig"),
     "/decide": ("DecideRequest", "200", "DecisionAnswer"),
     "/decide/batch": ("DecideBatch", "200", "DecisionBatch"),
     "/reward": ("RewardRequest", "200", "RewardAnswer"),
