@@ -37,7 +37,8 @@ function changed(kind, found) {
 
 async function show(kind, address, draw, signal) {
   const found = await get(address, signal);
-  if (changed(kind, found)) draw(found);
+  const { round, ...shown } = found; // which every decision moves, and no card but the head shows
+  if (changed(kind, shown)) draw(found);
   return found;
 }
 
@@ -61,7 +62,7 @@ async function showSeries() {
     cards.events($("#belief .events > div"), timeline);
     $("#shown").textContent = timeline.range;
   }
-  page.series = series;
+  if (reports.range !== range) cards.liftWords(series);
 }
 
 // Reports read the whole log: seldom enough never to keep the service busy, and one at a time.
@@ -91,6 +92,8 @@ async function showReport() {
 }
 
 async function refresh() {
+  const early = page.state ? null : showSeries(); // at first the charts need not wait for anything else
+  early?.catch(() => {}); // told below
   const state = await get(path);
   const stamp = [state.round, state.rewards_received, state.model_version, state.archived_at, JSON.stringify(state.config)].join();
   const moved = stamp !== page.stamp;
@@ -99,12 +102,12 @@ async function refresh() {
   if (moved || seldom) {
     page.seldom = Date.now() + SELDOM;
     const each = [
-      show("alerts", `${path}/alerts?limit=8`, (found) => cards.alerts($("#alerts .body"), found, state)),
+      show("alerts", `${path}/alerts?limit=5`, (found) => cards.alerts($("#alerts .body"), found, state)),
       show("health", `${path}/diagnostics`, (found) => cards.health($("#health .body"), found)),
     ];
     if (moved) {
       each.push(
-        showSeries(),
+        early ?? showSeries(),
         show("stages", `${path}/stages?limit=50`, (found) => cards.stages($("#stages .body"), found)),
         show("model", `${path}/model`, (found) => learned.modelCards(found, state)),
         get(`${path}/regimes`).then((found) => { page.regimes = found; }),

@@ -1,7 +1,7 @@
 // The cards of a campaign's page that are words and small tables: head, events, health, rewards, alerts, stages.
 
 import { address } from "./api.js";
-import { $, h, when } from "./dom.js";
+import { $, coded, h, settle, when } from "./dom.js";
 import { spark } from "./charts/spark.js";
 import { KINDS, ago, amount, liftSentence, plural, regimeName, seconds, share } from "./words.js";
 
@@ -14,9 +14,7 @@ const table = (heads, rows, numbers = []) => h("div", { class: "scroll" }, h("ta
 
 // --- what it believes now -----------------------------------------------------------------------------------------
 
-let told = "";
-
-export function head({ state, regimes, health, series, lastDecided }) {
+export function head({ state, regimes, health, lastDecided }) {
   const current = regimes.current && regimes.regimes[regimes.current.regime - 1];
   const first = current
     ? h("p", { class: "lead" }, "Now most likely: ", h("strong", {}, regimeName(current.regime, current.label)), `, with ${share(current.belief)} probability`,
@@ -37,17 +35,14 @@ export function head({ state, regimes, health, series, lastDecided }) {
     regimes.labels_note ? h("p", { class: "warn" }, regimes.labels_note) : null,
     state.round ? null : begin(state),
     h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
-    h("p", { class: `verdict ${look}` }, health.verdict, ". ", h("a", { href: "#health" }, health.findings.length ? "What to do" : "Details")),
+    h("p", { class: `verdict ${look}` }, health.verdict, ". ", h("a", { href: "#health" }, look === "good" ? "Details" : "What to do")),
     state.failure ? h("p", { class: "bad" }, `The last update failed: ${state.failure}. The campaign goes on with the model of before.`) : null,
   ].filter(Boolean);
-  const text = nodes.map((node) => node.textContent).join("\n");
   const badges = [state.paused && "paused", state.archived_at && "archived"].filter(Boolean);
-  if (text === told && $("#badges").textContent === badges.join("")) return;
-  told = text;
-  $("#now").replaceChildren(...nodes);
+  $(".toolbar").hidden = !state.round;
+  settle($("#now"), nodes);
   $("#now").removeAttribute("aria-busy");
-  $("#badges").replaceChildren(...badges.map((badge) => h("span", { class: "tag warn" }, badge)));
-  liftWords(series);
+  settle($("#badges"), badges.map((badge) => h("span", { class: "tag warn" }, badge)));
 }
 
 function begin(state) {
@@ -55,13 +50,13 @@ function begin(state) {
   const context = Object.fromEntries(state.config.variables.map((v) => [v.name, variable(v)]));
   const body = JSON.stringify({ campaign: state.name, context });
   return h("div", {}, h("p", {}, "Ask for the first one, and this page fills itself:"),
-    h("pre", { tabindex: 0 }, `curl ${location.origin}${address("/decide")} -d '${body}'`));
+    h("pre", { tabindex: 0 }, `curl ${location.origin}${address("/decide")} -d '${body.replaceAll("'", "'\\''")}'`));
 }
 
-function liftWords(series) {
+// Until the report of the same range says more.
+export function liftWords(series) {
   const lift = series.buckets.at(-1)?.lift;
-  const sentence = lift && liftSentence(lift);
-  if (sentence) $("#lift-words").textContent = sentence;
+  $("#lift-words").textContent = (lift && liftSentence(lift)) ?? "Working it out …";
 }
 
 // --- what happened ------------------------------------------------------------------------------------------------
@@ -79,9 +74,9 @@ export function health(place, found) {
   const look = { problem: "bad", warning: "warn", info: "soft" };
   place.replaceChildren(found.findings.length
     ? h("ul", { class: "findings" }, found.findings.map((finding) => h("li", { class: finding.severity },
-      h("p", {}, h("span", { class: `tag ${look[finding.severity]}` }, finding.severity), " ", finding.message),
-      h("p", { class: "soft" }, "What to do: ", finding.advice),
-      h("details", {}, h("summary", {}, "The numbers"), table(["", ""], Object.entries(finding.evidence).map(([name, value]) =>
+      h("p", {}, h("span", { class: `tag ${look[finding.severity]}` }, finding.severity), " ", coded(finding.message)),
+      h("p", { class: "soft" }, "What to do: ", coded(finding.advice)),
+      h("details", {}, h("summary", {}, "The numbers"), table(["what", "number"], Object.entries(finding.evidence).map(([name, value]) =>
         [name.replaceAll("_", " "), typeof value === "number" ? value.toLocaleString() : typeof value === "object" ? JSON.stringify(value) : String(value)]), [1])))))
     : h("p", { class: "good" }, "✓ Learning: nothing to report."));
 }
@@ -94,14 +89,14 @@ export function rewards(place, report, overdue, state, zoomed) {
     ["mean reward", amount(found.mean)],
     ["awaited: have not come", found.awaited.toLocaleString()],
     ["overdue", wait === null ? "no waiting time is set" : overdue ? overdue.rewards.awaited.toLocaleString() : "0"],
-    ["come, for the next update", state.rewards_waiting.toLocaleString()],
+    ["came, counts from the next update on", state.rewards_waiting.toLocaleString()],
   ];
   if (found.by_source.default) rows.push(["set to the default", found.by_source.default.toLocaleString()]);
   if (found.by_source.import) rows.push(["imported", found.by_source.import.toLocaleString()]);
   const words = wait === null
     ? "A reward may come at any time: this campaign sets no waiting time and no default."
     : `After ${seconds(wait)} without a reward the default, ${amount(standard)}, counts from the next stage's end on.`;
-  place.replaceChildren(h("table", {}, h("tbody", {}, rows.map(([name, value]) => h("tr", {}, h("th", { scope: "row" }, name), h("td", { class: "number" }, value))))), h("p", { class: "soft" }, words));
+  place.replaceChildren(h("table", { class: "rows" }, h("tbody", {}, rows.map(([name, value]) => h("tr", {}, h("th", { scope: "row" }, name), h("td", { class: "number" }, value))))), h("p", { class: "soft" }, words));
 }
 
 const DELIVERY = { waiting: "waiting to be sent", sent: "sent", failed: "given up" };
@@ -125,9 +120,9 @@ export function stages(place, found) {
   place.replaceChildren(
     h("p", {}, spark([...took].reverse(), `Seconds that the last ${took.length} models took to make`)),
     h("p", { class: "soft" }, `The last ${took.length} took ${seconds(Math.min(...took))} to ${seconds(Math.max(...took))} each.`),
-    table(["model", "what", "after round", "rewards", "took"], found.stages.slice(0, SHOWN_STAGES).map((stage) => [
-      stage.model_version.toLocaleString(), KINDS[stage.kind], stage.round.toLocaleString(), stage.rewards_folded.toLocaleString(), seconds(stage.seconds),
-    ]), [0, 2, 3, 4]));
+    table(["model", "what", "after round", "took"], found.stages.slice(0, SHOWN_STAGES).map((stage) => [
+      stage.model_version.toLocaleString(), KINDS[stage.kind], stage.round.toLocaleString(), seconds(stage.seconds),
+    ]), [0, 2, 3]));
 }
 
 export { table };

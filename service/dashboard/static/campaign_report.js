@@ -1,6 +1,6 @@
 // The cards of a campaign's page that come from the report: actions in each regime, the lift in words, other policies.
 
-import { $, h, s } from "./dom.js";
+import { $, coded, h, s } from "./dom.js";
 import { actionLook, swatch } from "./charts/marks.js";
 import { extentOf, linear } from "./charts/scales.js";
 import { amount, liftSentence, policyName, regimeName, share } from "./words.js";
@@ -44,7 +44,7 @@ function lift(place, found, zoomed) {
     const part = found.relative ? ` That is ${share(Math.abs(found.relative.value))} ${found.relative.value >= 0 ? "more" : "less"}.` : "";
     place.replaceChildren(where, liftSentence({ difference: value, low, high }), part);
   } else if (found.refusal) {
-    place.replaceChildren(`${where}It cannot be said yet what the model earns more than control. ${found.refusal.reason} `, h("span", { class: "soft" }, found.refusal.remedy));
+    place.replaceChildren(`${where}It cannot be said yet what the model earns more than control. `, ...coded(found.refusal.reason), " ", h("span", { class: "soft" }, coded(found.refusal.remedy)));
   }
 }
 
@@ -62,14 +62,14 @@ function policies(place, report, state) {
   const row = (value) => h("tr", {},
     h("th", { scope: "row" }, policyName(value, state.config.actions[0])),
     value.refusal
-      ? h("td", { colspan: 4 }, `Cannot be told. ${value.refusal.reason} `, h("span", { class: "soft" }, value.refusal.remedy))
-      : [h("td", {}, picture(value.dr)), h("td", { class: "number" }, amount(value.dr.value)), h("td", { class: "number" }, `${amount(value.dr.low)} to ${amount(value.dr.high)}`),
-        h("td", { class: "number" }, Math.round(value.effective_sample_size).toLocaleString())]);
+      ? h("td", { colspan: 4 }, "Cannot be told. ", coded(value.refusal.reason), " ", h("span", { class: "soft" }, coded(value.refusal.remedy)))
+      : [h("td", { class: "roomy" }, picture(value.dr)), h("td", { class: "number" }, amount(value.dr.value)), h("td", { class: "number" }, `${amount(value.dr.low)} to ${amount(value.dr.high)}`),
+        h("td", { class: "number roomy" }, Math.round(value.effective_sample_size).toLocaleString())]);
   const out = [["awaited", left.awaited], ["erased", left.erased], ["imported", left.imported], ["unexplained", left.unexplained]].filter(([, count]) => count);
   place.replaceChildren(
     own === null ? "" : h("p", {}, "This campaign earned ", h("strong", {}, amount(own)), " a decision on average, warm start and control included (the vertical line)."),
     h("div", { class: "scroll" }, h("table", {},
-      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "had it been"), h("th", { scope: "col" }, h("span", { class: "unseen" }, "picture")), h("th", { scope: "col", class: "number" }, "would have earned"), h("th", { scope: "col", class: "number" }, "95 % interval"), h("th", { scope: "col", class: "number" }, "worth decisions"))),
+      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "had it been"), h("th", { scope: "col", class: "roomy" }, h("span", { class: "unseen" }, "picture")), h("th", { scope: "col", class: "number" }, "would have earned"), h("th", { scope: "col", class: "number" }, "95 % interval"), h("th", { scope: "col", class: "number roomy" }, "worth decisions"))),
       h("tbody", {}, found.map(row)))),
     out.length ? h("p", { class: "soft" }, `Left out: ${out.map(([word, count]) => `${count.toLocaleString()} ${word}`).join(", ")}. “Worth decisions” is how many the log is worth for that question.`) : "");
 }

@@ -18,8 +18,9 @@ export function share(value) {
 export const amount = (value) => {
   if (value === null || value === undefined) return "–";
   const size = Math.abs(value);
+  if (size === 0) return "0";
   if (size >= 1000) return Math.round(value).toLocaleString();
-  if (size >= 0.01 || size === 0) return value.toFixed(size >= 100 ? 0 : size >= 10 ? 1 : 2);
+  if (size >= 0.01) return value.toFixed(size >= 100 ? 0 : size >= 10 ? 1 : 2);
   return number(value, 2);
 };
 export const signed = (value) => (value > 0 ? `+${amount(value)}` : amount(value).replace("-", "−"));

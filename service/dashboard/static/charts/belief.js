@@ -2,7 +2,7 @@
 
 import { s } from "../dom.js";
 import { regimeNames, share } from "../words.js";
-import { Frame } from "./frame.js";
+import { Frame, MANY } from "./frame.js";
 import { legend, regimeLook, short, stacked, swatch } from "./marks.js";
 
 const ROWS = 3; // of labels above the plot
@@ -14,18 +14,19 @@ export function beliefChart(timeline, holder, legendPlace) {
     name: "Belief over time: the probability of each regime",
     height: 270,
     top: 14 + ROWS * 15,
+    marked: true,
     yRange: () => [0, 1],
     yWords: (value) => `${Math.round(100 * value)} %`,
-    read: ({ belief, last_round: last }) => {
-      if (belief && regimesIn(timeline.series, last) === 1 && belief.length > 1) return [[null, "one regime in use", ""]];
-      return names().map((name, h) => [swatch(regimeLook(h)), name, belief ? share(belief[h]) : "erased"]);
+    read: (bucket) => {
+      const alone = isAlone(timeline.series, bucket);
+      return names().map((name, h) => [swatch(regimeLook(h)), name, alone ? "one regime in use" : bucket.belief ? share(bucket.belief[h]) : "erased"]);
     },
     draw: (area) => {
       const labels = names();
-      legendPlace.replaceChildren(legend(labels.map((name, h) => [swatch(regimeLook(h)), name])));
-      const shares = area.spans.map(({ bucket }) => bucket.belief);
+      legendPlace.replaceChildren(labels.length < 2 ? "" : legend(labels.map((name, h) => [swatch(regimeLook(h)), name])));
+      const shares = area.spans.map(({ bucket }) => (isAlone(timeline.series, bucket) ? null : bucket.belief));
       const drawn = stacked(area, shares, labels.map((_, h) => regimeLook(h)), labels);
-      return [...drawn, ...alone(area, labels.length), ...changeLabels(area)];
+      return [...drawn, ...alone(area), ...changeLabels(area)];
     },
   });
 }
@@ -36,10 +37,12 @@ function regimesIn(series, round) {
   return series.regimes_in_use.findLast((from) => from.round <= round)?.regimes ?? series.regimes;
 }
 
-// Where one regime was in use while others follow or went before, there was nothing to believe.
-function alone({ timeline, x, inner }, regimes) {
+const isAlone = (series, { belief, first_round: first, last_round: last }) =>
+  belief !== null && regimesIn(series, first) === 1 && regimesIn(series, last) === 1;
+
+// Where one regime was in use, there was nothing to believe.
+function alone({ timeline, x, inner }) {
   const { series } = timeline;
-  if (regimes === 1) return [];
   return series.regimes_in_use.flatMap((from, i) => {
     if (from.regimes > 1) return [];
     const next = series.regimes_in_use[i + 1]?.round ?? series.last_round + 1;
@@ -56,7 +59,7 @@ function alone({ timeline, x, inner }, regimes) {
 
 // As many labels as fit into the rows above the plot, the first ones first; zooming in shows the others.
 function changeLabels({ timeline, x, inner, width }) {
-  const rows = Array(ROWS).fill(-Infinity);
+  const rows = Array(timeline.series.regime_changes.length > MANY ? 1 : ROWS).fill(-Infinity);
   const drawn = [];
   for (const event of timeline.events) {
     if (event.kind !== "regime") continue;

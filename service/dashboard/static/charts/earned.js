@@ -30,8 +30,8 @@ export function earnedChart(timeline, holder, legendPlace) {
   ]));
   new Frame(timeline, holder, {
     name: "Cumulative reward of the model against control",
-    height: 220,
-    yWords: amount,
+    lacking: (buckets) => (buckets.at(-1).lift.decided_rewards ? null : "Nothing to compare yet: no decision of the model's own has a reward while control was on."),
+    yWords: (value) => (Math.abs(value) < 10_000 ? amount(value) : value.toLocaleString(undefined, { notation: "compact" })),
     yRange: (buckets) => extentOf(buckets.flatMap((bucket) => Object.values(earned(bucket))).map((value) => value ?? NaN), { zero: true }),
     read: (bucket) => {
       const { model, control, low, high } = earned(bucket);
@@ -58,7 +58,7 @@ export function earnedChart(timeline, holder, legendPlace) {
 export function liftChart(timeline, holder) {
   new Frame(timeline, holder, {
     name: "Lift so far: what a decision of the model earns more than one of control",
-    height: 180,
+    lacking: (buckets) => (buckets.some(({ lift }) => lift.difference !== null) ? null : "No interval yet: the model and control need 20 rewards each."),
     yWords: signed,
     // The first intervals are wide: the axis fits the later ones, and what is beyond is cut off.
     yRange: (buckets) => {

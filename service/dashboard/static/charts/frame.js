@@ -6,16 +6,18 @@ import { linear, ticks } from "./scales.js";
 const LEFT = 50;
 const BOTTOM = 26;
 const LEAST_DRAG = 6; // pixels: less is a click
+export const MANY = 60; // regime changes: from here on their lines would cover what they mark
 const EVENT_MARKS = { configuration: "C", rollback: "R", erasure: "E" };
 
 export class Frame {
-  // `draw(area)` gives elements for the plot and may set `area.y`; `read(bucket)` gives rows [swatch, name, value].
-  constructor(timeline, holder, { name, height = 200, top = 10, axis = true, yWords = String, yRange, draw, read }) {
-    Object.assign(this, { timeline, name, height, top, axis, yWords, yRange, draw, read });
+  // `draw(area)` gives elements for the plot; `read(bucket)` rows [swatch, name, value]; `lacking(buckets)` words, if there
+  // is nothing to draw.
+  constructor(timeline, holder, { name, height = 200, top = 10, axis = true, marked = false, yWords = String, yRange, draw, read, lacking = () => null }) {
+    Object.assign(this, { timeline, name, height, top, axis, marked, yWords, yRange, draw, read, lacking });
     this.svg = s("svg", { role: "img", "aria-label": name });
     this.tip = h("div", { class: "tip", hidden: true });
     this.body = h("div", { class: "chart", tabindex: 0, role: "group", "aria-label": `${name}. Arrow keys move over it, plus and minus zoom.` }, this.svg, this.tip);
-    this.empty = h("p", { class: "soft empty", hidden: true }, "Nothing was decided in this range.");
+    this.empty = h("p", { class: "soft empty", hidden: true }, "");
     this.alternative = h("details", { class: "alternative" }, h("summary", {}, "As a table"), h("div", { class: "scroll short", tabindex: 0, role: "region", "aria-label": `${name}, as a table` }));
     this.alternative.addEventListener("toggle", () => this._fillTable());
     holder.replaceChildren(this.body, this.empty, this.alternative);
@@ -26,10 +28,13 @@ export class Frame {
 
   redraw() {
     const { timeline } = this;
-    const none = !timeline.spans.length;
+    const why = !timeline.series ? null : !timeline.series.round ? "No decision yet."
+      : !timeline.spans.length ? "Nothing was decided in this range." : this.lacking(timeline.series.buckets);
+    const none = why !== null || !timeline.spans.length;
     this.body.hidden = none;
     this.alternative.hidden = none;
-    this.empty.hidden = !none || !timeline.series;
+    this.empty.hidden = why === null;
+    this.empty.textContent = why ?? "";
     this.width = this.body.clientWidth;
     if (none || !this.width) return;
     const roomy = this.width > 560;
@@ -71,15 +76,16 @@ export class Frame {
     const marks = [];
     for (const event of timeline.events) {
       lines[event.kind === "regime" ? "regime" : "other"].push(`M${x(event.at).toFixed(1)} ${inner.top}V${inner.bottom}`);
-      if (event.kind !== "regime") {
+      if (this.marked && event.kind !== "regime") {
         const place = Math.max(inner.left + 7, Math.min(inner.right - 7, x(event.at)));
         marks.push(s("g", { class: "mark" },
           s("circle", { cx: place, cy: inner.bottom - 9, r: 7 }),
           s("text", { x: place, y: inner.bottom - 5, "text-anchor": "middle" }, EVENT_MARKS[event.kind])));
       }
     }
-    const many = lines.regime.length > 60 ? " many" : "";
-    return [s("path", { class: `change${many}`, d: lines.regime.join("") }), s("path", { class: "done", d: lines.other.join("") }), ...marks.slice(-40)];
+    const many = lines.regime.length > MANY;
+    const look = many ? (this.marked ? " many" : " away") : this.marked ? "" : " faint";
+    return [s("path", { class: `change${look}`, d: lines.regime.join("") }), s("path", { class: "done", d: lines.other.join("") }), ...marks.slice(-40)];
   }
 
   // --- the cursor ---------------------------------------------------------------------------------------------
@@ -98,7 +104,7 @@ export class Frame {
     this.tip.replaceChildren(...this._told(span, index));
     const half = (from + to) / 2;
     const left = half > this.width / 2 ? half - this.tip.offsetWidth - 12 : half + 12;
-    this.tip.style.setProperty("transform", `translate(${Math.round(Math.max(0, Math.min(this.width - this.tip.offsetWidth, left)))}px, 4px)`);
+    this.tip.style.setProperty("transform", `translate(${Math.round(Math.max(0, Math.min(this.width - this.tip.offsetWidth, left)))}px, ${this.top + 6}px)`);
   }
 
   _told(span, index) {

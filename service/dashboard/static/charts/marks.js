@@ -58,8 +58,8 @@ export function stacked({ spans, x, y, inner, roomy }, shares, looks, names) {
     const upper = spans.map((_, i) => (shares[i] === null ? null : Math.min(1, lower[i] + shares[i][layer])));
     const path = stepArea(spans, lower, upper, x, y);
     if (path) marks.push(...filled("path", look, { d: path }));
-    const last = shares.findLastIndex((share) => share !== null);
-    if (roomy && last >= 0 && y(lower[last]) - y(upper[last]) > 14) {
+    const last = shares.length - 1;
+    if (roomy && shares[last] !== null && y(lower[last]) - y(upper[last]) > 14) {
       const middle = (y(lower[last]) + y(upper[last])) / 2 + 4;
       labels.push(s("text", { class: "direct", x: inner.right + 6, y: middle }, short(names[layer], 13)));
     }

@@ -128,9 +128,10 @@ export class Timeline {
     const { series } = this;
     if (!series?.buckets.length) return "nothing was decided in this range";
     const count = plural(series.last_round - series.first_round + 1, "decision");
-    const { buckets } = series;
+    const { buckets, regime_changes: changes } = series;
+    const turns = changes.length ? `; ${plural(changes.length + series.regime_changes_left_out, "regime change")}` : "";
     return `${count}, rounds ${series.first_round.toLocaleString()} to ${series.last_round.toLocaleString()}, `
-      + `${new Date(buckets[0].first_decided_at).toLocaleString()} to ${new Date(buckets.at(-1).last_decided_at).toLocaleString()}`;
+      + `${this._moment(buckets[0].first_decided_at)} to ${this._moment(buckets.at(-1).last_decided_at)}${turns}`;
   }
 }
 
