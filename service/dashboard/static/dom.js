@@ -23,6 +23,18 @@ export function tell(message, bad = false) {
   if (!bad) setTimeout(() => { if (place.textContent === message) place.textContent = ""; }, 6000);
 }
 
+// New content for a place, keeping every child that looks as before: focus and selection stay where they are.
+export function settle(place, nodes) {
+  while (place.childNodes.length > nodes.length) place.lastChild.remove();
+  nodes.forEach((node, i) => {
+    const old = place.childNodes[i];
+    if (!old) place.append(node); else if (!old.isEqualNode(node)) old.replaceWith(node);
+  });
+}
+
+// Text in which `backticks` mark what a machine reads.
+export const coded = (text) => text.split(/`([^`]+)`/).map((part, i) => (i % 2 ? h("code", {}, part) : part));
+
 export const number = (value, digits = 3) =>
   value === null || value === undefined ? "–" : value.toLocaleString(undefined, { maximumSignificantDigits: digits });
 export const whole = (value) => value.toLocaleString();
