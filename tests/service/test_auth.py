@@ -117,9 +117,6 @@ def test_every_route_has_a_rule_and_every_rule_a_route(tmp_path):
             assert isinstance(found[request], LeanRoute), request
 
 
-READ_BY_POST = {"/campaigns/{name}/preview", "/campaigns/{name}/explain"}  # what they ask about is in a body
-
-
 def test_a_viewer_changes_nothing():
     """For the two that are POSTs, tests/service/test_preview.py looks at every row."""
     for (method, path), rule in RULES.items():
@@ -213,7 +210,7 @@ def test_the_roles_as_promised(guarded):
     """The table by itself: so that a change of it is seen."""
     allowed = {role: {request for request in NEEDS_A_KEY if role in RULES[request].roles} for role in ROLES}
     assert allowed["admin"] == set(NEEDS_A_KEY)
-    assert {path for method, path in allowed["client"] if method == "POST"} == READ_BY_POST | {
+    assert {path for method, path in allowed["client"] if method == "POST"} == {
         "/decide",
         "/decide/batch",
         "/reward",
