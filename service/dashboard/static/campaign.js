@@ -97,7 +97,7 @@ async function refresh() {
   const state = await get(path);
   const stamp = [state.round, state.rewards_received, state.model_version, state.archived_at, JSON.stringify(state.config)].join();
   const moved = stamp !== page.stamp;
-  Object.assign(page, { state, stamp });
+  page.state = state;
   const seldom = Date.now() > page.seldom;
   if (moved || seldom) {
     page.seldom = Date.now() + SELDOM;
@@ -107,14 +107,14 @@ async function refresh() {
     ];
     if (moved) {
       each.push(
-        early ?? showSeries(),
+        (early ?? showSeries()).catch(unlessReplaced),
         show("stages", `${path}/stages?limit=50`, (found) => cards.stages($("#stages .body"), found)),
         show("model", `${path}/model`, (found) => learned.modelCards(found, state)),
         get(`${path}/regimes`).then((found) => { page.regimes = found; }),
       );
     }
     const [, health] = await Promise.all(each);
-    page.health = health;
+    Object.assign(page, { health, stamp }); // now, so that what failed is asked for again
   }
   cards.head(page);
   showReport().catch(failed);
@@ -138,6 +138,11 @@ function step(action) {
   const span = timeline.cursor === null ? null : timeline.spans[timeline.cursor].bucket;
   const around = span && action === "in" ? (micros(span.first_decided_at) + micros(span.last_decided_at)) / 2 : null;
   look(scaled(page.view, page.extent, action === "in" ? 0.5 : 2, around));
+}
+
+// A question that a newer one has replaced did not fail.
+function unlessReplaced(error) {
+  if (error.name !== "AbortError") throw error;
 }
 
 function toolbar() {

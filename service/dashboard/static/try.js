@@ -61,7 +61,7 @@ function request() {
   const context = {};
   config.variables.forEach((variable, index) => {
     const { value } = $(`#variable-${index}`);
-    context[variable.name] = variable.cuts || variable.range ? (value === "" ? null : Number(value)) : value;
+    if (value !== "") context[variable.name] = variable.cuts || variable.range ? Number(value) : value;
   });
   const excluded = config.actions.filter((_, index) => $(`#action-${index}`).checked);
   return { context, excluded_actions: excluded };
