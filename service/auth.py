@@ -82,6 +82,9 @@ RULES: dict[tuple[str, str], Rule] = {
     ("GET", "/"): Rule(PUBLIC),  # pages are shells without data
     ("GET", "/login"): Rule(PUBLIC),
     ("GET", "/new"): Rule(PUBLIC),
+    ("GET", "/view/{name}"): Rule(PUBLIC),
+    ("GET", "/view/{name}/decision"): Rule(PUBLIC),
+    ("GET", "/view/{name}/try"): Rule(PUBLIC),
     ("*", "/dashboard-assets/{path:path}"): Rule(PUBLIC),
     ("POST", "/login"): Rule(PUBLIC),
     ("POST", "/logout"): Rule(PUBLIC),
