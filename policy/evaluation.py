@@ -18,6 +18,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from policy.lift import ALONE, LEAST, NORMAL, Compared, cumulative_lift
+
 __all__ = [
     "ALONE",
     "GROUPS",
@@ -35,10 +37,8 @@ __all__ = [
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.intp]
-LEAST = 20  # decisions, or what is left of them after weighting, that a number must rest on
 GROUPS = 16_384  # that subjects are gathered in: memory stays fixed, and joining independent clusters does no harm
-ALONE = -1  # the cluster of a decision without a subject
-NORMAL = 1.959963984540054  # 97.5 % of the normal law lie below
+NOTHING = Compared(np.empty(0), np.empty(0, np.bool_), np.empty(0), np.empty(0, np.int64))
 
 
 # --- numbers and refusals -------------------------------------------------------------------------------------------
@@ -238,42 +238,33 @@ class Lift(NamedTuple):
 
 
 class LiftSums:
-    """Rewards of rounds after the warm start in which control was on, gathered a page at a time.
-
-    Both groups stand for the same rounds: where the control's share changed, a group's rounds count by the inverse of
-    its share. With one share these are plain means.
-    """
+    """Rewards of rounds after the warm start in which control was on, gathered a page at a time (policy/lift.py)."""
 
     def __init__(self) -> None:
-        self._groups = Sums(3), Sums(3)  # decided and control; columns: 1, w, w r, with r less the level
+        self._parts: list[Compared] = []
         self.awaited = 0  # such rounds without a reward
-        self._level: float | None = None
 
-    def add(self, rewards: FloatArray, controlled: BoolArray, share: FloatArray, clusters: IntArray) -> None:
-        """More decisions; the shares are > 0."""
-        if not rewards.size:
-            return
-        if self._level is None:
-            self._level = float(rewards[0])
-        for sums, mine, chance in zip(self._groups, (~controlled, controlled), (1.0 - share, share), strict=True):
-            weights = 1.0 / chance[mine]
-            columns = np.column_stack([np.ones_like(weights), weights, weights * (rewards[mine] - self._level)])
-            sums.add(columns, clusters[mine])
+    def add(self, rows: Compared) -> None:
+        if rows.rewards.size:
+            self._parts.append(rows)
 
     def result(self) -> Lift:
         """Welch's interval of the difference, with clusters for observations; Fieller's of the relative lift."""
-        counts = [int(sums.totals[0]) for sums in self._groups]
-        ratios = [sums.ratio([0, 0, 1], [0, 1, 0]) if sums.totals[0] else None for sums in self._groups]
-        level = self._level or 0.0
-        means = [Mean(n, None if ratio is None else level + ratio[0]) for n, ratio in zip(counts, ratios, strict=True)]
-        clusters = [sums.clusters for sums in self._groups]
+        rows = Compared(*map(np.concatenate, zip(*self._parts, strict=True))) if self._parts else NOTHING
+        groups = cumulative_lift(rows, np.array([rows.rewards.size]))[:2]
+        counts, clusters = ([int(group[field][0]) for group in groups] for field in (0, 3))
+        means = [
+            Mean(count, float(group.mean[0]) if count else None) for group, count in zip(groups, counts, strict=True)
+        ]
         if refusal := _lift_refusal(counts, clusters, self.awaited):
             return Lift(means[0], means[1], refusal=refusal)
-        (decided, decided_variance), (control, control_variance) = (ratio for ratio in ratios if ratio is not None)
+        (decided, decided_variance), (control, control_variance) = (
+            (float(group.mean[0]), float(group.variance[0])) for group in groups
+        )
         variance = decided_variance + control_variance
         spread = decided_variance**2 / (clusters[0] - 1) + control_variance**2 / (clusters[1] - 1)
         quantile = _student(variance**2 / spread) if spread > 0.0 else NORMAL  # Satterthwaite's degrees of freedom
-        relative = _fieller(level + decided, decided_variance, level + control, control_variance, quantile)
+        relative = _fieller(decided, decided_variance, control, control_variance, quantile)
         return Lift(
             means[0], means[1], _estimate(decided - control, variance, quantile),
             relative if isinstance(relative, Estimate) else None,

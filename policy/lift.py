@@ -10,12 +10,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ALONE", "LEAST", "Compared", "Group", "Lifts", "cumulative_lift"]
+__all__ = ["ALONE", "LEAST", "NORMAL", "Compared", "Group", "Lifts", "cumulative_lift"]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 ALONE = -1  # the cluster of a round without a subject
-LEAST = 20  # clusters in each group that an interval must rest on
+LEAST = 20  # decisions, clusters, or what is left of them after weighting, that a number must rest on
 NORMAL = 1.959963984540054  # 97.5 % of the normal law lie below
 
 

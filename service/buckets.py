@@ -1,11 +1,14 @@
 """Down-sampling without losing a regime change: where the regime changed, buckets that begin there, sums over them."""
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Changes", "bucket_starts", "mean_beliefs", "regime_changes", "tallied"]
+from service.alerts import regime_changes
+
+__all__ = ["Changes", "bucket_starts", "lasting_changes", "mean_beliefs", "tallied"]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -17,33 +20,31 @@ class Changes(NamedTuple):
     since: IntArray  # the first row of it
     before: IntArray
     after: IntArray
-    lasted: IntArray  # rows in a row, so far
 
     def picked(self, which: npt.NDArray[np.bool_]) -> "Changes":
         return Changes(*(column[which] for column in self))
 
 
-def regime_changes(beliefs: FloatArray, regimes: npt.NDArray[np.int8], rounds: int) -> Changes:
-    """The changes that lasted so many rounds, by the rule of the regime alerts.
+def lasting_changes(beliefs: FloatArray, regimes: npt.NDArray[np.int8], rounds: int) -> Changes:
+    """The changes that lasted so many rounds, by the rule of the regime alerts (alerts.py).
 
-    `beliefs` is rows × most regimes, `regimes` says how many are in use in a row. The first regime that lasts is only
-    noted, also each time that their number changes: the old numbers mean nothing then. Before the first estimate, while
-    all are equally likely (R5), and with one regime there is none. A row of which nothing is known (0 regimes) counts
-    as the one before it.
+    `beliefs` is rows × most regimes, `regimes` says how many are in use in a row. Where their number changes, the rule
+    begins anew: the old numbers mean nothing then. Before the first estimate, while all are equally likely (R5), and
+    with one regime there is none. A row of which nothing is known (0 regimes) counts as the one before it.
     """
     rows = np.arange(regimes.size)
     known = np.maximum.accumulate(np.where(regimes > 0, rows, 0))
-    regimes, likeliest = regimes[known], beliefs.argmax(axis=1)[known]
+    regimes, beliefs = regimes[known], beliefs[known]
     different = np.flatnonzero(beliefs.max(axis=1) * regimes > 1.0 + 1e-12)  # more likely than 1 in so many
-    regimes = np.where(rows >= (different[0] if different.size else rows.size), regimes, 0)
-    era = np.cumsum(np.diff(regimes, prepend=0) != 0)
-    starts = np.flatnonzero((np.diff(era, prepend=-1) != 0) | (np.diff(likeliest, prepend=-1) != 0))
-    lasted = np.diff(starts, append=rows.size)
-    long = (lasted >= rounds) & (regimes[starts] > 1)
-    starts, lasted = starts[long], lasted[long]
-    regime, era = likeliest[starts], era[starts]
-    changed = np.flatnonzero((regime[1:] != regime[:-1]) & (era[1:] == era[:-1])) + 1
-    return Changes(starts[changed], regime[changed - 1], regime[changed], lasted[changed])
+    first = int(different[0]) if different.size else rows.size
+    eras = np.append(np.flatnonzero(np.diff(regimes[first:], prepend=0)) + first, rows.size).tolist()
+    found = [
+        (start + change.since_round - 1, change.before, change.after)
+        for start, end in pairwise(eras)
+        if regimes[start] > 1
+        for change in regime_changes(beliefs[start:end, : regimes[start]], 0, rounds, None)[0]
+    ]
+    return Changes(*np.array(found, np.int64).reshape(-1, 3).T)
 
 
 def bucket_starts(first: int, end: int, points: int, changes: IntArray) -> IntArray:

@@ -12,7 +12,7 @@ from pydantic import AwareDatetime, BaseModel, Field
 
 from policy import CampaignConfig
 from policy.lift import Compared, Lifts, cumulative_lift
-from service.buckets import Changes, bucket_starts, mean_beliefs, regime_changes, tallied
+from service.buckets import Changes, bucket_starts, lasting_changes, mean_beliefs, tallied
 from service.campaigns import found
 from service.columns import KINDS, MODES, ColumnCache, Columns
 from service.reading import interval, rounds_between
@@ -183,11 +183,12 @@ class _Picture:
 
     def answer(self, points: int) -> dict[str, Any]:
         after, last = self._after, self._last
-        changes = regime_changes(self._beliefs, self._regimes, self._config.alerts.rounds)
+        changes = lasting_changes(self._beliefs, self._regimes, self._config.alerts.rounds)
         changes = changes.picked((changes.since >= after) & (changes.since < last))
         left_out = max(0, changes.since.size - MOST_POINTS)
         if left_out:
-            longest = np.argsort(-changes.lasted, kind="stable")[:MOST_POINTS]
+            lasted = np.diff(changes.since, append=last)
+            longest = np.argsort(-lasted, kind="stable")[:MOST_POINTS]
             changes = changes.picked(np.isin(np.arange(changes.since.size), longest))
         starts = bucket_starts(after, last, points, changes.since)
         models = self._models[self._within(self._models["round"])]

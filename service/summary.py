@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from policy.evaluation import ALONE, GROUPS, LiftSums, OffPolicySums, Rewarded
 from policy.frozen import FrozenModel, greedy
+from policy.lift import Compared
 from policy.logging_law import Logged, first_eligible, logging_law, possible_floors
 from service.fold import SECOND
 from service.reading import LoggedDecision
@@ -182,7 +183,7 @@ class Summary:
         counted = (controlled | decided) & (share > 0.0)
         self.lift.awaited += int((counted & np.isnan(page.rewards)).sum())
         counted &= ~np.isnan(page.rewards)
-        self.lift.add(page.rewards[counted], controlled[counted], share[counted], clusters[counted])
+        self.lift.add(Compared(page.rewards[counted], controlled[counted], share[counted], clusters[counted]))
         for place, baseline in zip(np.flatnonzero(counted).tolist(), self._baseline[revision[counted]], strict=True):
             if self.control_baseline not in (None, baseline):
                 self.control_changed_at = page.rows[place].decided_at

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from policy.evaluation import ALONE, LEAST, LiftSums, OffPolicySums, Rewarded
+from policy.lift import Compared
 from tests.policy.make_obp import PATH, log_of
 
 # Four decisions between two actions; the second is what the target always takes.
@@ -150,7 +151,7 @@ def lifted(decided, control, share=0.25, clusters=None):
     clusters = np.full(rewards.size, ALONE) if clusters is None else np.array(clusters)
     sums = LiftSums()
     for part in np.array_split(np.arange(rewards.size), 3):
-        sums.add(rewards[part], controlled[part], np.full(part.size, share), clusters[part])
+        sums.add(Compared(rewards[part], controlled[part], np.full(part.size, share), clusters[part]))
     return sums.result()
 
 
@@ -200,7 +201,8 @@ def test_a_share_that_changed_does_not_pass_for_lift():
     sums = LiftSums()
     for reward, share, decided, control in ((0.0, 0.1, 90, 10), (1.0, 0.5, 50, 50)):
         count = decided + control
-        sums.add(np.full(count, reward), np.arange(count) >= decided, np.full(count, share), np.full(count, ALONE))
+        controlled, shares = np.arange(count) >= decided, np.full(count, share)
+        sums.add(Compared(np.full(count, reward), controlled, shares, np.full(count, ALONE)))
     found = sums.result()
     assert found.decided == (140, pytest.approx(0.5))
     assert found.control == (60, pytest.approx(0.5))

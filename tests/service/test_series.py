@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 import service.columns
 from policy.lift import ALONE, Compared, cumulative_lift
-from service.buckets import bucket_starts, regime_changes
+from service.buckets import bucket_starts, lasting_changes
 from service.reading import logged
 from service.series import MOST_POINTS, Series
 from service.tables import models
@@ -373,8 +373,8 @@ def test_regime_changes_by_the_alerts_rule():
             beliefs.append([] if chance.random() < 0.05 else [p / sum(law) for p in law])
         least = chance.choice((1, 2, 5))
         table = np.array([(law + [0.0] * 3)[:3] for law in beliefs])
-        found = regime_changes(table, np.array([len(law) for law in beliefs], np.int8), least)
-        listed = [(since + 1, before + 1, after + 1) for since, before, after, _ in zip(*found, strict=True)]
+        found = lasting_changes(table, np.array([len(law) for law in beliefs], np.int8), least)
+        listed = [(since + 1, before + 1, after + 1) for since, before, after in zip(*found, strict=True)]
         assert listed == changes_one_by_one(beliefs, least)
 
 

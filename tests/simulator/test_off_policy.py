@@ -7,6 +7,7 @@ import pytest
 
 from policy import CampaignConfig, Request, StagedPolicy
 from policy.evaluation import ALONE, GROUPS, LiftSums, OffPolicySums, Rewarded
+from policy.lift import Compared
 from policy.logging_law import Logged, logging_law
 from simulator.environment import load_environment
 from simulator.presets import campaign
@@ -135,7 +136,7 @@ def test_lift_intervals_cover_the_truth(with_subjects):
             clusters = np.array([zlib.crc32(request.subject.encode()) % GROUPS for request in requests])
         sums = LiftSums()
         rewards = earned[np.arange(LENGTH), logged.taken]
-        sums.add(rewards[later], controlled[later], np.full(later.sum(), 0.4), clusters[later])
+        sums.add(Compared(rewards[later], controlled[later], np.full(later.sum(), 0.4), clusters[later]))
         lift = sums.result().difference
         # c q + (1 - c) p is the law: less the control's part it is the policy's own.
         policy = (law - 0.4 * 0.5) / 0.6

@@ -14,6 +14,10 @@ export class ApiError extends Error {
 
 export const address = (path) => root + path;
 
+// And come back. What stands behind the # stays there: browsers keep it to themselves.
+export const logIn = () =>
+  location.assign(`${root}/login?next=${encodeURIComponent(location.pathname)}${location.hash}`);
+
 export async function ask(method, path, body, signal) {
   const headers = { "X-Undercurrent-Page": "1" };
   if (body !== undefined) headers["Content-Type"] = "application/json";
@@ -22,7 +26,7 @@ export async function ask(method, path, body, signal) {
     body: body === undefined ? undefined : JSON.stringify(body),
   });
   if (answer.status === 401 && !location.pathname.endsWith("/login")) {
-    location.assign(`${root}/login?next=${encodeURIComponent(location.pathname + location.hash)}`);
+    logIn();
   }
   const text = await answer.text();
   const found = text ? JSON.parse(text) : null;

@@ -15,8 +15,10 @@ export function destination(asked, origin, home) {
   return home;
 }
 
-const onwards = () =>
-  location.replace(destination(new URLSearchParams(location.search).get("next"), location.origin, address("/")));
+const onwards = () => {
+  const to = destination(new URLSearchParams(location.search).get("next"), location.origin, address("/"));
+  location.replace(to + location.hash);
+};
 
 const form = $("#login"), field = $("#key"), problem = $("#key-error"), button = $("button", form);
 

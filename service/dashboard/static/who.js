@@ -1,6 +1,6 @@
 // Who is looking at a page: shown in its header, and asked by whatever needs a certain role.
 
-import { address, get, post } from "./api.js";
+import { address, get, logIn, post } from "./api.js";
 import { $, h, tell } from "./dom.js";
 
 // {keys, role, campaigns}; without keys everyone may do everything.
@@ -40,7 +40,7 @@ me.then((who) => {
   const place = $("#who");
   if (!who.role) {
     if (!location.pathname.endsWith("/login")) {
-      location.assign(address(`/login?next=${encodeURIComponent(location.pathname + location.hash)}`));
+      logIn();
     }
     return;
   }
