@@ -67,9 +67,9 @@ def imported(worker, config, rows, clock):
 
 @pytest.mark.parametrize("erasing", [False, True], ids=["whole", "erased"])
 @pytest.mark.parametrize("kind", CONFIGS)
-def test_a_log_imported_is_the_campaign_that_wrote_it(new_database, direct, clock, kind, erasing):
+def test_a_log_imported_is_the_campaign_that_wrote_it(new_database, clock, kind, erasing):
     """The same model to the last bit, and the same decisions from then on (R15); also where someone was erased."""
-    worker, other = direct(), Direct(new_database("sqlite"), clock)
+    worker, other = (Direct(new_database("sqlite"), clock) for _ in range(2))
     script = Script(CONFIGS[kind], clock).create(worker.post).play(worker.post, ROUNDS)
     if erasing:
         assert erase(worker, script.name)
@@ -89,7 +89,7 @@ def test_a_log_imported_is_the_campaign_that_wrote_it(new_database, direct, cloc
     fresh = Direct(str(other.store.engine.url), clock)
     assert_same_model(state_of(fresh, script.name), state_of(other, script.name))
     assert other.differences(script.name) == []
-    for one in (fresh, other):
+    for one in (fresh, other, worker):
         one.store.close()
 
 
