@@ -46,8 +46,6 @@ PAGES = {
     "new": "/new",
     "login": "/login",
 }
-# The cards of a campaign's page.
-CARDS = "belief actions earned health rewards transition emission theta policies alerts stages".split()
 
 
 def now() -> int:
@@ -97,8 +95,22 @@ def worker(new_database):
 
 
 @pytest.fixture
-def opened(browser):
-    """Called with a service, a window at it; all are closed, and must have had nothing to complain about."""
+def start():
+    """Called with a database, a service of the test's own."""
+    workers = []
+
+    def start(database):
+        workers.append(Worker(database, now))
+        return workers[-1]
+
+    yield start
+    for worker in workers:
+        worker.stop()
+
+
+@pytest.fixture
+def opened(browser, start):
+    """Called with a service, a window at it. It is closed before the service is, and must have nothing to complain about."""
     windows = []
 
     def opened(worker, **options):
@@ -117,10 +129,10 @@ def window(opened, worker):
 
 def fill_in(page):
     """The form, up to what makes it good."""
-    page.get_by_label("Baseline").fill("none")
-    page.get_by_label("Action 2").fill("mail")
+    page.get_by_role("textbox", name="Baseline").fill("none")
+    page.get_by_role("textbox", name="Action 2").fill("mail")
     page.get_by_role("button", name="Add an action").click()
-    page.get_by_label("Action 3").fill("call")
+    page.get_by_role("textbox", name="Action 3").fill("call")
     first = page.get_by_role("group", name="Variable 1")
     first.get_by_label("Name", exact=True).fill("source")
     first.get_by_label("Its levels").fill("shop, web")
@@ -210,91 +222,84 @@ def test_a_preview_moves_nothing(window, worker):
     before = state(worker.client)
     page = window.open("/view/market/try")
     answer = page.locator("#preview")
-    beliefs = []
     for level in ("search", SCRIPT):
         page.get_by_label(BREAKOUT).select_option(level)
         context = {BREAKOUT: level, "basket": 65}
         found = good(worker.client.post("/campaigns/market/preview", json={"context": context}))
         expect(answer.locator(".lead strong").first).to_have_text(found["action"])
         expect(answer).to_contain_text(f"would be round {before['round'] + 1}")
-        beliefs.append(answer.get_by_label("Belief after").first)
-        expect(beliefs[-1]).to_be_visible()
+        expect(answer.get_by_label("Belief after").first).to_be_visible()
     page.get_by_label("basket").fill("")
     expect(page.locator("#variable-1-said")).to_have_class("bad said")  # the API's own words, at the field
     page.get_by_label("basket").fill("95")
     expect(page.locator("#variable-1-said")).to_contain_text("counts as")
     assert state(worker.client) == before
-    assert len(good(worker.client.get("/campaigns/market/decisions?limit=500"))["decisions"]) == before["round"]
+    assert len(worker.client.get("/campaigns/market/decisions").text.splitlines()) == before["round"]
 
 
-def test_the_demo_fills_an_empty_service(opened, new_database):
-    worker = Worker(new_database("sqlite"), now)
-    try:
-        window = opened(worker)
-        page = window.open("/")
-        expect(page.get_by_text("There is no campaign yet")).to_be_visible()
-        assert not serious(page)
-        page.get_by_role("button", name="Create the demo campaign").click()
-        page.wait_for_url("**/view/demo", timeout=4 * PATIENCE_MS)
-        expect(page.locator("#shown")).to_contain_text("1,500 decisions")
-        expect(page.locator("#belief .flag").first).to_contain_text("bargain hunt")
-        page.get_by_role("link", name="Campaigns").first.click()
-        row = page.get_by_role("row").filter(has_text="demo")
-        expect(row).to_contain_text("1,500")
-        expect(row.locator(".lift")).to_contain_text("a decision")
-        expect(row.locator(".health .mark")).to_be_visible()
-        page.wait_for_load_state("networkidle")
-    finally:
-        worker.stop()
+def test_the_demo_fills_an_empty_service(start, opened, new_database):
+    worker = start(new_database("sqlite"))
+    window = opened(worker)
+    page = window.open("/")
+    expect(page.get_by_text("There is no campaign yet")).to_be_visible()
+    assert not serious(page)
+    page.get_by_role("button", name="Create the demo campaign").click()
+    page.wait_for_url("**/view/demo", timeout=4 * PATIENCE_MS)
+    expect(page.locator("#shown")).to_contain_text("1,500 decisions")
+    for label in ("everyday", "bargain hunt"):
+        expect(page.locator("#belief .flag").filter(has_text=label).first).to_be_visible()
+    page.get_by_role("link", name="Campaigns").first.click()
+    row = page.get_by_role("row").filter(has_text="demo")
+    expect(row).to_contain_text("1,500")
+    expect(row.locator(".lift")).to_contain_text("a decision")
+    expect(row.locator(".health .mark")).to_be_visible()
+    page.wait_for_load_state("networkidle")
 
 
-def test_a_viewer_looks_and_changes_nothing(opened, new_database):
+def test_a_viewer_looks_and_changes_nothing(start, opened, new_database):
     database = new_database("sqlite")
     store = Store(database)
     admin, viewer = make(store), make(store, "viewer")
     store.close()
-    worker = Worker(database, now)
-    try:
-        config = {"actions": ["none", "mail"], "variables": [{"name": "risk", "levels": ["low", "high"]}]}
-        good(worker.client.post("/campaigns", json={"name": "mine", **config}, headers=bearer(admin)), 201)
-        window = opened(worker)
-        window.expected = {401, 403}
-        page = window.page
-        page.goto("/view/mine")
-        page.wait_for_url("**/login?next=*")
-        page.get_by_label("Your key").fill("uc_0000000000_wrong")
-        page.get_by_role("button", name="Log in").click()
-        expect(page.get_by_role("alert")).not_to_have_text("")
-        page.get_by_label("Your key").fill(viewer)
-        page.keyboard.press("Enter")
-        page.wait_for_url("**/view/mine")  # where they wanted to go
-        expect(page.locator("#now")).to_contain_text("No decision yet")
-        expect(page.locator("#who")).to_contain_text("viewer")
-        expect(page.get_by_role("link", name="New campaign")).to_have_count(0)
-        assert viewer not in page.evaluate("document.cookie + JSON.stringify({...localStorage, ...sessionStorage})")
+    worker = start(database)
+    config = {"actions": ["none", "mail"], "variables": [{"name": "risk", "levels": ["low", "high"]}]}
+    good(worker.client.post("/campaigns", json={"name": "mine", **config}, headers=bearer(admin)), 201)
+    window = opened(worker)
+    window.expected = {401, 403}
+    page = window.page
+    page.goto("/view/mine")
+    page.wait_for_url("**/login?next=*")
+    page.get_by_label("Your key").fill("uc_0000000000_wrong")
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_role("alert")).not_to_have_text("")
+    page.get_by_label("Your key").fill(viewer)
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/view/mine")  # where they wanted to go
+    expect(page.locator("#now")).to_contain_text("No decision yet")
+    expect(page.locator("#who")).to_contain_text("viewer")
+    expect(page.get_by_role("link", name="New campaign")).to_have_count(0)
+    assert viewer not in page.evaluate("document.cookie + JSON.stringify({...localStorage, ...sessionStorage})")
 
-        page.goto("/new")
-        expect(page.locator("#refused")).to_contain_text("This needs an admin's key; yours is a viewer's.")
-        expect(page.get_by_role("button", name="Create the campaign")).to_be_disabled()
-        forced = """async ([method, path, body]) => (await fetch(path, {method, body: JSON.stringify(body),
-            headers: {"Content-Type": "application/json", "X-Undercurrent-Page": "1"}})).status"""
-        for method, path, body in [
-            ("POST", "/campaigns", {"name": "forced", **config}),
-            ("PATCH", "/campaigns/mine", {"paused": True}),
-            ("DELETE", "/campaigns/mine?confirm=mine", {}),
-        ]:
-            assert page.evaluate(forced, [method, path, body]) == 403
-        listed = good(worker.client.get("/campaigns", headers=bearer(admin)))["campaigns"]
-        assert [(campaign["name"], campaign["paused"]) for campaign in listed] == [("mine", False)]
+    page.goto("/new")
+    expect(page.locator("#refused")).to_contain_text("This needs an admin's key; yours is a viewer's.")
+    expect(page.get_by_role("button", name="Create the campaign")).to_be_disabled()
+    forced = """async ([method, path, body]) => (await fetch(path, {method, body: JSON.stringify(body),
+        headers: {"Content-Type": "application/json", "X-Undercurrent-Page": "1"}})).status"""
+    for method, path, body in [
+        ("POST", "/campaigns", {"name": "forced", **config}),
+        ("PATCH", "/campaigns/mine", {"paused": True}),
+        ("DELETE", "/campaigns/mine?confirm=mine", {}),
+    ]:
+        assert page.evaluate(forced, [method, path, body]) == 403
+    listed = good(worker.client.get("/campaigns", headers=bearer(admin)))["campaigns"]
+    assert [(campaign["name"], campaign["paused"]) for campaign in listed] == [("mine", False)]
 
-        page.get_by_role("button", name="Log out").click()
-        page.wait_for_url("**/login")
-        assert window.cookies() == []
-        page.goto("/")
-        page.wait_for_url("**/login?next=*")
-        page.wait_for_load_state("networkidle")
-    finally:
-        worker.stop()
+    page.get_by_role("button", name="Log out").click()
+    page.wait_for_url("**/login")
+    assert window.cookies() == []
+    page.goto("/")
+    page.wait_for_url("**/login?next=*")
+    page.wait_for_load_state("networkidle")
 
 
 # --- every page -------------------------------------------------------------------------------------------------------
@@ -304,8 +309,8 @@ def shown(window, name):
     """A page with everything on it that comes by itself."""
     page = window.open(PAGES[name])
     if name == "campaign":
-        for card in CARDS:
-            expect(page.locator(f"#{card} .body")).not_to_have_text("…")
+        expect(page.locator(".card .body").get_by_text("…", exact=True)).to_have_count(0)
+        expect(page.locator("#policies table")).to_be_visible()  # the last: its report reads the whole log
     return page
 
 
