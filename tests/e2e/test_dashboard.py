@@ -110,7 +110,7 @@ def start():
 
 @pytest.fixture
 def opened(browser, start):
-    """Called with a service, a window at it. It is closed before the service is, and must have nothing to complain about."""
+    """Called with a service, a window at it. It closes before the service does, and must not have complained."""
     windows = []
 
     def opened(worker, **options):
