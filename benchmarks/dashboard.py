@@ -32,7 +32,7 @@ WATCH = """
 const seen = {};
 const look = () => {
   const chart = document.querySelector("#belief .chart");
-  if (!seen.charts && chart?.querySelector("path.fill")) {
+  if (!seen.charts && chart?.querySelector(".tick")) {
     chart.dispatchEvent(new KeyboardEvent("keydown", { key: "End", bubbles: true, cancelable: true }));
     if (chart.querySelector(".cursor rect")) seen.charts = performance.now();
   }
@@ -69,7 +69,7 @@ def measured(folder: Path, rounds: int) -> dict[int, list[Load]]:
     sizes = (FEW, rounds)
     with server("play", serve(url), folder) as at, client_of(at) as client:
         for size in sizes:
-            asked(client, "/campaigns", described(f"page-{size}") | {"control": {"share": 0.1}})
+            asked(client, "/campaigns", described(f"page-{size}") | {"control": {"share": 0.1}, "regimes": 2})
             with tqdm(total=size, desc=f"{size:,} decisions", leave=False) as bar:
                 for done in fill(client, f"page-{size}", size, rewarded=0.9):
                     bar.update(done - bar.n)
