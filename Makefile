@@ -12,7 +12,7 @@ INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-dep
 # fixtures, and whoever is done takes over from the others.
 PARALLEL := -n logical --maxprocesses 4 --dist worksteal
 
-.PHONY: help run test lint bench bench-http demo clean
+.PHONY: help run test lint browser bench bench-http demo clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' Makefile
@@ -21,7 +21,7 @@ run: .venv/ready  ## start the service on http://127.0.0.1:8000 (HOST=, PORT=, D
 	@exec $(BIN)/undercurrent serve $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) \
 	  $(if $(DATABASE_URL),--database-url $(DATABASE_URL))
 
-test: lint  ## lint, then all tests
+test: lint browser  ## lint, then all tests
 	$(BIN)/pytest -q $(PARALLEL)
 
 lint: .venv/ready  ## style, types and layers
@@ -29,6 +29,17 @@ lint: .venv/ready  ## style, types and layers
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+browser:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || { \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "Installing Chromium for the browser tests (a minute) ..."; \
+	    export DEBIAN_FRONTEND=noninteractive; \
+	    { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; } || \
+	      echo "Chromium could not be installed; the browser tests need it."; \
+	  else \
+	    echo "The browser tests need Debian's package chromium (apt-get install chromium); without it they are skipped."; \
+	  fi; }
 
 bench: .venv/ready-bench  ## speed beside other libraries, as ratios (QUICK=1 for a minute's run)
 	$(BIN)/python -m benchmarks.policy $(if $(QUICK),--quick)

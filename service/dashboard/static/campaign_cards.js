@@ -1,14 +1,14 @@
 // The cards of a campaign's page that are words and small tables: head, events, health, rewards, alerts, stages.
 
 import { address } from "./api.js";
-import { $, coded, h, settle, when } from "./dom.js";
+import { $, coded, h, scroller, settle, when } from "./dom.js";
 import { spark } from "./charts/spark.js";
 import { KINDS, ago, amount, liftSentence, plural, regimeName, seconds, share } from "./words.js";
 
 const SHOWN_STAGES = 8;
 const SHOWN_EVENTS = 100;
 
-const table = (heads, rows, numbers = []) => h("div", { class: "scroll" }, h("table", {},
+const table = (heads, rows, numbers = []) => scroller(heads.join(", "), {}, h("table", {},
   h("thead", {}, h("tr", {}, heads.map((head, i) => h("th", { scope: "col", class: numbers.includes(i) ? "number" : null }, head)))),
   h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, i) => h("td", { class: numbers.includes(i) ? "number" : null }, cell)))))));
 

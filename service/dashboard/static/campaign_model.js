@@ -1,6 +1,6 @@
 // The cards of a campaign's page that show the model: how regimes follow one another, who shows up, what actions are worth.
 
-import { $, h } from "./dom.js";
+import { $, h, scroller } from "./dom.js";
 import { emissionHeat, symbolHeat, transitionHeat } from "./charts/heat.js";
 import { grouped, whiskers, whiskerTable } from "./charts/whiskers.js";
 import { plural, regimeName, regimeNames } from "./words.js";
@@ -19,7 +19,7 @@ function transition(model, state, none) {
   if (none) { place.replaceChildren(h("p", {}, none)); return; }
   const unit = state.config.clock ? "period" : "decision";
   place.replaceChildren(
-    h("div", { class: "scroll" }, transitionHeat(model.regimes, unit)),
+    scroller("How regimes follow one another", {}, transitionHeat(model.regimes, unit)),
     h("ul", { class: "plain" }, model.regimes.map((regime) => h("li", {}, h("strong", {}, regimeName(regime.regime, regime.label)),
       regime.expected_duration === null ? " never ends." : ` lasts for some ${plural(Math.round(regime.expected_duration), unit)} at a stretch, ${Math.round(100 * regime.share)} % of the time in the long run.`))));
 }
@@ -30,8 +30,8 @@ function emission(model, none) {
   const open = $("details", place)?.open ?? false;
   const several = Object.keys(model.regimes[0].signals).length > 1;
   place.replaceChildren(
-    h("div", { class: "scroll" }, emissionHeat(model.regimes)),
-    several ? h("details", { open }, h("summary", {}, "Combinations of levels"), h("div", { class: "scroll" }, symbolHeat(model.regimes))) : "");
+    scroller("Signals by regime", {}, emissionHeat(model.regimes)),
+    several ? h("details", { open }, h("summary", {}, "Combinations of levels"), scroller("Combinations of levels by regime", {}, symbolHeat(model.regimes))) : "");
 }
 
 // --- what actions are worth ---------------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ function theta(model, state) {
     place.replaceChildren(
       h("p", {}, h("label", { for: "term", class: "inline" }, "Term "), h("select", { id: "term", onchange: (event) => { chosen.term = event.target.value; chosen.redraw(); } })),
       h("p", { class: "soft", id: "term-words" }), plot,
-      h("details", { class: "alternative" }, h("summary", {}, "As a table"), h("div", { class: "scroll short", tabindex: 0, role: "region", "aria-label": "Coefficients" })));
+      h("details", { class: "alternative" }, h("summary", {}, "As a table"), scroller("Coefficients", { class: "short" })));
     new ResizeObserver(() => chosen.redraw()).observe(plot);
   }
   $("#term").replaceChildren(...terms.map((term) => h("option", { value: term, selected: term === chosen.term }, termName(term))));

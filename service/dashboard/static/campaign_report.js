@@ -1,6 +1,6 @@
 // The cards of a campaign's page that come from the report: actions in each regime, the lift in words, other policies.
 
-import { $, coded, h, s } from "./dom.js";
+import { $, coded, h, s, scroller } from "./dom.js";
 import { actionLook, swatch } from "./charts/marks.js";
 import { extentOf, linear } from "./charts/scales.js";
 import { amount, liftSentence, policyName, regimeName, share } from "./words.js";
@@ -25,7 +25,7 @@ function byRegime(place, report, state) {
   };
   place.replaceChildren(
     h("h3", {}, columns.length ? "In each regime" : "In all"),
-    h("div", { class: "scroll" }, h("table", { class: "parts" },
+    scroller("Actions in each regime", {}, h("table", { class: "parts" },
       h("caption", { class: "soft" }, "Share of decisions, and what each earned on average where it was chosen"),
       h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "action"), h("th", { scope: "col", class: "number" }, "all"), columns.map((regime) => h("th", { scope: "col", class: "number" }, regimeName(regime.regime, regime.label))))),
       h("tbody", {}, report.actions.map((action, i) => h("tr", {},
@@ -68,7 +68,7 @@ function policies(place, report, state) {
   const out = [["awaited", left.awaited], ["erased", left.erased], ["imported", left.imported], ["unexplained", left.unexplained]].filter(([, count]) => count);
   place.replaceChildren(
     own === null ? "" : h("p", {}, "This campaign earned ", h("strong", {}, amount(own)), " a decision on average, warm start and control included (the vertical line)."),
-    h("div", { class: "scroll" }, h("table", {},
+    scroller("What others would have earned", {}, h("table", {},
       h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "had it been"), h("th", { scope: "col", class: "roomy" }, h("span", { class: "unseen" }, "picture")), h("th", { scope: "col", class: "number" }, "would have earned"), h("th", { scope: "col", class: "number" }, "95 % interval"), h("th", { scope: "col", class: "number roomy" }, "worth decisions"))),
       h("tbody", {}, found.map(row)))),
     out.length ? h("p", { class: "soft" }, `Left out: ${out.map(([word, count]) => `${count.toLocaleString()} ${word}`).join(", ")}. “Worth decisions” is how many the log is worth for that question.`) : "");

@@ -14,6 +14,9 @@ function made(element, attributes, children) {
 
 export const h = (tag, attributes = {}, ...children) => made(document.createElement(tag), attributes, children);
 export const s = (tag, attributes = {}, ...children) => made(document.createElementNS(SVG, tag), attributes, children);
+// What may be too wide for the page: it scrolls by itself, also with the arrow keys.
+export const scroller = (name, attributes, ...children) =>
+  h("div", { tabindex: 0, role: "region", "aria-label": name, ...attributes, class: `scroll ${attributes.class ?? ""}`.trim() }, ...children);
 export const $ = (selector, within = document) => within.querySelector(selector);
 
 export function tell(message, bad = false) {

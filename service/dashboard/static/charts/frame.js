@@ -1,6 +1,6 @@
 // One time chart: its axes, cursor, tooltip, keys and the brush that zooms. What is drawn in it comes from its owner.
 
-import { h, s } from "../dom.js";
+import { h, s, scroller } from "../dom.js";
 import { linear, ticks } from "./scales.js";
 
 const LEFT = 50;
@@ -18,7 +18,7 @@ export class Frame {
     this.tip = h("div", { class: "tip", hidden: true });
     this.body = h("div", { class: "chart", tabindex: 0, role: "group", "aria-label": `${name}. Arrow keys move over it, plus and minus zoom.` }, this.svg, this.tip);
     this.empty = h("p", { class: "soft empty", hidden: true }, "");
-    this.alternative = h("details", { class: "alternative" }, h("summary", {}, "As a table"), h("div", { class: "scroll short", tabindex: 0, role: "region", "aria-label": `${name}, as a table` }));
+    this.alternative = h("details", { class: "alternative" }, h("summary", {}, "As a table"), scroller(`${name}, as a table`, { class: "short" }));
     this.alternative.addEventListener("toggle", () => this._fillTable());
     holder.replaceChildren(this.body, this.empty, this.alternative);
     this._listen();

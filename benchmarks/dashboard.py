@@ -1,0 +1,110 @@
+"""A campaign's page in Chromium, with many decisions and with few: python -m benchmarks.dashboard [--rounds N].
+
+Both campaigns are in one service on SQLite, and their pages are loaded in turns, each time by a browser that has
+nothing cached. `charts` is the time from the navigation until the belief chart is drawn and answers to a key, as the
+page itself measures it; `all` is until every card is filled.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from playwright.sync_api import Browser, sync_playwright
+from tqdm import tqdm
+
+from benchmarks import Verdict, print_table, print_verdicts
+from benchmarks.limits import fill, wait_until_quiet
+from benchmarks.load import described
+from benchmarks.measure import asked, client_of
+from benchmarks.servers import serve, server
+
+FEW = 1_000
+REPETITIONS = 7
+LONGEST_MS = 1_000.0
+PATIENCE_MS = 120_000
+# Looks at every frame, as a person does. A key is pressed as soon as there is a chart, until the chart answers.
+WATCH = """
+const seen = {};
+const look = () => {
+  const chart = document.querySelector("#belief .chart");
+  if (!seen.charts && chart?.querySelector(".tick")) {
+    chart.dispatchEvent(new KeyboardEvent("keydown", { key: "End", bubbles: true, cancelable: true }));
+    if (chart.querySelector(".cursor rect")) seen.charts = performance.now();
+  }
+  if (["#policies table", "#now .verdict"].every((part) => document.querySelector(part))) seen.all = performance.now();
+  if (seen.charts && seen.all) document.documentElement.dataset.seen = JSON.stringify(seen);
+  else requestAnimationFrame(look);
+};
+requestAnimationFrame(look);
+"""
+
+
+class Load(NamedTuple):
+    """Milliseconds since the navigation."""
+
+    charts: float
+    all: float
+
+
+def load(browser: Browser, url: str) -> Load:
+    """The page, once, in a browser of its own."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    page.add_init_script(WATCH)
+    page.goto(url)
+    page.wait_for_selector("html[data-seen]", timeout=PATIENCE_MS)
+    seen = json.loads(page.locator("html").get_attribute("data-seen") or "")
+    context.close()
+    return Load(**seen)
+
+
+def measured(folder: Path, rounds: int) -> dict[int, list[Load]]:
+    """By the number of decisions: the first load, with nothing of the campaign in memory, and the others."""
+    url = f"sqlite:///{folder / 'dashboard.db'}"
+    sizes = (FEW, rounds)
+    with server("play", serve(url), folder) as at, client_of(at) as client:
+        for size in sizes:
+            asked(client, "/campaigns", described(f"page-{size}") | {"control": {"share": 0.1}, "regimes": 2})
+            with tqdm(total=size, desc=f"{size:,} decisions", leave=False) as bar:
+                for done in fill(client, f"page-{size}", size, rewarded=0.9):
+                    bar.update(done - bar.n)
+        wait_until_quiet(at)
+    with server("show", serve(url), folder) as at, client_of(at) as client, sync_playwright() as playwright:
+        wait_until_quiet(at)
+        path = shutil.which("chromium") or shutil.which("chromium-browser")
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        found: dict[int, list[Load]] = {size: [] for size in sizes}
+        for _ in tqdm(range(REPETITIONS + 1), desc="loads", leave=False):
+            for size in sizes:
+                found[size].append(load(browser, f"{client.base_url}/view/page-{size}"))
+        browser.close()
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=100_000)
+    rounds = parser.parse_args().rounds
+    with tempfile.TemporaryDirectory() as temporary:
+        found = measured(Path(temporary), rounds)
+    rows, charts = [], {}
+    for size, (first, *later) in found.items():
+        charts[size] = statistics.median(one.charts for one in later)
+        everything = statistics.median(one.all for one in later)
+        slowest = max(one.charts for one in later)
+        figures = (first.charts, charts[size], slowest, first.all, everything)
+        rows.append((f"{size:,}", *(f"{figure:.0f}" for figure in figures)))
+    title = f"ms to load the page, {os.cpu_count()} cores (load {os.getloadavg()[0]:.1f})"
+    print_table(title, ("decisions", "charts, first", "charts", "slowest", "all, first", "all"), rows)
+    ratio = charts[rounds] / charts[FEW]
+    said = f"{charts[rounds]:.0f} ms, {ratio:.2f} × the page with {FEW:,}"
+    print_verdicts([Verdict(f"charts answer within {LONGEST_MS:.0f} ms", said, charts[rounds] < LONGEST_MS)])
+
+
+if __name__ == "__main__":
+    main()
