@@ -1,0 +1,116 @@
+"""The pictures of this folder: every page of the dashboard, light and dark, with the demo campaign.
+
+`.venv/bin/python docs/dashboard/screenshots.py` starts a service on a scratch database, plays the demo by its own button
+and takes the pictures with Playwright and the Chromium that is installed.
+"""
+
+import io
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from PIL import Image
+from playwright.sync_api import Page, expect, sync_playwright
+
+TARGET = Path(__file__).parent
+UNDERCURRENT = Path(sys.executable).with_name("undercurrent")
+WIDTH, SCREEN = 1280, 800
+COLOURS = 128  # of a picture's palette: a third of the size, and no difference that one sees
+DECISION = "demo-1431"
+
+
+@contextmanager
+def serving(database: str) -> Iterator[str]:
+    """The address of a service of our own."""
+    command = [UNDERCURRENT, "serve", "--port", "0", "--database-url", database]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        address = re.search(r"http://\S+", process.stdout.readline())
+        if address is None:
+            raise SystemExit("The service did not start.")
+        yield address[0]
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def take(page: Page, name: str, until: str | None = None, rest: str | None = None) -> None:
+    """The page, light and dark; cut before what `until` selects, and then what is left as another picture, `rest`."""
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        page.wait_for_timeout(500)  # until what moves has come to rest
+        whole = Image.open(io.BytesIO(page.screenshot(full_page=True))).convert("RGB")
+        if until is None:
+            save(whole, f"{name}-{scheme}")
+            continue
+        box = page.locator(until).bounding_box()
+        assert box is not None
+        cut = round(box["y"] + page.evaluate("scrollY")) - 8
+        save(whole.crop((0, 0, whole.width, cut)), f"{name}-{scheme}")
+        if rest is not None:
+            save(whole.crop((0, cut, whole.width, whole.height)), f"{rest}-{scheme}")
+    page.emulate_media(color_scheme="light")
+
+
+def save(picture: Image.Image, name: str) -> None:
+    path = TARGET / f"{name}.png"
+    picture.quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
+    print(f"{path.name}: {picture.width} × {picture.height}, {path.stat().st_size / 1024:.0f} KB")
+
+
+def fill(page: Page) -> None:
+    """A campaign in the form, so far that it could be created."""
+    page.fill("#name", "spring-offers")
+    for action in ("no offer", "mail", "call"):
+        page.locator("#actions li:last-child input").fill(action) if action != "no offer" else page.fill("#action-1", action)
+        if action == "mail":
+            page.click("#add-action")
+    page.fill("#variable-1-name", "risk")
+    page.fill("#variable-1-levels", "low, middle, high")
+    page.fill("#share", "10 %")
+    expect(page.locator("#share-error")).not_to_be_empty()
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        database = f"sqlite:///{folder}/screenshots.db"
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        with serving(database) as address:
+            page = browser.new_page(viewport={"width": WIDTH, "height": SCREEN}, locale="en-GB")
+            page.goto(address)
+            expect(page.locator("#curl")).not_to_be_empty()
+            take(page, "welcome")
+            page.click("#demo")
+            page.wait_for_url("**/view/demo", timeout=120_000)
+            expect(page.locator("#policies table")).to_be_visible()
+            take(page, "campaign", until="#earned", rest="campaign-more")
+            page.goto(f"{address}/view/demo/decision#{DECISION}")
+            expect(page.locator(".scores").first).to_be_visible()
+            take(page, "decision")
+            page.goto(f"{address}/view/demo/try")
+            expect(page.locator("#preview .scores").first).to_be_visible()
+            take(page, "try")
+            page.goto(f"{address}/new")
+            fill(page)
+            take(page, "new")
+            page.goto(address)
+            expect(page.locator(".campaigns .verdict")).to_be_visible()
+            take(page, "campaigns")
+            key = [UNDERCURRENT, "keys", "create", "--role", "viewer", "--name", "anyone", "--database-url", database]
+            subprocess.run(key, check=True, capture_output=True)
+            page.goto(f"{address}/login")
+            page.wait_for_timeout(1_500)  # until the service knows of the key
+            page.reload()
+            expect(page.locator("#key")).to_be_enabled()
+            take(page, "login")
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()
