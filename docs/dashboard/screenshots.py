@@ -39,28 +39,25 @@ def serving(database: str) -> Iterator[str]:
         process.wait()
 
 
-def take(page: Page, name: str, until: str | None = None, rest: str | None = None) -> None:
-    """The page, light and dark; cut before what `until` selects, and then what is left as another picture, `rest`."""
+def take(page: Page, *parts: tuple[str, str | None]) -> None:
+    """The page, light and dark, from top to bottom in parts: the name of each, and what the next one begins with."""
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
         page.evaluate("scrollTo(0, 0)")
         page.wait_for_timeout(500)  # until what moves has come to rest
         whole = Image.open(io.BytesIO(page.screenshot(full_page=True))).convert("RGB")
-        if until is None:
-            save(whole, f"{name}-{scheme}")
-            continue
-        box = page.locator(until).bounding_box()
-        assert box is not None
-        cut = round(box["y"]) - 8
-        save(whole.crop((0, 0, whole.width, cut)), f"{name}-{scheme}")
-        if rest is not None:
-            save(whole.crop((0, cut, whole.width, whole.height)), f"{rest}-{scheme}")
+        top = 0
+        for name, following in parts:
+            box = page.locator(following).bounding_box() if following else None
+            end = round(box["y"]) - 8 if box else whole.height
+            save(whole.crop((0, top, whole.width, end)), f"{name}-{scheme}")
+            top = end
     page.emulate_media(color_scheme="light")
 
 
 def save(picture: Image.Image, name: str) -> None:
     path = TARGET / f"{name}.png"
-    # A palette makes the file half as large. Of Pillow's ways this one keeps also the colours of thin lines.
+    # A palette makes the file a third as large. Of Pillow's ways this one keeps also the colours of thin lines.
     picture.quantize(method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(path, optimize=True)
     print(f"{path.name}: {picture.width} × {picture.height}, {path.stat().st_size / 1024:.0f} KB")
 
@@ -85,24 +82,24 @@ def main() -> None:
             page = browser.new_page(viewport={"width": WIDTH, "height": SCREEN}, locale="en-GB")
             page.goto(address)
             expect(page.locator("#curl")).not_to_be_empty()
-            take(page, "welcome")
+            take(page, ("welcome", None))
             page.click("#demo")
             page.wait_for_url("**/view/demo", timeout=120_000)
             expect(page.locator("#policies table")).to_be_visible()
-            take(page, "campaign", until="#earned", rest="campaign-more")
+            take(page, ("campaign", "#actions"), ("campaign-earns", "#transition"), ("campaign-model", None))
             page.goto(f"{address}/view/demo/decision#{DECISION}")
             expect(page.locator(".scores").first).to_be_visible()
-            take(page, "decision")
+            take(page, ("decision", None))
             page.goto(f"{address}/view/demo/try")
             expect(page.locator("#preview .scores").first).to_be_visible()
-            take(page, "try")
+            take(page, ("try", None))
             page.goto(f"{address}/new")
             fill(page)
-            take(page, "new")
+            take(page, ("new", None))
             page.goto(address)
             expect(page.locator(".campaigns .verdict")).to_be_visible()
             page.set_viewport_size({"width": WIDTH, "height": 300})  # one campaign leaves most of a screen empty
-            take(page, "campaigns")
+            take(page, ("campaigns", None))
             page.set_viewport_size({"width": WIDTH, "height": SCREEN})
             key = [UNDERCURRENT, "keys", "create", "--role", "viewer", "--name", "anyone", "--database-url", database]
             subprocess.run(key, check=True, capture_output=True)
@@ -110,7 +107,7 @@ def main() -> None:
             page.wait_for_timeout(1_500)  # until the service knows of the key
             page.reload()
             expect(page.locator("#key")).to_be_enabled()
-            take(page, "login")
+            take(page, ("login", None))
         browser.close()
 
 
