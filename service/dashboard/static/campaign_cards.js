@@ -117,12 +117,12 @@ export function alerts(place, found, state) {
 export function stages(place, found) {
   if (!found.stages.length) { place.replaceChildren(h("p", {}, "No model yet: the first comes at the end of the first stage.")); return; }
   const took = found.stages.map((stage) => stage.seconds);
-  place.replaceChildren(
-    h("p", {}, spark([...took].reverse(), `Seconds that the last ${took.length} models took to make`)),
-    h("p", { class: "soft" }, `The last ${took.length} took ${seconds(Math.min(...took))} to ${seconds(Math.max(...took))} each.`),
+  place.replaceChildren(h("div", { class: "two" },
+    h("div", {}, h("p", {}, spark([...took].reverse(), `Seconds that the last ${took.length} models took to make`)),
+      h("p", { class: "soft" }, `The last ${took.length} took ${seconds(Math.min(...took))} to ${seconds(Math.max(...took))} each.`)),
     table(["model", "what", "after round", "took"], found.stages.slice(0, SHOWN_STAGES).map((stage) => [
       stage.model_version.toLocaleString(), KINDS[stage.kind], stage.round.toLocaleString(), seconds(stage.seconds),
-    ]), [0, 2, 3]));
+    ]), [0, 2, 3])));
 }
 
 export { table };

@@ -71,5 +71,6 @@ function policies(place, report, state) {
     scroller("What others would have earned", {}, h("table", {},
       h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "had it been"), h("th", { scope: "col", class: "roomy" }, h("span", { class: "unseen" }, "picture")), h("th", { scope: "col", class: "number" }, "would have earned"), h("th", { scope: "col", class: "number" }, "95 % interval"), h("th", { scope: "col", class: "number roomy" }, "worth decisions"))),
       h("tbody", {}, found.map(row)))),
-    out.length ? h("p", { class: "soft" }, `Left out: ${out.map(([word, count]) => `${count.toLocaleString()} ${word}`).join(", ")}. “Worth decisions” is how many the log is worth for that question.`) : "");
+    h("p", { class: "soft" }, "“Worth decisions” is how many the log is worth for that question: the fewer, the wider the interval.",
+      out.length ? ` Left out: ${out.map(([word, count]) => `${count.toLocaleString()} ${word}`).join(", ")}.` : ""));
 }

@@ -1,11 +1,12 @@
 // The list of campaigns: first their names, then each one's health, as it comes into view.
 
 import { address, get } from "./api.js";
-import { $, h, number, percent, tell, when, whole } from "./dom.js";
+import { $, h, number, tell, when, whole } from "./dom.js";
 import { ago, decimals, liftOf, means, regimeNow, verdictOn, worst } from "./health.js";
 import { offerDemo, playing } from "./play.js";
 import { sparkline } from "./sparkline.js";
 import { me } from "./who.js";
+import { share as portion } from "./words.js";
 
 const REFRESH_MS = 10_000, STALE_MS = 60_000, PAGE = 50, AT_ONCE = 4, SEARCH_FROM = 10, MOST_PAGES = 40;
 const MARKS = { problem: "✕", warning: "!", begun: "○", fine: "✓" };
@@ -102,9 +103,9 @@ function regimeCell(belief, labels, round) {
     part.style.setProperty("--share", `${100 * share}%`);
     return part;
   });
-  const told = belief.map((share, i) => `${labels[i] ?? `Regime ${i + 1}`} ${percent(share)}`).join(", ");
+  const told = belief.map((share, i) => `${labels[i] ?? `Regime ${i + 1}`} ${portion(share)}`).join(", ");
   return [
-    h("span", {}, h("span", { class: `dot c${likeliest + 1}`, "aria-hidden": "true" }), ` ${label} `, soft(percent(probability))),
+    h("span", {}, h("span", { class: `dot c${likeliest + 1}`, "aria-hidden": "true" }), ` ${label} `, soft(portion(probability))),
     h("span", { class: "beliefs", role: "img", "aria-label": `Belief: ${told}`, title: told }, parts)];
 }
 

@@ -60,13 +60,13 @@ function explanation(decision, state) {
     h("p", { class: "lead" }, "It took ", h("strong", { class: "action" }, decision.action), ". ",
       modeSentence({ ...decision, excluded: decision.excluded_actions.length }, config.control)),
     h("dl", { class: "facts" }, facts(decision).map(([term, value]) => h("div", {}, h("dt", {}, term), h("dd", {}, value)))),
-    h("div", { class: "cards pairs" },
+    h("div", { class: "cards" },
       scores(decision),
       card("Who it was", context(decision)),
       card("What it believed", decision.belief.length > 1 ? lawBar(decision.belief, names, "Belief")
         : h("p", {}, "There was one regime in use: nothing to believe."),
-      decision.belief.length > 1 ? h("p", { class: "soft" }, "After this customer's signals were seen.") : "",
-      h("h2", { class: "next" }, "Its reward"), reward(decision, config)),
+      decision.belief.length > 1 ? h("p", { class: "soft" }, "After this customer's signals were seen.") : ""),
+      card("Its reward", reward(decision, config)),
       others(decision)),
   ];
 }

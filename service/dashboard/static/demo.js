@@ -11,6 +11,7 @@ export const DEMO = {
   signals: ["source", "device"],
   rewards: { range: [-20, 40] },
   control: { share: 0.1 },
+  seed: 7, // of the decisions: everybody sees the same demo
 };
 
 export const CUSTOMERS = 1_500;

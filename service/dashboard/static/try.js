@@ -109,7 +109,7 @@ async function preview() {
   place.removeAttribute("aria-busy");
 }
 
-const card = (title, ...content) => h("section", { class: "card" }, h("h2", {}, title), ...content);
+const card = (title, ...content) => h("section", { class: "card wide" }, h("h2", {}, title), ...content);
 
 function answer(found) {
   const names = regimeNames(Math.max(found.belief.length, found.belief_before.length), config.regime_labels);
@@ -125,8 +125,9 @@ function answer(found) {
     h("p", { class: "soft" }, `It would be round ${found.round.toLocaleString()}, with model ${found.model_version.toLocaleString()}; the campaign stays at round ${(found.round - 1).toLocaleString()}.`),
     h("div", { class: "cards" },
       card("The belief", found.belief.length > 1 ? [
-        h("h3", {}, "before this customer"), lawBar(found.belief_before, names, "Belief before"),
-        h("h3", {}, "after"), lawBar(found.belief, names, "Belief after"),
+        h("div", { class: "two" },
+          h("div", {}, h("h3", {}, "before this customer"), lawBar(found.belief_before, names, "Belief before")),
+          h("div", {}, h("h3", {}, "after"), lawBar(found.belief, names, "Belief after"))),
       ] : h("p", {}, "There is one regime in use: nothing to believe.")),
       card("What each action is worth", scoreTable(found.scores, { [found.action]: "chosen" }, "Scores, highest first: the reward expected, and the bonus for what is still to be learned")),
       found.regimes.length > 1 ? inEach(found) : ""),
@@ -135,11 +136,9 @@ function answer(found) {
 
 function inEach(found) {
   const x = scoreScale(found.regimes.flatMap((regime) => regime.scores));
-  const made = card("If the regime were known", h("div", { class: "two" }, found.regimes.map((regime) => h("div", {},
+  return card("If the regime were known", h("div", { class: "two" }, found.regimes.map((regime) => h("div", {},
     h("h3", {}, `In ${regimeName(regime.regime, regime.label)}: ${regime.action}`),
     scoreTable(regime.scores, { [regime.action]: "highest" }, "Scores if this regime were certain", x)))));
-  made.classList.add("wide");
-  return made;
 }
 
 function later() {

@@ -57,23 +57,23 @@ function alone({ timeline, x, inner }) {
   });
 }
 
-// As many labels as fit into the rows above the plot, the first ones first; zooming in shows the others.
+// As many labels as fit into the rows above the plot, the newest first; zooming in shows the others. A label stands higher
+// than those it would run into, so that their lines pass under it; where none is left there, its words hide the line.
 function changeLabels({ timeline, x, inner, width }) {
-  const rows = Array(timeline.series.regime_changes.length > MANY ? 1 : ROWS).fill(-Infinity);
-  const drawn = [];
-  for (const event of timeline.events) {
-    if (event.kind !== "regime") continue;
+  const rows = timeline.series.regime_changes.length > MANY ? 1 : ROWS;
+  const placed = [];
+  for (const event of timeline.events.filter(({ kind }) => kind === "regime").reverse()) {
     const words = short(event.short, 22);
     const wide = words.length * LETTER + 8;
     const from = Math.max(2, Math.min(x(event.at) - 2, width - wide));
-    const row = rows.findIndex((end) => end < from);
-    if (row < 0) continue;
-    rows[row] = from + wide;
-    const y = inner.top - 8 - row * 15;
-    drawn.push(s("g", { class: `flag k${event.regime}` },
-      s("line", { x1: x(event.at), x2: x(event.at), y1: y + 2, y2: inner.top }),
-      s("text", { x: from + 3, y }, words)));
+    const taken = placed.filter((label) => label.from < from + wide && label.to > from).map((label) => label.row);
+    const above = Math.max(-1, ...taken) + 1;
+    const row = above < rows ? above : [...Array(rows).keys()].find((free) => !taken.includes(free));
+    if (row !== undefined) placed.push({ from, to: from + wide, row, words, line: x(event.at), y: inner.top - 8 - row * 15 });
   }
-  return drawn;
+  return [
+    s("g", { class: "flag" }, placed.map(({ line, y }) => s("line", { x1: line, x2: line, y1: y + 2, y2: inner.top }))),
+    ...placed.map(({ from, words, y }) => s("g", { class: "flag" }, s("text", { x: from + 3, y }, words))),
+  ];
 }
 

@@ -1,0 +1,115 @@
+"""The pictures of this folder: every page of the dashboard, light and dark, with the demo campaign.
+
+`.venv/bin/python docs/dashboard/screenshots.py` starts a service on a scratch database, plays the demo by its own
+button and takes the pictures with Playwright and the Chromium that is installed.
+"""
+
+import io
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from PIL import Image
+from playwright.sync_api import Page, expect, sync_playwright
+
+TARGET = Path(__file__).parent
+UNDERCURRENT = Path(sys.executable).with_name("undercurrent")
+WIDTH, SCREEN = 1280, 800
+DECISION = "demo-1431"
+
+
+@contextmanager
+def serving(database: str) -> Iterator[str]:
+    """The address of a service of our own."""
+    command = [UNDERCURRENT, "serve", "--port", "0", "--database-url", database]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        address = re.search(r"http://\S+", process.stdout.readline())
+        if address is None:
+            raise SystemExit("The service did not start.")
+        yield address[0]
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def take(page: Page, *parts: tuple[str, str | None]) -> None:
+    """The page, light and dark, from top to bottom in parts: the name of each, and what the next one begins with."""
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        page.evaluate("scrollTo(0, 0)")
+        page.wait_for_timeout(500)  # until what moves has come to rest
+        whole = Image.open(io.BytesIO(page.screenshot(full_page=True))).convert("RGB")
+        top = 0
+        for name, following in parts:
+            box = page.locator(following).bounding_box() if following else None
+            end = round(box["y"]) - 8 if box else whole.height
+            save(whole.crop((0, top, whole.width, end)), f"{name}-{scheme}")
+            top = end
+    page.emulate_media(color_scheme="light")
+
+
+def save(picture: Image.Image, name: str) -> None:
+    path = TARGET / f"{name}.png"
+    # A palette makes the file a third as large. Of Pillow's ways this one keeps also the colours of thin lines.
+    picture.quantize(method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(path, optimize=True)
+    print(f"{path.name}: {picture.width} × {picture.height}, {path.stat().st_size / 1024:.0f} KB")
+
+
+def fill(page: Page) -> None:
+    """A campaign in the form, with one mistake."""
+    page.fill("#name", "spring-offers")
+    page.click("#add-action")
+    for number, action in enumerate(("no offer", "mail", "call"), 1):
+        page.fill(f"#action-{number}", action)
+    page.fill("#variable-1-name", "risk")
+    page.fill("#variable-1-levels", "low, middle, high")
+    page.fill("#share", "10 %")
+    expect(page.locator("#share-error")).not_to_be_empty()
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        database = f"sqlite:///{folder}/screenshots.db"
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        with serving(database) as address:
+            page = browser.new_page(viewport={"width": WIDTH, "height": SCREEN}, locale="en-GB")
+            page.goto(address)
+            expect(page.locator("#curl")).not_to_be_empty()
+            take(page, ("welcome", None))
+            page.click("#demo")
+            page.wait_for_url("**/view/demo", timeout=120_000)
+            expect(page.locator("#policies table")).to_be_visible()
+            take(page, ("campaign", "#actions"), ("campaign-earns", "#transition"), ("campaign-model", None))
+            page.goto(f"{address}/view/demo/decision#{DECISION}")
+            expect(page.locator(".scores").first).to_be_visible()
+            take(page, ("decision", None))
+            page.goto(f"{address}/view/demo/try")
+            expect(page.locator("#preview .scores").first).to_be_visible()
+            take(page, ("try", None))
+            page.goto(f"{address}/new")
+            fill(page)
+            take(page, ("new", None))
+            page.goto(address)
+            expect(page.locator(".campaigns .verdict")).to_be_visible()
+            page.set_viewport_size({"width": WIDTH, "height": 300})  # one campaign leaves most of a screen empty
+            take(page, ("campaigns", None))
+            page.set_viewport_size({"width": WIDTH, "height": SCREEN})
+            key = [UNDERCURRENT, "keys", "create", "--role", "viewer", "--name", "anyone", "--database-url", database]
+            subprocess.run(key, check=True, capture_output=True)
+            page.goto(f"{address}/login")
+            page.wait_for_timeout(1_500)  # until the service knows of the key
+            page.reload()
+            expect(page.locator("#key")).to_be_enabled()
+            take(page, ("login", None))
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()
