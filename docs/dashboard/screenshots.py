@@ -57,8 +57,11 @@ def take(page: Page, *parts: tuple[str, str | None]) -> None:
 
 def save(picture: Image.Image, name: str) -> None:
     path = TARGET / f"{name}.png"
-    # A palette makes the file a third as large. Of Pillow's ways this one keeps also the colours of thin lines.
-    picture.quantize(method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(path, optimize=True)
+    # The 256 commonest colours make the file a third as large and leave grounds and lines exactly as they are.
+    common = sorted(picture.getcolors(picture.width * picture.height), reverse=True)[:256]
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([part for _, colour in common for part in colour])
+    picture.quantize(palette=palette, dither=Image.Dither.NONE).save(path, optimize=True)
     print(f"{path.name}: {picture.width} × {picture.height}, {path.stat().st_size / 1024:.0f} KB")
 
 
