@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
 from playwright.sync_api import Page, expect, sync_playwright
 
@@ -57,8 +58,15 @@ def take(page: Page, *parts: tuple[str, str | None]) -> None:
 
 def save(picture: Image.Image, name: str) -> None:
     path = TARGET / f"{name}.png"
-    # A palette makes the file a third as large. Of Pillow's ways this one keeps also the colours of thin lines.
-    picture.quantize(method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(path, optimize=True)
+    # The 256 commonest colours make the file a third as large and leave grounds and lines exactly as they are.
+    pixels = np.asarray(picture).reshape(-1, 3).astype(np.int64)
+    packed, place, count = np.unique(pixels @ (65536, 256, 1), return_inverse=True, return_counts=True)
+    colours = np.stack([packed >> 16, packed >> 8 & 255, packed & 255], axis=1)
+    common = colours[np.argsort(-count)[:256]]
+    nearest = ((colours[:, None] - common) ** 2).sum(axis=2).argmin(axis=1).astype(np.uint8)
+    small = Image.fromarray(nearest[place].reshape(picture.height, picture.width))
+    small.putpalette(common.astype(np.uint8).tobytes())
+    small.save(path, optimize=True)
     print(f"{path.name}: {picture.width} × {picture.height}, {path.stat().st_size / 1024:.0f} KB")
 
 

@@ -6,7 +6,7 @@ import { Frame, MANY } from "./frame.js";
 import { legend, regimeLook, short, stacked, swatch } from "./marks.js";
 
 const ROWS = 3; // of labels above the plot
-const LETTER = 6.4; // pixels, about
+const LETTER = 7; // pixels, about
 
 export function beliefChart(timeline, holder, legendPlace) {
   const names = () => regimeNames(most(timeline.series), timeline.series.regime_labels);
