@@ -175,23 +175,23 @@ def test_from_the_form_to_a_regime_change(window, worker):
 
     play(worker.client, "my-offers", "source", ["shop", "web"], 200, 0)
     play(worker.client, "my-offers", "source", ["shop", "web"], 200, 1, 201)
-    expect(page.locator("#shown")).to_contain_text("rounds 1 to 400")
+    play(worker.client, "my-offers", "source", ["shop", "web"], 200, 0, 401)
+    assert state(worker.client, "my-offers")["regimes"] == 2  # both were seen, so it has learned them
+    expect(page.locator("#shown")).to_contain_text("rounds 1 to 600")
     belief = page.locator("#belief")
     belief.get_by_text("As a table").click()
-    expect(belief.locator("table tbody tr").last).to_contain_text("400")
-    flags, before = belief.locator(".flag"), belief.locator("path.fill").first.get_attribute("d")
-    expect(flags).not_to_have_count(0)  # the change is marked
-    marked = good(worker.client.get("/campaigns/my-offers/series?points=400"))["regime_changes"]
-    expect(flags.last).to_contain_text(str(marked[-1]["since_round"]))
+    expect(belief.locator("table tbody tr").last).to_contain_text("600")
+    before = belief.locator("path.fill").first.get_attribute("d")
 
-    play(worker.client, "my-offers", "source", ["shop", "web"], 100, 0, 401)
-    expect(page.locator("#shown")).to_contain_text("rounds 1 to 500")
-    expect(belief.locator("table tbody tr").last).to_contain_text("500")
+    play(worker.client, "my-offers", "source", ["shop", "web"], 100, 1, 601)
+    expect(page.locator("#shown")).to_contain_text("rounds 1 to 700")
+    expect(belief.locator("table tbody tr").last).to_contain_text("700")
     assert belief.locator("path.fill").first.get_attribute("d") != before
-    later = good(worker.client.get("/campaigns/my-offers/series?points=400"))["regime_changes"]
-    assert later[-1]["since_round"] > 400
+    change = good(worker.client.get("/campaigns/my-offers/series?points=400"))["regime_changes"][-1]
+    assert change["since_round"] > 600
+    expect(belief.locator(".flag").last).to_contain_text(f"· {change['since_round']}")
     belief.get_by_text("What happened, in words").click()
-    expect(belief.locator(".events li").first).to_contain_text(f"from round {later[-1]['since_round']} on")
+    expect(belief.locator(".events li").first).to_contain_text(f"from round {change['since_round']} on")
     assert page.evaluate("window.still"), "the page was loaded again"
 
 

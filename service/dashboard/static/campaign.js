@@ -95,6 +95,7 @@ async function refresh() {
   const early = page.state ? null : showSeries(); // at first the charts need not wait for anything else
   early?.catch(() => {}); // told below
   const state = await get(path);
+  await early?.catch(() => {}); // nothing competes with what the charts wait for
   const stamp = [state.round, state.rewards_received, state.model_version, state.archived_at, JSON.stringify(state.config)].join();
   const moved = stamp !== page.stamp;
   page.state = state;

@@ -106,7 +106,7 @@ function reward(decision, config) {
 
 function context(decision) {
   if (decision.context === null) return h("p", {}, "The context is not known: the decision was imported without it.");
-  return h("table", {}, h("tbody", {}, Object.entries(decision.context).map(([variable, value]) =>
+  return h("table", { class: "context" }, h("tbody", {}, Object.entries(decision.context).map(([variable, value]) =>
     h("tr", {}, h("th", { scope: "row" }, variable), h("td", {}, typeof value === "number" ? value.toLocaleString() : String(value))))));
 }
 
