@@ -1,4 +1,4 @@
-"""The log as a file: pages of decisions as lines of JSON, CSV or Parquet, never more than ten of them in memory."""
+"""The log as a file: pages of decisions as lines of JSON, CSV or Parquet, never more than four of them in memory."""
 
 import csv
 import io
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["CONTEXT", "FORMATS", "Format", "Pages", "is_number"]
 
 CONTEXT = "context."  # begins the name of a variable's column
-GROUP = 10  # pages in a row group of Parquet
+GROUP = 4  # pages in a row group of Parquet
 Format = Literal["ndjson", "csv", "parquet"]
 Pages = Iterator[list[LoggedDecision]]
 

@@ -13,9 +13,8 @@ import random
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import httpx
 from pydantic import SecretStr
 
 from policy import CampaignConfig
@@ -27,6 +26,9 @@ from service.metrics import Metrics
 from service.outbox import Message, claim, finish, next_due, put_off
 from service.store import Store
 from service.unit import timestamp
+
+if TYPE_CHECKING:
+    import httpx
 
 __all__ = ["Sender", "back_off", "regime_told", "signature"]
 
@@ -83,7 +85,7 @@ class Sender:
         self._chance, self._resolve = chance, resolve
         self._rows = ThreadPoolExecutor(1, "outbox")
         self._names = ThreadPoolExecutor(4, "webhooks")  # its own: a name server that hangs holds up nothing else
-        self._client: httpx.AsyncClient | None = None
+        self._client: httpx.AsyncClient | None = None  # loaded with the first look: see addresses.py
         self._under_way: set[asyncio.Task[None]] = set()
         self._watching: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -177,6 +179,8 @@ class Sender:
     # --- one message -------------------------------------------------------------------------------------------
 
     async def _deliver(self, message: Message, body: bytes) -> None:
+        import httpx
+
         if message.attempts > MOST_ATTEMPTS:  # it may be what kills the workers
             await self._failed(message, "no attempt came to an end")
             return
@@ -215,6 +219,8 @@ class Sender:
             await asyncio.get_running_loop().run_in_executor(self._rows, write)
 
     async def _post(self, message: Message, body: bytes) -> None:
+        import httpx
+
         assert self._secret is not None
         target = target_of(message.url)
         lookup = asyncio.get_running_loop().run_in_executor(self._names, self._resolve, target.host, target.port)
@@ -239,7 +245,7 @@ class Sender:
                 failure = error
         raise failure
 
-    async def _send(self, url: httpx.URL, name: str, headers: Mapping[str, str], body: bytes) -> None:
+    async def _send(self, url: "httpx.URL", name: str, headers: Mapping[str, str], body: bytes) -> None:
         assert self._client is not None
         request = self._client.build_request(
             "POST", url, headers=headers, content=body, extensions={"sni_hostname": name}
@@ -251,7 +257,9 @@ class Sender:
             raise RefusedError(f"answered {answer.status_code}{told}")
 
 
-def _new_client() -> httpx.AsyncClient:
+def _new_client() -> "httpx.AsyncClient":
+    import httpx
+
     return httpx.AsyncClient(
         verify=httpx.create_ssl_context(),
         trust_env=False,  # a proxy would look up names itself
