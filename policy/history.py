@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from policy.features import Contexts
-from policy.hmm import MISSING
 
 __all__ = ["History"]
 
@@ -67,7 +66,7 @@ class History:
     def arrivals(self, start: int, stop: int) -> npt.NDArray[np.int64]:
         """The rows whose rewards arrived start-th … (stop-1)-th, in round order, without those that do not count."""
         rows = np.sort(self._order[start:stop])
-        rows = rows[self._teaches(rows)]
+        rows = rows[~np.isnan(self.rewards[rows])]
         if not self.excluded.size:
             return rows
         places = np.searchsorted(self.excluded, rows)  # it is sorted, and may be long
@@ -78,15 +77,10 @@ class History:
         """The first rows whose rewards arrived, in the order of arrival, with the excluded ones."""
         return self._order[:arrived]
 
-    def _teaches(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Is there anything to learn from them? Not if the reward was erased, nor if nobody knows what it was for."""
-        teaches: npt.NDArray[np.bool_] = ~np.isnan(self.rewards[rows]) & (self.contexts.symbols[rows] != MISSING)
-        return teaches
-
     def without_erased(self, rounds: int, start: int, stop: int) -> Self:
-        """This history, or a copy in which the start-th … (stop-1)-th rewards that teach nothing are excluded."""
+        """This history, or a copy in which the erased ones of the start-th … (stop-1)-th rewards are excluded."""
         rows = self._order[start:stop]
-        erased = rows[~self._teaches(rows)]
+        erased = rows[np.isnan(self.rewards[rows])]
         if not erased.size:
             return self
         other = self.copy(rounds, stop)

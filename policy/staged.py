@@ -518,6 +518,8 @@ class StagedPolicy:
         history = state.history.at(state.round, state.arrived)
         if not math.isnan(history.rewards[round - 1]):
             raise RewardError("round", f"{round} already has its reward", "one reward a round")
+        if history.contexts.symbols[round - 1] == hmm.MISSING:
+            value = math.nan  # nobody knows what it was for: it teaches nothing, like one that was erased
         history.add_reward(int(round) - 1, value)
         return State(
             state.round, state.belief, state.hmm, state.next_estimation, state.next_update, state.statistics,
