@@ -189,7 +189,7 @@ def test_from_the_form_to_a_regime_change(window, worker):
     assert belief.locator("path.fill").first.get_attribute("d") != before
     change = good(worker.client.get("/campaigns/my-offers/series?points=400"))["regime_changes"][-1]
     assert change["since_round"] > 600
-    expect(belief.locator(".flag").last).to_contain_text(f"· {change['since_round']}")
+    expect(belief.locator(".flag").filter(has_text=f"· {change['since_round']}")).to_be_visible()
     belief.get_by_text("What happened, in words").click()
     expect(belief.locator(".events li").first).to_contain_text(f"from round {change['since_round']} on")
     assert page.evaluate("window.still"), "the page was loaded again"

@@ -135,5 +135,6 @@ $("#lookup").addEventListener("submit", (event) => {
   const id = $("#decision-id").value;
   if (encodeURIComponent(id) === location.hash.slice(1)) explain(); else location.hash = encodeURIComponent(id);
 });
+$("#lookup button").disabled = false; // before, the browser itself would send the form
 addEventListener("hashchange", explain);
 explain();

@@ -45,6 +45,7 @@ form.addEventListener("submit", async (event) => {
     refuse(error.status === 401 ? `${error.message}. Is it complete, from uc_ to its end?` : error.message);
   }
 });
+button.disabled = false; // before, the browser itself would send the form
 
 me.then((who) => {
   if (who.keys) return;
