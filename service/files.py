@@ -36,9 +36,13 @@ def rows_of(path: Path, config: CampaignConfig) -> Iterator[dict[str, Any]]:
 def size_of(path: Path) -> int:
     """About how many rows a file has, for a progress bar: a line feed inside a CSV's text counts as well."""
     if path.suffix.lower() == ".parquet":
+        import pyarrow as pa
         from pyarrow.parquet import read_metadata
 
-        return int(read_metadata(path).num_rows)
+        try:
+            return int(read_metadata(path).num_rows)
+        except pa.ArrowException as error:
+            raise _mistake(path.name, f"cannot be read: {error}") from None
     with path.open("rb") as file:
         lines = sum(block.count(b"\n") for block in iter(lambda: file.read(BLOCK), b""))
     return lines - (path.suffix.lower() == ".csv")

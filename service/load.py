@@ -1,6 +1,7 @@
 """`undercurrent import`: a file of past decisions warm-starts a campaign, in one transaction on the database itself."""
 
 import hashlib
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -29,9 +30,13 @@ def load(settings: Settings, name: str, file: str, import_id: str | None) -> int
         campaigns = Campaigns(store, lambda: time.time_ns() // 1_000)
         with store.reading() as tx:
             config = Campaigns.config(tx, found(tx, name)[0].campaign_id)
-        import_id = _checked_id(import_id or _id_of(path))
         rows = rows_of(path, config)
-        with tqdm(_checked(rows), path.name, total=size_of(path), unit=" rows", disable=None) as bar:
+        try:
+            import_id, size = _checked_id(import_id or _id_of(path)), size_of(path)
+        except OSError as error:
+            print(f"undercurrent: cannot read {file}: {error.strerror or error}", file=sys.stderr)
+            return 1
+        with tqdm(_checked(rows), path.name, total=size, unit=" rows", disable=None) as bar:
             operation = campaigns.importing(name, import_id, bar)
         told = operation.told
         if not operation.made.changed:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import numpy as np
-import sqlalchemy as sa
 from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -19,7 +18,6 @@ from service.errors import InvalidError
 from service.routes import stored_decision
 from service.schemas import CONTEXT_EXAMPLE, Customer, ReadTime, Score, StoredDecision, Text
 from service.store import LiveRow, Transaction
-from service.tables import models
 from service.unit import Unit
 from service.worker import Service
 
@@ -163,10 +161,7 @@ def _counterfactual(
     """What the model of a decision would have chosen in each regime, or why nobody knows."""
     if decision.mode == "imported" or decision.context is None:
         return None, "It was imported: no model of this campaign has made it."
-    erased = sa.select(sa.func.max(models.c.version)).where(
-        models.c.campaign_id == row.campaign_id, models.c.kind == "erasure"
-    )
-    if decision.model_version < (tx.connection.execute(erased).scalar_one() or 0):
+    if decision.model_version < tx.erasure_version(row.campaign_id):
         return None, "Decisions that its model had learned from were erased since: the model cannot be made again."
     policy, state = _model_of(tx, row, campaigns, decision)
     request = Request(decision.context, decision.excluded_actions)

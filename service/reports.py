@@ -3,7 +3,6 @@
 from typing import Annotated, NamedTuple
 
 import msgspec
-import sqlalchemy as sa
 from fastapi import FastAPI, Query
 from pydantic import AwareDatetime, Field
 
@@ -30,7 +29,6 @@ from service.report_answer import (
 )
 from service.store import LiveRow, Transaction
 from service.summary import Summary, Version
-from service.tables import models
 from service.unit import timestamp
 from service.worker import Service
 
@@ -89,8 +87,7 @@ def _versions(tx: Transaction, row: LiveRow, asked: list[int]) -> tuple[list[Ver
         allowed = f"1 to {row.model_version}" if row.model_version else "there is no model yet"
         message = f"{unknown[0]} is no model of this campaign"
         raise InvalidError([FieldProblem(field="model_version", message=message, allowed=allowed)])
-    own = models.c.campaign_id == row.campaign_id, models.c.kind == "erasure"
-    oldest = tx.connection.execute(sa.select(sa.func.max(models.c.version)).where(*own)).scalar_one() or 0
+    oldest = tx.erasure_version(row.campaign_id)
     versions = []
     for version in asked:
         if version >= oldest:

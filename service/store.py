@@ -749,6 +749,11 @@ class Transaction:
         query = select(events.c.body).where(events.c.campaign_id == campaign, events.c.kind == kind)
         return list(self.connection.execute(query.order_by(events.c.number)).scalars())
 
+    def erasure_version(self, campaign: int) -> int:
+        """The model of the last erasure, 0 without one: those before it cannot be made again (R22)."""
+        own = models.c.campaign_id == campaign, models.c.kind == "erasure"
+        return self.connection.execute(select(sa.func.max(models.c.version)).where(*own)).scalar_one() or 0
+
     def estimation_rounds(self, campaign: int) -> set[int]:
         """The rounds after which an estimate was put in force."""
         query = select(models.c.round).where(models.c.campaign_id == campaign, models.c.kind == "estimation")

@@ -110,6 +110,12 @@ def test_an_exported_file_imported_is_the_campaign(new_database, clock, capsys, 
         assert told in capsys.readouterr().out
     assert_same_model(state_of(other, script.name), state_of(worker, script.name))
     assert other.differences(script.name) == []
+    for name, content in (("gone", None), ("broken", b"no table")):
+        unread = tmp_path / f"{name}.{format}"
+        if content is not None:
+            unread.write_bytes(content)
+        assert main(["import", script.name, str(unread), "--database-url", urls[1]]) == 1
+        assert unread.name in capsys.readouterr().err
     assert main(["import", "nobody", file, "--database-url", urls[1]]) == 1
     assert "no campaign" in capsys.readouterr().err
     other.post(
