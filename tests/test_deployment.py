@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ import yaml
 from service.cli import _parser
 from service.settings import PREFIX, Settings
 from service.tables import metadata
-from tests.e2e.conftest import UNDERCURRENT, Server, outside
+from tests.databases import Databases
 from tests.e2e.load import CAMPAIGN, client_of
+from tests.e2e.server import UNDERCURRENT, Server, outside
 from tests.test_project import PROJECT, ROOT
 
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
@@ -228,9 +229,9 @@ def healthcheck(url: str) -> int:
     return done.returncode
 
 
-def test_the_very_commands_serve_and_decide(postgresql: Callable[..., str], tmp_path: Path):
+def test_the_very_commands_serve_and_decide(new_database: Databases, tmp_path: Path):
     """`migrate`, then `serve`, with the environment of the compose file, on an empty PostgreSQL."""
-    address = {f"{PREFIX}DATABASE_URL": postgresql("composed", "template1"), f"{PREFIX}PORT": "0"}
+    address = {f"{PREFIX}DATABASE_URL": new_database.postgresql.create("composed", "template1"), f"{PREFIX}PORT": "0"}
     migrate = [*UNDERCURRENT, *words(SERVICES["migrate"]["command"])]
     environ = outside() | environment("migrate") | address
     for _ in range(2):  # once at every start

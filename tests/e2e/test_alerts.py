@@ -3,8 +3,8 @@
 from concurrent.futures import ThreadPoolExecutor
 
 from service.cli import main
-from tests.e2e.conftest import Server
 from tests.e2e.load import client_of, wait_until
+from tests.e2e.server import Server
 from tests.service.playing import CONFIGS
 from tests.service.receiving import receiving
 from tests.service.test_alerts import batch

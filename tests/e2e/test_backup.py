@@ -14,9 +14,9 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from service.cli import main
-from tests.e2e.conftest import Launch, outside
 from tests.e2e.load import Exchange, Load, client_of
 from tests.e2e.log import read_logs
+from tests.e2e.server import Launch, outside
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "deployment.md").read_text(encoding="utf-8")
 CUSTOMER = {"risk": "low", "revenue": 20}
