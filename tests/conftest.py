@@ -8,9 +8,9 @@ from tests.databases import KINDS, Databases
 
 
 @pytest.fixture(scope="session")
-def new_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
+def new_database() -> Iterator[Callable[[str], str]]:
     """Called with a kind, it makes a new database with the current schema and gives its address."""
-    databases = Databases(tmp_path_factory.mktemp("sqlite"))
+    databases = Databases()
     yield databases
     databases.close()
 

