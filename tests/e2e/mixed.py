@@ -14,16 +14,20 @@ from tests.e2e.load import Caller, Exchange, Load
 __all__ = ["CAMPAIGNS", "MixedLoad"]
 
 WAIT_SECONDS = 0.5
-# By name: what a campaign can be that matters to a crash. The first two leave their re-estimations to jobs (R16).
+AGE = 3_650  # rounds of the first two before anything happens: from 3,572 on their re-estimations are jobs (R16)
+# By name: what a campaign can be that matters to a crash.
 CAMPAIGNS: dict[str, dict[str, Any]] = {
     "default": {},
-    "smoothed": {"regimes": 2, "beliefs": {"estimator": "em", "statistics": "smoothed", "every": 200}},
+    # A tenth of a second each, every 100 rounds: long enough, and often enough, for a kill to hit one.
+    "smoothed": {
+        "regimes": 8,
+        "beliefs": {"estimator": "em", "statistics": "smoothed", "start_round": 3_600, "every": 100},
+    },
     "short-stages": {"stage_length": 3},
     "control": {"control": {"share": 0.2}, "propensity_floor": 0.05},
     "waiting": {"rewards": {"wait_seconds": WAIT_SECONDS, "default": 0.0}},
     "spectral": {"regimes": 2, "warm_start_rounds": 20, "beliefs": {"estimator": "spectral", "start_round": 200}},
 }
-AGE = 1_000  # rounds of the first two before anything happens: then a re-estimation is a job
 # Of the steps of a caller, how many are more than a decision and a reward.
 ASKS_AGAIN, READS, CHANGES, GOES_BACK = 0.2, 0.1, 0.02, 0.005
 
@@ -143,6 +147,10 @@ class MixedLoad(Load):
         mine = campaigns[place] if place < len(campaigns) else None
         changes = self.changes[mine] if mine is not None else []
         return MixedCaller(next(self._names), servers, campaigns, *kind, mine=mine, changes=changes)
+
+    def operations(self) -> int:
+        """Decisions and rewards that were answered since the start."""
+        return sum(len(told.items) for caller in self._callers for told in list(caller.acknowledged))
 
     def working(self) -> bool:
         """Is any caller still at it?"""

@@ -1,4 +1,4 @@
-"""`make torture`: a real server under mixed load is killed again and again; nothing acknowledged may be lost or changed.
+"""`make torture`: a real server under mixed load is killed again and again; nothing acknowledged may be lost.
 
 Also in the short tests (test_crash.py). Everything that must not be is counted; the exit code is 1 unless all is 0.
 """
@@ -38,7 +38,6 @@ __all__ = ["Figures", "Torture", "main"]
 
 CALLERS = 8
 SAMPLE = 200  # earlier requests that are asked again after each kill; in the end all are
-ITEMS = 1.5  # decisions or rewards of a request, about
 STUCK_SECONDS = 120
 JOB_SECONDS = 5.0  # to wait for a re-estimation to kill
 # How a life ends. With a re-estimation under way, while it starts, at any instant; with PostgreSQL also after the
@@ -104,11 +103,10 @@ class Torture:
         begun = time.monotonic()
         lives = cycle(LIVES[self.figures.database])
         try:
-            while self.figures.kills < kills:
-                # Later lives make good for earlier ones that were short.
+            while self.figures.kills < kills or self.figures.operations < operations:
+                # Later lives make good for earlier ones that were short; at worst there is one more.
                 left = (operations - self.figures.operations) / max(1, kills - self.figures.kills)
-                last = self.figures.kills + 1 >= kills
-                self._live(next(lives), max(left, 0) * (1 if last else self._random.uniform(0.3, 1.7)))
+                self._live(next(lives), max(left, 0) * self._random.uniform(0.4, 1.8))
                 self._count()
                 self.figures.seconds = time.monotonic() - begun
                 yield self.figures
@@ -128,7 +126,7 @@ class Torture:
     def _live(self, end: str, operations: float) -> None:
         server = self._recovered(("--workers", "2") if end in WITH_WORKERS else (), die_first=end == "start")
         self._load.start([server.url], list(CAMPAIGNS), CALLERS)
-        wanted = operations / ITEMS
+        wanted = operations
         if end in ("worker", "database"):
             wanted /= 2
             self._wait_for(wanted)
@@ -136,7 +134,8 @@ class Torture:
         self._wait_for(wanted)
         if end == "job":
             self._wait_for_job()
-        time.sleep(self._random.uniform(0.0, 0.05))
+        else:
+            time.sleep(self._random.uniform(0.0, 0.05))
         if end in ("worker", "group"):
             server.end()
         else:
@@ -151,6 +150,7 @@ class Torture:
         if not self._servers:
             server = self._started(arguments)
             self._load.begin(server.url)
+            self._heard = self._counted = len(self._load.acknowledged)  # that was no load
             return server
         if die_first:
             server = self._started(arguments)
@@ -184,17 +184,17 @@ class Torture:
         self.figures.asked_again += len(told) + len(self._load.unanswered)
         self.figures.add(self._load.ask_unanswered(server.url))
 
-    def _wait_for(self, requests: float) -> None:
-        """Wait until so many more are answered; nobody may wait for long."""
-        enough = self._load.answers() + requests
+    def _wait_for(self, operations: float) -> None:
+        """Wait until so many more are acknowledged; nobody may wait for long."""
+        enough = self._load.operations() + operations
         seen, deadline = -1, 0.0
-        while self._load.working() and (now := self._load.answers()) < enough:
+        while self._load.working() and (now := self._load.operations()) < enough:
             if now > seen:
                 seen, deadline = now, time.monotonic() + STUCK_SECONDS
             if time.monotonic() > deadline:
                 self.figures.add([Finding("wrong", f"no answer for {STUCK_SECONDS} seconds")])
                 return
-            time.sleep(0.002)
+            time.sleep(0.02)
 
     def _load_ended(self, refusals: bool) -> None:
         """What the callers have to say."""
