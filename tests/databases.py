@@ -1,6 +1,7 @@
 """Both databases, as many as anyone asks for: new SQLite files, and new databases on a real PostgreSQL of our own."""
 
 import os
+import shutil
 import tempfile
 from contextlib import suppress
 from functools import cached_property
@@ -64,8 +65,11 @@ class PostgreSQL:
     def _sockets(self) -> Path:
         return Path(str(self._address.query["host"]))
 
-    def stop(self) -> None:
+    def stop(self, keep: bool = False) -> None:
+        """End it in good order, and remove its files."""
         self._server.cleanup()
+        if not keep:
+            shutil.rmtree(self.folder)
 
 
 class Databases:
@@ -84,10 +88,10 @@ class Databases:
             return self.postgresql.create(name)
         return _migrated(f"sqlite:///{self._folder}/{name}.db")
 
-    def close(self) -> None:
-        """Nothing of PostgreSQL is left, if there was any."""
+    def close(self, keep: bool = False) -> None:
+        """Nothing of PostgreSQL is left, if there was any, unless someone wants to look at its files."""
         if "postgresql" in vars(self):
-            self.postgresql.stop()
+            self.postgresql.stop(keep)
 
 
 def _migrated(url: str) -> str:

@@ -7,9 +7,9 @@ import pytest
 import sqlalchemy as sa
 
 from tests.databases import Databases
+from tests.e2e.lives import Torture
 from tests.e2e.load import client_of, wait_until
 from tests.e2e.server import launching
-from tests.e2e.torture import Torture
 
 CALLERS = 8
 
