@@ -168,9 +168,9 @@ class Torture:
     def _left_behind(self) -> str:
         """The database as the dead have left it. Of SQLite a copy: who opens the file first repairs it, and that must
         be the next server."""
-        file = Path(self.url.removeprefix("sqlite:///"))
-        if self.url == str(file):  # PostgreSQL
+        if self.figures.database != "sqlite":
             return self.url
+        file = self.url.removeprefix("sqlite:///")
         for end in ("", "-wal"):
             Path(f"{file}.copy{end}").unlink(missing_ok=True)
             if Path(f"{file}{end}").exists():

@@ -1,6 +1,6 @@
 """`make torture`: a real server under mixed load is killed again and again; nothing acknowledged may be lost.
 
-Everything that must not be is counted; the exit code is 1 unless all is 0. The first minutes are a test (test_crash.py).
+Everything that must not be is counted; the exit code is 1 unless all is 0. Its first minutes are a test, test_crash.py.
 """
 
 import argparse
