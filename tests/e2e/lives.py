@@ -67,7 +67,13 @@ class Figures:
     def clean(self) -> bool:
         return not any(self.found.values())
 
+    def __post_init__(self) -> None:
+        self._known: set[Finding] = set()
+
     def add(self, findings: Sequence[Finding]) -> None:
+        """Count them; what is still there after the next kill is no new finding."""
+        findings = [finding for finding in dict.fromkeys(findings) if finding not in self._known]
+        self._known.update(findings)
         for kind, times in Counter(finding.kind for finding in findings).items():
             self.found[kind] += times
         self.examples += [f"{finding.kind}: {finding.text}"[:1_000] for finding in findings[: 20 - len(self.examples)]]
