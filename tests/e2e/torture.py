@@ -9,6 +9,7 @@ import os
 import platform
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -77,6 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=None, help="of the instants, as far as they can be repeated")
     parser.add_argument("--json", type=Path, metavar="FILE", help="the figures as a file too")
     flags = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as Ctrl-C: no server may be left behind
     kinds = KINDS if flags.database == "both" else [flags.database]
     seed = flags.seed if flags.seed is not None else random.SystemRandom().randrange(10**6)
     folder = Path(tempfile.mkdtemp(prefix="undercurrent-torture-"))
