@@ -4,6 +4,10 @@ HOST =
 PORT =
 DATABASE_URL =
 QUICK =
+KILLS = 50
+OPERATIONS = 110000
+SEED =
+JSON =
 
 BIN := .venv/bin
 # The lock is complete, so pip need not resolve. That also leaves out the GPU library XGBoost would bring along.
@@ -12,7 +16,7 @@ INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-dep
 # fixtures, and whoever is done takes over from the others.
 PARALLEL := -n logical --maxprocesses 4 --dist worksteal
 
-.PHONY: help run test lint browser bench bench-http demo clean
+.PHONY: help run test lint browser torture bench bench-http demo clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' Makefile
@@ -40,6 +44,10 @@ browser:
 	  else \
 	    echo "The browser tests need Debian's package chromium (apt-get install chromium); without it they are skipped."; \
 	  fi; }
+
+torture: .venv/ready  ## kill the service again and again under load, count what is lost: 20 minutes (KILLS=, OPERATIONS=, SEED=, JSON=)
+	$(BIN)/python -m tests.e2e.torture --kills $(KILLS) --operations $(OPERATIONS) \
+	  $(if $(SEED),--seed $(SEED)) $(if $(JSON),--json $(JSON))
 
 bench: .venv/ready-bench  ## speed beside other libraries, as ratios (QUICK=1 for a minute's run)
 	$(BIN)/python -m benchmarks.policy $(if $(QUICK),--quick)

@@ -1,8 +1,12 @@
 """The FastAPI application: the routes around one worker, and API documentation that works without the internet."""
 
 import os
+import signal
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from multiprocessing import parent_process
+from multiprocessing.process import BaseProcess
 
 from fastapi import FastAPI, Request
 from fastapi.openapi.docs import get_redoc_html, get_swagger_ui_html
@@ -72,7 +76,16 @@ def create_app(settings: Settings, service: Service | None = None) -> FastAPI:
 
 def from_environment() -> FastAPI:
     """The application of one of several worker processes, which the command line starts."""
+    parent = parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_after, args=(parent,), daemon=True).start()
     return create_app(Settings.load(os.environ, {}))
+
+
+def _end_after(parent: BaseProcess) -> None:
+    """A worker whose parent was killed would serve on, unseen, at an address that the next start wants."""
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)  # finishes what was accepted
 
 
 def _add_documentation(app: FastAPI) -> None:

@@ -1,34 +1,40 @@
 """The process is killed, or loses its database, at any instant: nothing acknowledged is lost or counted twice."""
 
-import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
 import sqlalchemy as sa
 
+from tests.databases import Databases
+from tests.e2e.lives import Torture
 from tests.e2e.load import client_of, wait_until
+from tests.e2e.server import launching
 
-KILLS = 3  # each costs a start of the server
 CALLERS = 8
 
 
-def test_killed_at_any_instant(database_url, launch, load):
-    """R14, R17, R18: a restart finds all that was acknowledged, and the rest as a whole or not at all."""
-    server = launch(database_url)
-    campaigns = load.create(server.url, "spring", "autumn", "winter")
-    load.age(server.url, "spring", 980)  # its re-estimations are jobs, and its first snapshot is near
-    for _ in range(KILLS):
-        load.start([server.url], campaigns, CALLERS)
-        load.wait_for(random.randint(30, 120))
-        server.kill()
-        load.join()
-        assert len(load.unanswered) == CALLERS
-        server = launch(database_url)
-        load.check(database_url)
-        load.retry(server.url)
-    assert load.check(database_url) == []
-    assert load.refusals == []
-    assert "Traceback" not in server.complaints()
+@pytest.mark.parametrize(("kind", "kills"), [("sqlite", 3), ("postgresql", 6)])
+def test_killed_at_any_instant(kind, kills, tmp_path):
+    """R14, R17, R18: a restart finds all that was acknowledged, and the rest as a whole or not at all.
+
+    The first minutes of `make torture`: with a re-estimation under way, while it starts; on PostgreSQL also after the
+    database itself was killed, and one of two workers.
+    """
+    databases = Databases(tmp_path)  # a PostgreSQL of its own, because it is killed
+    try:
+        with launching(tmp_path) as launch:
+            *_, figures = Torture(kind, databases, launch, seed=1).run(kills, operations=600)
+    finally:
+        databases.close()
+    assert figures.clean, figures.examples
+    assert figures.kills >= kills
+    assert figures.operations >= 600
+    assert figures.asked_again > figures.operations / 3
+    assert figures.kills_during_start > 0
+    if kind == "postgresql":
+        assert figures.database_kills == figures.kills_of_one_worker == 1
+        assert figures.refused_503 > 0
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 
 import httpx
@@ -111,3 +112,18 @@ def test_workers_that_start_slowly_are_waited_for(new_database, launch, load, tm
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]))
     server = launch(new_database("postgresql"), "--workers", "2")
     load.create(server.url, "patient")
+
+
+def test_workers_do_not_outlive_their_parent(new_database, launch, load):
+    """Killed itself, it cannot stop them. They finish what they have accepted and leave, and the address is free."""
+    database_url = new_database("postgresql")
+    server = launch(database_url, "--workers", "2")
+    load.start([server.url], load.create(server.url, "orphans"), CALLERS)
+    load.wait_for(50)
+    server.kill()
+    assert server.exit_code() == -signal.SIGKILL  # once nobody holds its stdout any more
+    load.join()
+    with pytest.raises(ConnectionRefusedError):
+        connect(server.url)
+    load.check(database_url)
+    assert "Traceback" not in server.complaints()

@@ -1,0 +1,124 @@
+"""`make torture`: a real server under mixed load is killed again and again; nothing acknowledged may be lost.
+
+Everything that must not be is counted; the exit code is 1 unless all is 0. Its first minutes are a test, test_crash.py.
+"""
+
+import argparse
+import json
+import os
+import platform
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from tqdm import tqdm
+
+from service import __version__
+from tests.databases import KINDS, Databases
+from tests.e2e.findings import FINDINGS
+from tests.e2e.lives import Figures, Torture
+from tests.e2e.server import launching
+
+__all__ = ["main"]
+
+ROWS = {
+    "kills": "kills (SIGKILL)",
+    "kills_during_start": "  of them while it started",
+    "kills_with_open_job": "  of them with a re-estimation under way",
+    "kills_of_one_worker": "  of them one of two workers",
+    "database_kills": "kills of PostgreSQL itself",
+    "operations": "acknowledged operations",
+    "decisions": "  decisions",
+    "rewards": "  rewards",
+    "changes": "  changes of a campaign, and rollbacks",
+    "asked_again": "asked again, first answer expected",
+    "unanswered_whole": "unanswered: done as a whole",
+    "unanswered_absent": "unanswered: not done at all",
+    "refused_503": "503 while PostgreSQL was away",
+    "jobs_taken_over": "re-estimations taken over from the dead",
+    "longest_recovery_seconds": "longest start until ready, seconds",
+    "longest_database_recovery_seconds": "longest until it answers after PostgreSQL is back, s",
+    "seconds": "took, seconds",
+}
+
+
+def table(all_figures: Sequence[Figures]) -> str:
+    """The summary as people read it."""
+    rows = [(text, [getattr(figures, name) for figures in all_figures]) for name, text in ROWS.items()]
+    found = [(f"{kind}: {text}", [figures.found[kind] for figures in all_figures]) for kind, text in FINDINGS.items()]
+    width = max(len(text) for text, _ in (*rows, *found))
+    rule = "-" * (width + 12 * len(all_figures))
+    return "\n".join(
+        [
+            " " * width + "".join(f"{figures.database:>12}" for figures in all_figures),
+            *(_line(text, values, width) for text, values in rows),
+            rule,
+            *(_line(text, values, width) for text, values in found),
+        ]
+    )
+
+
+def _line(text: str, values: Sequence[float], width: int) -> str:
+    cells = (f"{value:>12,.1f}" if isinstance(value, float) else f"{value:>12,}" for value in values)
+    return f"{text:<{width}}" + "".join(cells)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Torture; 1 if anything was found."""
+    parser = argparse.ArgumentParser(prog="python -m tests.e2e.torture", description=__doc__)
+    parser.add_argument("--kills", type=int, default=50, help="on each database (default 50)")
+    parser.add_argument("--operations", type=int, default=110_000, help="acknowledged, in all (default 110000)")
+    parser.add_argument("--database", choices=[*KINDS, "both"], default="both")
+    parser.add_argument("--seed", type=int, default=None, help="of the instants, as far as they can be repeated")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="the figures as a file too")
+    flags = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as Ctrl-C: no server may be left behind
+    kinds = KINDS if flags.database == "both" else [flags.database]
+    seed = flags.seed if flags.seed is not None else random.SystemRandom().randrange(10**6)
+    folder = Path(tempfile.mkdtemp(prefix="undercurrent-torture-"))
+    databases, all_figures = Databases(folder), []
+    print(f"{flags.kills} kills on each of {', '.join(kinds)}; seed {seed}; everything is in {folder}", flush=True)
+    clean = False
+    try:
+        for kind in kinds:
+            (folder / kind).mkdir()
+            with launching(folder / kind) as launch:
+                torture = Torture(kind, databases, launch, seed)
+                all_figures.append(torture.figures)
+                _watch(torture, flags.kills, flags.operations // len(kinds))
+        clean = all(figures.clean for figures in all_figures)
+    finally:
+        databases.close(keep=not clean)
+    print(table(all_figures))
+    if flags.json is not None:
+        told = {"version": __version__, "python": platform.python_version(), "cores": os.cpu_count(), "seed": seed}
+        told["ended_at"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        figures_as_data = [asdict(figures) for figures in all_figures]
+        flags.json.write_text(json.dumps({**told, "clean": clean, "databases": figures_as_data}, indent=2) + "\n")
+    if clean:
+        shutil.rmtree(folder)
+        print("Nothing lost, nothing twice, no wrong answer.")
+        return 0
+    for figures in all_figures:
+        for example in figures.examples:
+            print(f"{figures.database}: {example}", file=sys.stderr)
+    kept = [folder, *([databases.postgresql.folder] if "postgresql" in kinds else [])]
+    print(f"FOUND SOMETHING. The databases and what the servers said are in {' and '.join(map(str, kept))}.")
+    return 1
+
+
+def _watch(torture: Torture, kills: int, operations: int) -> None:
+    with tqdm(total=kills, desc=torture.figures.database, unit="kill", mininterval=1.0) as bar:
+        for figures in torture.run(kills, operations):
+            bar.update(min(figures.kills, kills) - bar.n)
+            bar.set_postfix(operations=figures.operations, found=sum(figures.found.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
