@@ -22,7 +22,7 @@ __all__ = ["KINDS", "MODES", "ColumnCache", "Columns"]
 
 CHUNK = 50_000  # rows read at a time
 MOST_ROUNDS = 2_000_000  # kept in memory, of all campaigns together: some 100 MB
-LEAST_ROUNDS = 1_000  # that a campaign counts for, however few it has: many that are short, or deleted, cost too
+LEAST_ROUNDS = 10_000  # that a campaign counts for, however few it has: many that are short, or deleted, cost too
 MODES = ("warm_start", "optimistic", "control", "imported")
 KINDS = ("update", "estimation", "actions", "rollback", "erasure")
 _MODE = {mode: code for code, mode in enumerate(MODES)}

@@ -11,12 +11,12 @@ import asyncio
 import os
 import signal
 import sqlite3
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,15 +28,15 @@ from policy import CampaignConfig, StagedPolicy
 from service.columns import Columns
 from service.store import CACHE_KIB, Store
 from service.tables import campaigns, decisions, rewards
+from service.verify import differences
 from tests.databases import KINDS, Databases
 from tests.e2e import soak_report
-from tests.e2e.server import UNDERCURRENT, Server, outside
+from tests.e2e.server import Server
 from tests.e2e.steady import SECRET, Steady, configuration
 from tests.service.receiving import receiving
 
 __all__ = ["Plan", "Sample", "Soaked", "main", "soak"]
 
-WORKERS = {"sqlite": 1, "postgresql": 2}
 SETTINGS = {"UNDERCURRENT_WEBHOOK_SECRET": SECRET, "UNDERCURRENT_WEBHOOK_PRIVATE": "true"}
 KILLED = 1  # the restart, counted from 0, that is a SIGKILL; the others are SIGTERMs
 
@@ -50,6 +50,10 @@ class Plan(NamedTuple):
     lives: int = 4
     rounds: int = 1_200  # of every campaign before the load: past its first snapshot and its first job
     sample_seconds: float = 2.0
+    workers: int = 2  # on PostgreSQL; SQLite has one (R19)
+
+    def workers_on(self, database: str) -> int:
+        return 1 if database == "sqlite" else self.workers
 
     @property
     def life_seconds(self) -> float:
@@ -114,9 +118,8 @@ def _held_by_callers(process: psutil.Process, server: Server) -> int:
 class Looking:
     """Measures one service."""
 
-    def __init__(self, database: str, url: str, steady: Steady) -> None:
-        self._database, self._url, self._steady = database, url, steady
-        self._workers = WORKERS[database]
+    def __init__(self, database: str, url: str, steady: Steady, workers: int) -> None:
+        self._database, self._url, self._steady, self._workers = database, url, steady, workers
         self._costs = {name: bytes_a_round(configuration(i, name)) for i, name in enumerate(steady.names)}
         self._life = self._stored_before = -1
 
@@ -164,9 +167,10 @@ async def soak(database: str, url: str, plan: Plan, folder: Path, tell: Callable
     exits: list[str] = []
     with receiving(500, "close", 503) as receiver:  # the first messages are not taken
         steady = Steady(plan.campaigns, plan.rate, receiver.url)
-        looking = Looking(database, url, steady)
+        workers = plan.workers_on(database)
+        looking = Looking(database, url, steady, workers)
         for life in range(plan.lives):
-            server = launched(database, url, folder / f"{database}-{life}.stderr")
+            server = launched(url, workers, folder / f"{database}-{life}.stderr")
             try:
                 await steady.resume(await asyncio.to_thread(lambda server=server: server.url))
                 if life == 0:
@@ -188,12 +192,12 @@ async def soak(database: str, url: str, plan: Plan, folder: Path, tell: Callable
         steady.tally["webhook messages"] = len(receiver.received)
     tell(f"{database}: verifying ...")
     wrong = [told for told in exits if told not in ("ended with 0", "killed")]
-    wrong += await asyncio.to_thread(mistakes, database, url, steady)
+    wrong += await asyncio.to_thread(mistakes, url, steady)
     return Soaked(database, plan, steady, samples, exits, wrong)
 
 
-def launched(database: str, url: str, stderr: Path) -> Server:
-    command = ["serve", "--port", "0", "--database-url", url, "--workers", str(WORKERS[database])]
+def launched(url: str, workers: int, stderr: Path) -> Server:
+    command = ["serve", "--port", "0", "--database-url", url, "--workers", str(workers)]
     return Server(command, SETTINGS, stderr)
 
 
@@ -232,29 +236,27 @@ async def _ended(server: Server, steady: Steady, killed: bool) -> str:
     return f"ended with {await asyncio.to_thread(server.exit_code)}"
 
 
-def mistakes(database: str, url: str, steady: Steady) -> list[str]:
-    """What is wrong in the database: `verify`, and the counts of what was acknowledged."""
-    wrong = []
-    command = [*UNDERCURRENT, "verify", "--database-url", url]
-    verified = subprocess.run(command, env=outside(), capture_output=True, text=True, check=False)
-    if verified.returncode != 0:
-        wrong.append(f"verify: {verified.stdout[-1_000:]}{verified.stderr[-1_000:]}")
-    stored = _counted(url)
+def mistakes(url: str, steady: Steady) -> list[str]:
+    """What is wrong in the database: all that `undercurrent verify` finds, and counts other than acknowledged."""
+    wrong: list[str] = []
     expected = {name: (steady.decided[name], steady.rewarded[name]) for name in steady.names}
-    for name in expected.keys() | stored.keys():
+    with closing(Store(url)) as store, store.reading() as tx:
+        stored = {row[0]: (row[1], row[2]) for row in tx.connection.execute(_counts())}
+        for row in tx.standing():
+            wrong += [f"{row.name}: verify: {told}" for told in islice(differences(tx, row), 5)]
+    for name in sorted(expected.keys() | stored.keys()):
         if expected.get(name) != stored.get(name):
-            told = f"(decisions, rewards) acknowledged {expected.get(name)}, stored {stored.get(name)}"
-            wrong.append(f"{database}, {name}: {told}")
+            counts = f"acknowledged {expected.get(name)}, stored {stored.get(name)}"
+            wrong.append(f"{name}: (decisions, rewards) {counts}")
     return wrong
 
 
-def _counted(url: str) -> dict[str, tuple[int, int]]:
+def _counts() -> sa.Select[Any]:
     """Of every campaign the decisions, and the rewards that callers sent."""
     made = sa.select(sa.func.count()).where(decisions.c.campaign_id == campaigns.c.id).scalar_subquery()
     sent = sa.and_(rewards.c.campaign_id == campaigns.c.id, rewards.c.source == "client")
     paid = sa.select(sa.func.count()).where(sent).scalar_subquery()
-    with closing(Store(url)) as store, store.reading() as tx:
-        return {row[0]: (row[1], row[2]) for row in tx.connection.execute(sa.select(campaigns.c.name, made, paid))}
+    return sa.select(campaigns.c.name, made, paid)
 
 
 async def soaked(chosen: Sequence[str], urls: Sequence[str], plan: Plan, folder: Path) -> list[Soaked]:
