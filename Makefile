@@ -8,6 +8,8 @@ KILLS = 50
 OPERATIONS = 110000
 SEED =
 JSON =
+MINUTES =
+RATE =
 
 BIN := .venv/bin
 # The lock is complete, so pip need not resolve. That also leaves out the GPU library XGBoost would bring along.
@@ -16,7 +18,7 @@ INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-dep
 # fixtures, and whoever is done takes over from the others.
 PARALLEL := -n logical --maxprocesses 4 --dist worksteal
 
-.PHONY: help run test lint browser torture bench bench-http demo clean
+.PHONY: help run test lint browser torture soak machine fuzz audit bench bench-http demo clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' Makefile
@@ -56,6 +58,9 @@ bench: .venv/ready-bench  ## speed beside other libraries, as ratios (QUICK=1 fo
 bench-http: .venv/ready  ## the service over HTTP beside an empty endpoint, as ratios: 15 minutes (QUICK=1: three)
 	$(BIN)/python -m benchmarks.http $(if $(QUICK),--quick)
 	$(BIN)/python -m benchmarks.growth $(if $(QUICK),--quick)
+
+soak: .venv/ready  ## a steady load with restarts on both databases: does anything drift? 10 minutes (MINUTES=, RATE=)
+	$(BIN)/python -m tests.e2e.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(RATE),--rate $(RATE))
 
 demo: .venv/ready  ## a service with four policies at work on simulated customers, until Ctrl-C (PORT=)
 	@exec $(BIN)/undercurrent-sim demo $(if $(PORT),--port $(PORT))

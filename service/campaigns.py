@@ -234,6 +234,8 @@ class Campaigns:
                 self._cache.pop(number, None)
             raise
         self.metrics.transaction(len(operations), time.perf_counter() - begun)
+        if deleted := [o.campaign for o, told in zip(operations, outcomes, strict=True) if _deletes(o, told)]:
+            self.metrics.forget(deleted)
         for unit, entry in kept:
             self._keep(unit.row.campaign_id, entry)
             self.metrics.committed(unit)
@@ -558,6 +560,11 @@ def _open_job(tx: Transaction, campaign: int) -> int | None:
     ):
         return None
     return job.input_round
+
+
+def _deletes(operation: Operation, outcome: Outcome) -> bool:
+    """Has it deleted its campaign?"""
+    return isinstance(operation, Delete) and outcome is None
 
 
 def _ids(operations: Sequence[Operation]) -> list[str]:

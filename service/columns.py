@@ -22,6 +22,7 @@ __all__ = ["KINDS", "MODES", "ColumnCache", "Columns"]
 
 CHUNK = 50_000  # rows read at a time
 MOST_ROUNDS = 2_000_000  # kept in memory, of all campaigns together: some 100 MB
+LEAST_ROUNDS = 10_000  # that a campaign counts for, however few it has: many that are short, or deleted, cost too
 MODES = ("warm_start", "optimistic", "control", "imported")
 KINDS = ("update", "estimation", "actions", "rollback", "erasure")
 _MODE = {mode: code for code, mode in enumerate(MODES)}
@@ -124,8 +125,10 @@ class ColumnCache:
     def _forget(self) -> None:
         """Those that nobody has looked at for longest, if there are too many rounds in memory."""
         with self._lock:
-            total = sum(columns.rows.size for columns in self._held.values())
-            for campaign in list(self._held)[:-1]:
+            sizes = {campaign: max(columns.rows.size, LEAST_ROUNDS) for campaign, columns in self._held.items()}
+            total = sum(sizes.values())
+            for campaign in list(sizes)[:-1]:
                 if total <= MOST_ROUNDS:
                     break
-                total -= self._held.pop(campaign).rows.size
+                total -= sizes[campaign]
+                del self._held[campaign]

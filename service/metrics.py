@@ -2,14 +2,16 @@
 
 Counters belong to one `Service`. With several worker processes they live in files, one set for each process, that
 whoever is asked adds up; a dead worker's files stay, so that no counter goes back. Gauges are never kept: they are read
-from the `live` rows when asked for, hence true on any worker and for free while deciding.
+from the `live` rows when asked for, hence true on any worker and for free while deciding. What was counted for a
+campaign goes when it is deleted: names come and go, and nobody wants a series of each that ever was.
 """
 
 import asyncio
 import math
 import os
+import warnings
 from collections import Counter as Tally
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -39,6 +41,8 @@ SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_000)
 M = TypeVar("M", Counter, Histogram)
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # the files have none either
+# The files keep what was removed, so a scrape leaves it out.
+warnings.filterwarnings("ignore", "Removal of labels has not been implemented", UserWarning)
 
 
 class _Labelled(dict[Hashable, M], Generic[M]):
@@ -52,6 +56,18 @@ class _Labelled(dict[Hashable, M], Generic[M]):
         part: M = self._metric.labels(*labels if isinstance(labels, tuple) else (labels,))
         self[labels] = part
         return part
+
+    def named(self) -> set[Hashable]:
+        """The first labels."""
+        return {labels[0] if isinstance(labels, tuple) else labels for labels in list(self)}
+
+    def forget(self, names: Collection[Hashable]) -> None:
+        """Drop the parts whose first label is one of these."""
+        for labels in list(self):
+            parts = labels if isinstance(labels, tuple) else (labels,)
+            if parts[0] in names:
+                self.pop(labels, None)
+                self._metric.remove(*parts)
 
 
 class _AllWorkers(Collector):
@@ -122,6 +138,7 @@ class Metrics:
         self._deliveries = _Labelled(
             counter("webhook_attempts_total", "Messages to webhooks: sent, to be retried, or given up.", "outcome")
         )
+        self._by_campaign = (self._decisions, self._rewards, self._failed_updates, self._alerts)
         for outcome in DELIVERED:  # so that an alarm about the first failure has a 0 to begin with
             self._deliveries[outcome]
         self._gathered = histogram("gather_operations", "Requests that shared one transaction.", SIZES)
@@ -156,6 +173,15 @@ class Metrics:
                 self._alerts[campaign].inc()
         for kind, seconds in unit.timings:
             self.updated(kind, seconds)
+
+    def campaigns(self) -> set[Hashable]:
+        """Those of which something was counted here."""
+        return {name for parts in self._by_campaign for name in parts.named()}
+
+    def forget(self, campaigns: Collection[Hashable]) -> None:
+        """They were deleted."""
+        for parts in self._by_campaign:
+            parts.forget(campaigns)
 
     def updated(self, kind: str, seconds: float) -> None:
         """An update or a re-estimation was made."""
@@ -197,11 +223,15 @@ class Exporter:
         return await run(self._threads, write, _Scrape(self._metrics, rows)), content_type
 
     def _read(self) -> list[LiveRow] | None:
+        counted = self._metrics.campaigns()  # before the rows: of whatever is not among them, there was a row once
         try:
             with self._store.reading() as tx:
-                return tx.standing()
+                rows = tx.standing()
         except UnavailableError:
             return None
+        if deleted := counted.difference(row.name for row in rows):  # by another worker
+            self._metrics.forget(deleted)
+        return rows
 
     def close(self) -> None:
         self._threads.shutdown(wait=False)
@@ -214,7 +244,11 @@ class _Scrape(Collector):
         self._metrics, self._rows = metrics, rows
 
     def collect(self) -> Iterator[Metric]:
-        yield from self._metrics.registry.collect()
+        names = None if self._rows is None else {None, *(row.name for row in self._rows)}  # None: of no campaign
+        for metric in self._metrics.registry.collect():
+            if names is not None:
+                metric.samples = [one for one in metric.samples if one.labels.get("campaign") in names]
+            yield metric
         up = GaugeMetricFamily("undercurrent_database_up", "1 if the database answered this scrape.")
         up.add_metric([], self._rows is not None)
         yield up

@@ -101,7 +101,7 @@ class Databases:
         return _migrated(f"sqlite:///{self._folder}/{name}.db")
 
     def close(self, keep: bool = False) -> None:
-        """Nothing of them is left, unless someone wants to look at the files; a folder that was given is the giver's."""
+        """Nothing of them is left, unless someone wants to look; a folder that was given is the giver's."""
         if "postgresql" in vars(self):
             self.postgresql.stop(keep)
         if not self._on_disk:

@@ -227,6 +227,28 @@ def test_labels_are_not_the_callers_to_invent(client):
     }
 
 
+def test_a_deleted_campaign_leaves_no_series(start):
+    """Nor memory: neither where it was deleted nor on another worker, once that is scraped. Its name may come again."""
+    deleting, other = start(), start()
+    for name in ("spring", "summer"):
+        good(deleting.client.post("/campaigns", json=CAMPAIGN | {"name": name}), 201)
+    for number, worker in enumerate((deleting, other)):
+        good(decide(worker.client, number))
+        good(reward(worker.client, number, 1.0))
+        assert Scrape(worker.client).by("decisions_total", "campaign") == {"spring": 1}
+    good(deleting.client.post("/campaigns/spring/archive"))
+    assert deleting.client.delete("/campaigns/spring", params={"confirm": "spring"}).status_code == 204
+    assert deleting.service.metrics.campaigns() == set()
+    assert other.service.metrics.campaigns() == {"spring"}
+    for worker in (deleting, other):
+        named = {dict(labels).get("campaign") for _, labels in Scrape(worker.client).samples}
+        assert named == {None, "summer"}
+        assert worker.service.metrics.campaigns() == set()
+    good(deleting.client.post("/campaigns", json=CAMPAIGN), 201)
+    good(decide(deleting.client, 0))
+    assert Scrape(deleting.client).by("decisions_total", "campaign") == {"spring": 1}
+
+
 def test_the_format_is_negotiated(client):
     """As Prometheus' own client library does."""
     answer = client.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0, text/plain;q=0.5"})

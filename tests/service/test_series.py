@@ -317,8 +317,10 @@ def test_what_was_read_is_only_added_to(start, clock, monkeypatch):
         check_buckets(series, raw(worker, "smoothed")[0], 20)
 
 
-def test_memory_is_bounded(start, clock, monkeypatch):
+@pytest.mark.parametrize(("least", "campaigns"), [(1, 2), (45, 1)])  # rounds that a campaign counts for
+def test_memory_is_bounded(start, clock, monkeypatch, least, campaigns):
     monkeypatch.setattr(service.columns, "MOST_ROUNDS", 50)
+    monkeypatch.setattr(service.columns, "LEAST_ROUNDS", least)
     held = []
     real = service.columns.ColumnCache._forget
 
@@ -334,7 +336,7 @@ def test_memory_is_bounded(start, clock, monkeypatch):
     for number in (0, 1, 2, 3, 3, 0):
         assert asked(worker, f"c{number}")["round"] >= 20
     assert all(sum(sizes) <= 50 or len(sizes) == 1 for sizes in held)
-    assert max(map(len, held)) == 2
+    assert max(map(len, held)) == campaigns
 
 
 # --- down-sampling --------------------------------------------------------------------------------------------------

@@ -1,0 +1,232 @@
+"""What a soak test has found: the table that people read, the figures as JSON, and a picture."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from tests.e2e.drift import Finding, Quantity, examined
+
+if TYPE_CHECKING:
+    from tests.e2e.soak import Sample, Soaked
+
+__all__ = ["findings", "progress", "report"]
+
+MEBI = 2**20
+LATENCY_SECONDS = 10.0  # a window of latencies
+LEAST_LATENCIES = 20  # in a window
+# What does not matter, even if it is certain:
+LEAK = 150.0  # bytes of memory a decision beyond what its round takes
+MORE = 3.0  # handles or threads, from the start of a life to its end
+SHARE = 0.25  # of its median that a latency or the bytes of a decision may change by from the first moment to the last
+LEAST_SECONDS = 0.001  # or this much, if it is more
+JOURNAL = 8 * MEBI  # bytes more, likewise
+MOST_LATE = 0.05  # of the requests that the load generator itself may send late
+
+
+def progress(life: int, lives: int, age: float, sample: "Sample") -> str:
+    """One line while it runs."""
+    return (
+        f"life {life + 1}/{lives} {age:4.0f} s  {sample.decisions:,} decisions  "
+        f"{sample.resident / MEBI:.0f} MiB  {sample.handles} handles  {sample.threads} threads  "
+        f"database {sample.stored / MEBI:.0f} MiB  healthz {1_000 * sample.lag:.0f} ms"
+    )
+
+
+class Window(NamedTuple):
+    """The latencies of single decides in a few seconds."""
+
+    at: float
+    life: int
+    p50: float
+    p99: float
+
+
+def settled(soaked: "Soaked") -> "list[Sample]":
+    return [sample for sample in soaked.samples if sample.age >= soaked.plan.settling_seconds]
+
+
+def windows(soaked: "Soaked") -> list[Window]:
+    """Of every life after it has settled."""
+    found: list[Window] = []
+    due = np.array([latency.due for latency in soaked.steady.latencies if latency.kind == "decide"])
+    took = np.array([latency.seconds for latency in soaked.steady.latencies if latency.kind == "decide"])
+    length = min(LATENCY_SECONDS, soaked.plan.life_seconds / 10)
+    for life in range(soaked.plan.lives):
+        own = [sample.at for sample in settled(soaked) if sample.life == life]
+        for start in np.arange(min(own), max(own), length) if own else ():
+            inside = took[(due >= start) & (due < start + length)]
+            if inside.size >= LEAST_LATENCIES:
+                found.append(Window(start, life, *np.percentile(inside, [50, 99])))
+    return found
+
+
+def quantities(soaked: "Soaked") -> Iterator[Quantity]:
+    """Everything that should not drift."""
+    samples = settled(soaked)
+    lives = [sample.life for sample in samples]
+    hours = [sample.at / 3_600 for sample in samples]
+    made = [sample.decisions for sample in samples]
+    life, run = soaked.plan.life_seconds / 3_600, soaked.plan.minutes / 60
+    once = [0] * len(samples)  # as if there had been no restart: what lasts from life to life
+
+    rest = [sample.unique - sample.explained for sample in samples]
+    yield Quantity("memory beyond its rounds", "MiB", "decision", lives, made, rest, LEAK)
+    yield Quantity("the same, from life to life", "MiB", "decision", once, made, rest, LEAK)
+    yield Quantity("memory, all (resident)", "MiB", "hour", lives, hours, [s.resident for s in samples], float("inf"))
+    yield Quantity("file handles", "", "hour", lives, hours, [s.handles for s in samples], MORE / life)
+    yield Quantity("threads", "", "hour", lives, hours, [s.threads for s in samples], MORE / life)
+    journal = "write-ahead log" if soaked.database == "sqlite" else "live rows, with dead ones"
+    yield Quantity(journal, "MiB", "hour", once, hours, [s.journal for s in samples], JOURNAL / run)
+    cost = per_decision(soaked)
+    if len(cost) > 1:
+        yield _steady("database, each decision", "bytes", [0] * len(cost), *zip(*cost, strict=True), run)
+    seen = windows(soaked)
+    if len(seen) > 1 and soaked.steady.late_share <= MOST_LATE:
+        at, none = [window.at / 3_600 for window in seen], [0] * len(seen)
+        yield _steady("decide, p50", "ms", none, at, [window.p50 for window in seen], run, LEAST_SECONDS)
+        yield _steady("decide, p99", "ms", none, at, [window.p99 for window in seen], run, 10 * LEAST_SECONDS)
+    yield _steady("healthz (event loop)", "ms", once, hours, [s.lag for s in samples], run, 10 * LEAST_SECONDS)
+
+
+def _steady(
+    name: str, unit: str, lives: Sequence[int], x: Sequence[float], y: Sequence[float], hours: float, least: float = 0.0
+) -> Quantity:
+    """Something that may change by a share of itself in the whole run."""
+    allowed = max(SHARE * float(np.median(y)), least) / hours
+    return Quantity(name, unit, "hour", lives, x, y, allowed)
+
+
+def per_decision(soaked: "Soaked") -> list[tuple[float, float]]:
+    """Bytes of the database for each decision, in a tenth of a life at a time: hours, bytes."""
+    found = []
+    for life in range(soaked.plan.lives):
+        own = [sample for sample in soaked.samples if sample.life == life]
+        for part in np.array_split(np.arange(len(own)), min(10, len(own) // 2)) if len(own) > 3 else ():
+            first, last = own[part[0]], own[min(part[-1] + 1, len(own) - 1)]
+            if made := last.decisions - first.decisions:
+                found.append(((first.at + last.at) / 7_200, (last.stored - first.stored) / made))
+    return found
+
+
+def findings(soaked: "Soaked") -> list[Finding]:
+    return [examined(quantity) for quantity in quantities(soaked) if len(quantity.x) > 1]
+
+
+# --- for people -------------------------------------------------------------------------------------------------------
+
+
+def _number(value: float, unit: str) -> str:
+    scale = {"MiB": MEBI, "ms": 0.001}.get(unit, 1.0)
+    return f"{value / scale:,.1f}"
+
+
+def _slope(finding: Finding) -> str:
+    unit = "bytes" if finding.per == "decision" else finding.unit
+    low, value, high = (_number(each, unit) for each in (finding.slope.low, finding.slope.value, finding.slope.high))
+    return f"{value} [{low}, {high}] {unit}/{finding.per}".replace("  ", " ").replace(" /", "/")
+
+
+def table(soaked: "Soaked", found: Sequence[Finding]) -> str:
+    header = ("", "first third", "last third", "slope [interval]", "allowed", "verdict")
+    rows = [header]
+    for finding in found:
+        unit = "bytes" if finding.per == "decision" else finding.unit
+        allowed = "" if finding.allowed == float("inf") else _number(finding.allowed, unit)
+        ends = (f"{_number(value, finding.unit)} {finding.unit}".strip() for value in (finding.first, finding.last))
+        verdict = finding.verdict if allowed else "for information"
+        rows.append((finding.name, *ends, _slope(finding), allowed, verdict))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    padded = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows)
+    return "\n".join("  ".join(row).rstrip() for row in padded)
+
+
+def described(soaked: "Soaked") -> str:
+    """What was asked of the service."""
+    steady, plan = soaked.steady, soaked.plan
+    others = ", ".join(f"{what}: {count:,}" for what, count in sorted(steady.tally.items()))
+    return (
+        f"{soaked.database}: {plan.minutes:g} minutes, {plan.campaigns} campaigns, {plan.rate:g} requests a second\n"
+        f"{steady.decided.total():,} decisions and {steady.rewarded.total():,} rewards acknowledged; {others}\n"
+        f"lives: {', '.join(soaked.exits)}"
+    )
+
+
+def report(found: "Sequence[Soaked]", out: Path) -> int:
+    """Print what was found, write it down, draw it; 1 if anything drifts or is wrong."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    bad, written = False, []
+    for soaked in found:
+        examined, late = findings(soaked), soaked.steady.late_share
+        drifting = [finding.name for finding in examined if finding.drifts]
+        print(f"\n{described(soaked)}\n\n{table(soaked, examined)}\n")
+        for told in soaked.wrong:
+            print(f"WRONG: {told}")
+        if not soaked.wrong:
+            print("Every campaign verifies; what was acknowledged is stored, exactly once.")
+        print(f"DRIFTS: {', '.join(drifting)}" if drifting else "Nothing drifts.")
+        if late > MOST_LATE:
+            print(f"THE PACE WAS NOT KEPT: {late:.1%} of the requests were sent late, so the latencies mean nothing.")
+            print("The machine is too busy for this rate; choose a lower one (RATE=).")
+        else:
+            print(f"The pace was kept: {late:.1%} of the requests were sent more than 50 ms late.")
+        bad = bad or bool(drifting or soaked.wrong or late > MOST_LATE)
+        written.append(_as_json(soaked, examined))
+    out.write_text(json.dumps(written, indent=1), encoding="utf-8")
+    draw(found, out.with_suffix(".png"))
+    print(f"\nWritten to {out} and {out.with_suffix('.png')}.")
+    return int(bad)
+
+
+def _as_json(soaked: "Soaked", examined: Sequence[Finding]) -> dict[str, Any]:
+    return {
+        "database": soaked.database,
+        "plan": soaked.plan._asdict(),
+        "tally": dict(soaked.steady.tally),
+        "exits": soaked.exits,
+        "wrong": soaked.wrong,
+        "findings": [
+            finding._asdict() | {"slope": finding.slope._asdict(), "verdict": finding.verdict} for finding in examined
+        ],
+        "samples": [sample._asdict() for sample in soaked.samples],
+        "windows": [window._asdict() for window in windows(soaked)],
+    }
+
+
+def _lines(soaked: "Soaked") -> Iterator[tuple[str, dict[str, tuple[Any, Any]]]]:
+    """The panels of one service: a title, and its lines with x in minutes."""
+    begun, seen = soaked.samples[0].at, windows(soaked)
+    of = {field: np.array([getattr(s, field) for s in soaked.samples]) for field in soaked.samples[0]._fields}
+    minutes = (of["at"] - begun) / 60
+    then = [(window.at - begun) / 60 for window in seen]
+    beyond = of["unique"] - of["explained"]
+    journal = "write-ahead log" if soaked.database == "sqlite" else "live rows"
+    yield "memory, MiB", {"all": (minutes, of["resident"] / MEBI), "beyond its rounds": (minutes, beyond / MEBI)}
+    yield "handles and threads", {"file handles": (minutes, of["handles"]), "threads": (minutes, of["threads"])}
+    yield "database, MiB", {"in use": (minutes, of["stored"] / MEBI), journal: (minutes, of["journal"] / MEBI)}
+    p50, p99 = ([1_000 * getattr(window, field) for window in seen] for field in ("p50", "p99"))
+    yield "latency of a decide, ms", {"p50": (then, p50), "p99": (then, p99)}
+
+
+def draw(found: "Sequence[Soaked]", out: Path) -> None:
+    """Memory, handles and threads, size and latency over time; a dashed line for every restart."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(len(found), 4, figsize=(16, 3.2 * len(found)), squeeze=False, layout="constrained")
+    for row, soaked in zip(axes, found, strict=True):
+        firsts = {sample.life: sample.at for sample in reversed(soaked.samples)}
+        for axis, (title, lines) in zip(row, _lines(soaked), strict=True):
+            for (label, (x, y)), colour in zip(lines.items(), ("#0072B2", "#D55E00"), strict=True):
+                axis.plot(x, y, ".-", label=label, color=colour, markersize=3, linewidth=0.8)
+            for life in range(1, len(firsts)):
+                axis.axvline((firsts[life] - firsts[0]) / 60, color="0.7", linewidth=0.8, linestyle="--")
+            axis.set(title=f"{soaked.database}: {title}", xlabel="minutes", ylim=(0, None))
+            axis.legend(fontsize=8)
+            axis.grid(alpha=0.3)
+    figure.savefig(out, dpi=120)
+    plt.close(figure)

@@ -1,0 +1,44 @@
+"""Campaigns that come and go leave nothing behind in a worker's memory."""
+
+import gc
+import weakref
+
+import service.columns
+from tests.service.answers import good
+from tests.service.playing import CONFIGS, SEASONS
+
+FIRST, MORE = 15, 15  # campaigns; the first ones fill caches and pools
+
+
+def live_through(client, name):
+    """A campaign's whole life: decided for, rewarded, looked at, archived, deleted."""
+    good(client.post("/campaigns", json=CONFIGS["given"] | {"name": name}), 201)
+    ids = [f"d{number}" for number in range(12)]
+    contexts = [{"season": SEASONS[number % 4], "spend": 20, "tenure": 1} for number in range(12)]
+    items = [{"decision_id": each, "context": context} for each, context in zip(ids, contexts, strict=True)]
+    good(client.post("/decide/batch", json={"campaign": name, "items": items}))
+    rewards = [{"decision_id": each, "reward": 1.0} for each in ids[:8]]
+    good(client.post("/reward/batch", json={"campaign": name, "items": rewards}))
+    for what in ("", "/model", "/series", "/series?beliefs=now", "/report", "/regimes", "/diagnostics"):
+        good(client.get(f"/campaigns/{name}{what}"))
+    assert client.get(f"/campaigns/{name}/decisions").status_code == 200
+    good(client.post(f"/campaigns/{name}/archive"))
+    assert client.delete(f"/campaigns/{name}", params={"confirm": name}).status_code == 204
+
+
+def objects():
+    """How many there are, but for weak references, of which some hundred come and go."""
+    gc.collect()
+    return sum(not isinstance(each, weakref.ref) for each in gc.get_objects())
+
+
+def test_a_deleted_campaign_leaves_no_object(start, monkeypatch):
+    """Without a scrape of the metrics, too. The columns of a few are kept, whether they are still there or not."""
+    monkeypatch.setattr(service.columns, "MOST_ROUNDS", 3 * service.columns.LEAST_ROUNDS)
+    client = start().client
+    for number in range(FIRST):
+        live_through(client, f"first-{number}")
+    before = objects()
+    for number in range(MORE):
+        live_through(client, f"then-{number}")
+    assert objects() - before < 4 * MORE  # its counters alone would be 12
