@@ -382,6 +382,12 @@ class Campaigns:
             self._keep(row.campaign_id, found)
         return found
 
+    def read(self, name: str) -> tuple[StagedPolicy, State]:
+        """A campaign's policy and state without a lock, for when the lanes cannot write."""
+        with self.store.reading() as tx:
+            _, policy, state = self.readable(tx, found(tx, name)[0]).start
+        return policy, state
+
     def _caught_up(self, tx: Transaction, row: LiveRow, entry: Entry | None) -> Entry:
         if entry is not None and entry.version == row.version:
             return entry
