@@ -332,6 +332,8 @@ class Store:
                     inside.wait(error)
                     transaction.rollback()
                     raise
+                finally:
+                    inside.close()
             except FAILURES as error:
                 if not self._still_good(error):
                     connection.invalidate()
@@ -352,10 +354,17 @@ class Store:
     @contextmanager
     def reading(self) -> Iterator["Transaction"]:
         """One transaction that only reads, all of it from one moment."""
+        pool = self.engine.pool
         with self._errors(), self._reader.connect() as connection:
             connection.info["writes"] = False
-            with connection.begin():
-                yield Transaction(connection, self._statements, self.embedded)
+            try:
+                with connection.begin(), closing(Transaction(connection, self._statements, self.embedded)) as inside:
+                    yield inside
+            finally:
+                if self.engine.pool is not pool:
+                    # Disposed of meanwhile. Nobody would close what goes back there, and as long as this process has a
+                    # read-only file of SQLite's open, it cannot write, not even through another connection.
+                    connection.invalidate()
 
     @contextmanager
     def scanning(self) -> Iterator["Transaction"]:
@@ -583,6 +592,10 @@ class Transaction:
         pipeline, self._pipeline = self._pipeline, None
         if pipeline is not None:
             pipeline.__exit__(type(error) if error else None, error, None)
+
+    def close(self) -> None:
+        """Let go: SQLite's connections do not end before the last cursor that has used them, whoever still holds it."""
+        self._cursor.close()
 
     @property
     def connection(self) -> Connection:
