@@ -949,11 +949,15 @@ class Transaction:
         )
 
     def claim_jobs(self, owner: str, now: int, until: int) -> list[ClaimedJob]:
-        """Jobs whose worker has not finished them in time, now leased to `owner`."""
+        """Jobs whose worker has not finished them in time, now leased to `owner` until then.
+
+        A lease that ends much later than any new one is of a clock that has gone back since: nobody waits for that.
+        """
+        over = (jobs.c.leased_until < now) | (jobs.c.leased_until > until + (until - now))
         expired = (
             select(jobs.c.campaign_id, campaigns.c.name, jobs.c.input_round, jobs.c.attempts)
             .join_from(jobs, campaigns)
-            .where(jobs.c.status == "waiting", jobs.c.leased_until < now)
+            .where(jobs.c.status == "waiting", over)
             .with_for_update(of=jobs, skip_locked=True)
         )
         found = [ClaimedJob._make(row) for row in self.connection.execute(expired)]
