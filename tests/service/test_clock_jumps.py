@@ -140,7 +140,13 @@ def test_retention_waits_for_the_right_time(direct, clock):
         worker.process(Reduce("given"))
         return worker.campaign("given").reduced
 
-    assert [reduced(hours * HOUR) for hours in (-30, 23, 25, -30, 25)] == [0, 0, script.round, script.round, script.round]
+    assert [reduced(hours * HOUR) for hours in (-30, 23, 25, -30, 25)] == [
+        0,
+        0,
+        script.round,
+        script.round,
+        script.round,
+    ]
     clock.jump = 0
     script.play(worker.post, 60)
     assert worker.differences("given") == []
