@@ -315,15 +315,17 @@ def test_a_published_result_that_is_damaged_is_made_again(direct, clock):
     """R21: by whoever folds the log; no digit is another, and `verify` names it."""
     first = direct()
     whole = Script(PLAYED["smoothed"], clock, name="whole").create(first.post)
-    played(whole, first, 60, patience=4)
     parts = Script(PLAYED["smoothed"], clock, name="parts").create(first.post)
-    played(parts, first, 50, patience=4)
+    for script in (whole, parts):
+        played(script, first, 50, patience=4)
     number = first.campaign("parts").campaign_id
     published = [row for row in first.rows(jobs) if (row["campaign_id"], row["status"]) == (number, "published")]
     damaged = published[-1]["input_round"]
     mine = (jobs.c.campaign_id == number) & (jobs.c.input_round == damaged)
     first.execute(sa.update(jobs).where(mine).values(result=b"damaged"))
-    played(parts, direct(), 60, patience=4)
+    first.campaigns._cache.clear()  # so that the log is folded, as after a restart
+    for script in (whole, parts):
+        played(script, first, 60, patience=4)
     assert parts.answers == whole.answers
     assert [d.partition(":")[0] for d in first.differences("parts")] == [f"re-estimation of round {damaged}"]
 
