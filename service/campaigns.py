@@ -53,6 +53,7 @@ __all__ = [
     "Snapshot",
     "created_before",
     "rebuilt",
+    "same_coefficients",
 ]
 
 SNAPSHOT_ROUNDS = 1_000  # at least between two snapshots; and a fifth of all rounds, so that their cost is constant
@@ -384,6 +385,12 @@ class Campaigns:
             self._keep(row.campaign_id, found)
         return found
 
+    def read(self, name: str) -> tuple[StagedPolicy, State]:
+        """A campaign's policy and state without a lock, for when the lanes cannot write."""
+        with self.store.reading() as tx:
+            _, policy, state = self.readable(tx, found(tx, name)[0]).start
+        return policy, state
+
     def _caught_up(self, tx: Transaction, row: LiveRow, entry: Entry | None) -> Entry:
         if entry is not None and entry.version == row.version:
             return entry
@@ -488,12 +495,18 @@ def rebuilt(tx: Transaction, row: LiveRow, version: int) -> Start:
             past = _published(replay, version)
         except MissingInput:
             continue
-        theta = past.state.statistics.theta  # across machines within R15's tolerance
         known = past.revision >= replay.rebuilt_by  # else something was erased since (R22)
-        if known and not np.allclose(np.frombuffer(stored["theta"], "<f8"), theta, rtol=1e-9, atol=1e-9):
-            raise RuntimeError(f"model {version} of campaign {row.name!r} is not what its log gives; run verify")
+        if known and not same_coefficients(stored["theta"], past.state):
+            told = f"Model {version} of campaign {row.name} is not what its log gives: one of them is damaged"
+            raise ConflictError(f"{told}. Choose another version; `undercurrent verify {row.name}` says what is wrong")
         return past
     raise AssertionError("the log leads to every model")
+
+
+def same_coefficients(stored: bytes, state: State) -> bool:
+    """Are these the coefficients of that state? Across machines within R15's tolerance."""
+    theta = state.statistics.theta
+    return len(stored) == 8 * theta.size and np.allclose(np.frombuffer(stored, "<f8"), theta, rtol=1e-9, atol=1e-9)
 
 
 def found(tx: Transaction, name: str) -> tuple[LiveRow, int]:

@@ -167,6 +167,7 @@ def serve(settings: Settings) -> int:
     with closing(Store(settings.database_url)) as store:
         if store.embedded:
             upgrade(store)  # nobody else uses it: no reason to ask
+            store.require_writes()
         require_current(store)
         with store.reading() as tx:
             guarded = bool(tx.all_keys())

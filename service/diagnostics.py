@@ -8,10 +8,10 @@ from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
 from policy import StagedPolicy, State
-from service.campaigns import Current, found
+from service.campaigns import found
 from service.checks import Code, Finding, Severity, findings
 from service.facts import gathered
-from service.routes import possible
+from service.routes import current
 from service.worker import Service
 
 __all__ = ["Diagnostics", "add_diagnostics"]
@@ -43,7 +43,7 @@ def add_diagnostics(app: FastAPI, service: Service) -> None:
     async def diagnostics(name: str) -> Diagnostics:
         """Why is nothing learning? Missing or constant rewards, signals that do not vary, actions that nobody may get,
         too much or too little exploration, clocks that are wrong …: what was found, the evidence, and what to do."""
-        policy, state = await service.submit(Current(possible(name)))
+        policy, state = await current(service, name)
         return await run_in_threadpool(_diagnosed, service, policy, state)
 
 

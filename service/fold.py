@@ -9,6 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby, islice
 from typing import NamedTuple, Protocol
 
@@ -16,7 +17,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from policy import CampaignConfig, Decision, HmmParameters, PastRound, Request, StagedPolicy, State
+from policy import CampaignConfig, CodecError, Decision, HmmParameters, PastRound, Request, StagedPolicy, State
 from policy.changes import grown, rolled_back
 from policy.codec import decode_estimate
 from policy.selection import Estimate
@@ -289,7 +290,8 @@ class Replay(Course):
     def _result(self, job: JobRow) -> HmmParameters | Estimate | None:
         start = self.inputs.pop(job.input_round, None)
         if job.result is not None and not self._recompute and not self.given:
-            return decode_estimate(job.result)
+            with suppress(CodecError):  # a damaged one is made again (R21)
+                return decode_estimate(job.result)
         if start is None:
             raise MissingInput
         found = start.policy.estimate(start.state)

@@ -9,7 +9,7 @@ from service.alerts import REGIME_CHANGE
 from service.store import Transaction
 from service.tables import campaigns, events, outbox
 
-__all__ = ["AlertRow", "Message", "alert_page", "claim", "finish", "next_due", "put_off"]
+__all__ = ["AlertRow", "Message", "alert_page", "claim", "finish", "next_due", "put_off", "recall"]
 
 
 class Message(NamedTuple):
@@ -43,11 +43,18 @@ class AlertRow(NamedTuple):
     sent_at: int | None
 
 
-def next_due(tx: Transaction) -> int | None:
-    """When the next attempt is due, None if nothing waits."""
-    query = select(outbox.c.due_at).where(outbox.c.status == "waiting").order_by(outbox.c.due_at).limit(1)
+def next_due(tx: Transaction, last: bool = False) -> int | None:
+    """When the next attempt is due, or the last one of all that wait; None if nothing waits."""
+    order = outbox.c.due_at.desc() if last else outbox.c.due_at
+    query = select(outbox.c.due_at).where(outbox.c.status == "waiting").order_by(order).limit(1)
     due: int | None = tx.connection.execute(query).scalar_one_or_none()
     return due
+
+
+def recall(tx: Transaction, now: int, latest: int) -> None:
+    """What waits for longer than any delay is of a clock that has gone back since: it is due now."""
+    late = outbox.c.status == "waiting", outbox.c.due_at > latest
+    tx.connection.execute(update(outbox).where(*late).values(due_at=now))
 
 
 def claim(tx: Transaction, now: int, until: int, most: int, busy: Collection[str] = ()) -> list[Message]:

@@ -11,8 +11,8 @@ from starlette.concurrency import run_in_threadpool
 from policy import CampaignConfig, StagedPolicy, State
 from policy.regimes import describe_regimes, likeliest_regime, why_no_regimes
 from policy.staged import RECENT
-from service.campaigns import Current, found
-from service.routes import possible
+from service.campaigns import found
+from service.routes import current
 from service.schemas import SymbolProbability
 from service.store import Transaction
 from service.tables import models
@@ -83,7 +83,7 @@ def add_regime_routes(app: FastAPI, service: Service) -> None:
     @app.get("/campaigns/{name}/regimes", tags=["models"])
     async def regimes(name: str) -> Regimes:
         """What each regime looks like: its customers, its share of time, what it earns and its best action."""
-        policy, state = await service.submit(Current(possible(name)))
+        policy, state = await current(service, name)
         return await run_in_threadpool(_regimes, service, policy, state)
 
 

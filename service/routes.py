@@ -16,12 +16,21 @@ from starlette._utils import get_route_path
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from policy import CampaignConfig, PolicyError, StagedPolicy, describe
+from policy import CampaignConfig, PolicyError, StagedPolicy, State, describe
 from policy.description import ModelDescription
 from service import schemas
 from service.auth import PERSONALIZER, Keys, declare_security, limited_to, require
 from service.campaigns import Campaigns, Create, Current, Decide, Reward, found
-from service.errors import ApiError, FieldProblem, GoneError, InvalidError, NotFoundError, TooLargeError, response_of
+from service.errors import (
+    ApiError,
+    FieldProblem,
+    GoneError,
+    InvalidError,
+    NotFoundError,
+    TooLargeError,
+    UnavailableError,
+    response_of,
+)
 from service.limits import body_of, with_body
 from service.logs import administered
 from service.requests import Requests
@@ -38,6 +47,7 @@ __all__ = [
     "add_routes",
     "campaign_state",
     "creation",
+    "current",
     "possible",
     "stored_decision",
 ]
@@ -230,7 +240,7 @@ def add_routes(app: Application, service: Service) -> None:
     @app.get("/campaigns/{name}/model", tags=["models"])
     async def model(name: str) -> schemas.Model:
         """The model in force: the regimes, and what each coefficient says, in the campaign's own words."""
-        policy, state = await submit(Current(possible(name)))
+        policy, state = await current(service, name)
         return _model(policy.config, describe(policy, state))
 
     @app.get("/campaigns/{name}/stages", tags=["models"])
@@ -252,8 +262,9 @@ def add_routes(app: Application, service: Service) -> None:
 
     @app.get("/readyz", tags=["operations"])
     def readyz() -> schemas.Health:
-        """Can it decide: does the database answer, and is its schema the one this version needs?"""
+        """Can it decide: does the database answer and take writes, and is its schema the one this version needs?"""
         require_current(service.store)
+        service.store.require_writes()
         return schemas.Health()
 
     exposition = {"content": {"text/plain": {"schema": {"type": "string"}}}}
@@ -281,6 +292,15 @@ def possible(name: str) -> str:
     if "\x00" in name:
         raise NotFoundError(f"There is no campaign {name!r}")
     return name
+
+
+async def current(service: Service, name: str) -> tuple[StagedPolicy, State]:
+    """A campaign's policy and state, as of now; also while the database takes no writes, as long as it can be read."""
+    try:
+        policy, state = await service.submit(Current(possible(name)))
+    except UnavailableError:
+        policy, state = await run_in_threadpool(service.campaigns.read, name)
+    return policy, state
 
 
 def campaign_state(service: Service, name: str) -> schemas.CampaignState:

@@ -10,7 +10,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import psycopg
@@ -68,6 +68,15 @@ IDLE_SECONDS = 1.0  # after which a connection is asked whether it is still one
 PAGE = 5_000  # rows of the log read at a time
 LONGEST_LIST = 10_000  # ids looked up at a time
 FAILURES = (DBAPIError, PoolTimeoutError, sqlite3.Error, psycopg.Error)  # of the database, however it was asked
+READ_ONLY = "25006"  # PostgreSQL's code
+NO_SPACE = "The disk of the database is full: free some space, then try again"
+WHAT_TO_DO: dict[int | str, str] = {  # by SQLite's primary code or PostgreSQL's
+    sqlite3.SQLITE_FULL: NO_SPACE,
+    "53100": NO_SPACE,
+    sqlite3.SQLITE_READONLY: "The database is read-only: make its file and folder writable, then try again",
+    READ_ONLY: "The database is read-only, as a standby is: promote it or connect to another, then try again",
+    sqlite3.SQLITE_IOERR: "The disk of the database fails, is full or over a limit: see to it, then try again",
+}
 LIVE = tuple(column.name for column in live.c if column.name != "campaign_id")
 MOVED = tuple(name for name in LIVE if name not in ("snapshot_round", "reduced"))
 # What several queries begin with: campaigns with where they stand, and decisions with their rewards.
@@ -305,11 +314,12 @@ class Store:
         )
         self._writer: Connection | None = None
         self._turn = threading.Lock()
+        self._takes_writes = False  # not known before one was tried, nor after one has failed
 
     @contextmanager
     def writing(self) -> Iterator["Transaction"]:
         """One transaction that may write; committed at the end, unless an exception leaves it."""
-        with self._turn if self.embedded else nullcontext(), self._errors():
+        with self._turn if self.embedded else nullcontext(), self._errors(writes=True):
             connection = self._writing_connection()
             try:
                 transaction = connection.begin()
@@ -322,9 +332,12 @@ class Store:
                     inside.wait(error)
                     transaction.rollback()
                     raise
-            except FAILURES:
-                connection.invalidate()
-                self._writer = None
+                finally:
+                    inside.close()
+            except FAILURES as error:
+                if not self._still_good(error):
+                    connection.invalidate()
+                    self._writer = None
                 raise
             finally:
                 if connection is not self._writer:
@@ -341,10 +354,17 @@ class Store:
     @contextmanager
     def reading(self) -> Iterator["Transaction"]:
         """One transaction that only reads, all of it from one moment."""
+        pool = self.engine.pool
         with self._errors(), self._reader.connect() as connection:
             connection.info["writes"] = False
-            with connection.begin():
-                yield Transaction(connection, self._statements, self.embedded)
+            try:
+                with connection.begin(), closing(Transaction(connection, self._statements, self.embedded)) as inside:
+                    yield inside
+            finally:
+                if self.engine.pool is not pool:
+                    # Disposed of meanwhile. Nobody would close what goes back there, and as long as this process has a
+                    # read-only file of SQLite's open, it cannot write, not even through another connection.
+                    connection.invalidate()
 
     @contextmanager
     def scanning(self) -> Iterator["Transaction"]:
@@ -363,22 +383,32 @@ class Store:
     def overwrite_journal(self) -> None:
         """SQLite's journal holds what was written, and so what is erased by now, until it begins anew."""
         if self.embedded:
-            driver = self.engine.raw_connection()
-            try:
+            with self._errors(), closing(self.engine.raw_connection()) as driver:
                 driver.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")  # as far as readers allow
-            finally:
-                driver.close()
+
+    def require_writes(self) -> None:
+        """Raise unless the database takes writes. Costs one, but only if the last one failed, or there was none yet."""
+        if not self._takes_writes:
+            with self.writing() as tx:
+                tx.connection.execute(sa.text("UPDATE alembic_version SET version_num = version_num"))
+            self._takes_writes = True
 
     @contextmanager
-    def _errors(self) -> Iterator[None]:
+    def _errors(self, writes: bool = False) -> Iterator[None]:
         """Whatever the database says, the answer is 503: nothing was written, and the retry finds the truth (R18)."""
         try:
             yield
         except FAILURES as error:
-            if self.embedded or _disconnected(error):
+            if writes:
+                self._takes_writes = False
+            if not self._still_good(error) if self.embedded else _disconnected(error):
                 self.engine.dispose()  # the other connections of the pool are dead too, or may hold a file that is gone
             self._failed(_first_line(error))
-            raise UnavailableError(f"The database does not answer: {_first_line(error)}") from error
+            raise UnavailableError(_told(error)) from error
+
+    def _still_good(self, error: BaseException) -> bool:
+        """Can SQLite's connections go on once the trouble is over? On a full disk nobody could open another one."""
+        return self.embedded and _code(error) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY)
 
     def close(self) -> None:
         if self._writer is not None:
@@ -387,11 +417,28 @@ class Store:
         self.engine.dispose()
 
 
-def _disconnected(error: BaseException) -> bool:
-    """Did PostgreSQL go away? Then its errors have no code, or one of the classes for that."""
+def _code(error: BaseException) -> int | str | None:
+    """What kind of error it is: SQLite's primary code, or PostgreSQL's SQLSTATE."""
     original = getattr(error, "orig", None) or error
-    code = getattr(original, "sqlstate", None) or ""
-    return isinstance(original, psycopg.OperationalError) and (not code or code.startswith(("08", "57P")))
+    if isinstance(original, sqlite3.Error):
+        return getattr(original, "sqlite_errorcode", 0) & 0xFF
+    return getattr(original, "sqlstate", None)
+
+
+def _disconnected(error: BaseException) -> bool:
+    """Did PostgreSQL go away? Then its errors have no code, or one of the classes for that.
+
+    Or it is read-only: then it is a standby, and whoever writes now must be found by connecting again.
+    """
+    original, code = getattr(error, "orig", None) or error, str(_code(error) or "")
+    gone = isinstance(original, psycopg.OperationalError) and (not code or code.startswith(("08", "57P")))
+    return gone or code == READ_ONLY
+
+
+def _told(error: Exception) -> str:
+    """The error, and for the common ones what to do."""
+    what = WHAT_TO_DO.get(_code(error) or 0)
+    return f"{what} ({_first_line(error)})" if what else f"The database does not answer: {_first_line(error)}"
 
 
 def _first_line(error: Exception) -> str:
@@ -545,6 +592,10 @@ class Transaction:
         pipeline, self._pipeline = self._pipeline, None
         if pipeline is not None:
             pipeline.__exit__(type(error) if error else None, error, None)
+
+    def close(self) -> None:
+        """Let go: SQLite's connections do not end before the last cursor that has used them, whoever still holds it."""
+        self._cursor.close()
 
     @property
     def connection(self) -> Connection:
@@ -898,11 +949,15 @@ class Transaction:
         )
 
     def claim_jobs(self, owner: str, now: int, until: int) -> list[ClaimedJob]:
-        """Jobs whose worker has not finished them in time, now leased to `owner`."""
+        """Jobs whose worker has not finished them in time, now leased to `owner` until then.
+
+        A lease that ends much later than any new one is of a clock that has gone back since: nobody waits for that.
+        """
+        over = (jobs.c.leased_until < now) | (jobs.c.leased_until > until + (until - now))
         expired = (
             select(jobs.c.campaign_id, campaigns.c.name, jobs.c.input_round, jobs.c.attempts)
             .join_from(jobs, campaigns)
-            .where(jobs.c.status == "waiting", jobs.c.leased_until < now)
+            .where(jobs.c.status == "waiting", over)
             .with_for_update(of=jobs, skip_locked=True)
         )
         found = [ClaimedJob._make(row) for row in self.connection.execute(expired)]

@@ -104,6 +104,7 @@ class Unit(Course):
         super().__init__(policy, state)
         self.row, self.entry = row, entry
         self.now = max(now, row.clock)  # time never goes backwards
+        self._clock = now  # but leases and messages wait by the clock as it is
         self.known: dict[str, KnownDecision] = {}
         self.new_jobs: list[Job] = []
         self.repeated = self.refused = 0  # rewards that changed nothing
@@ -246,7 +247,7 @@ class Unit(Course):
             number = self._event(REGIME_CHANGE, body, change.round)
             if alerts.webhook is not None:
                 self._rows[NewMessage].append(
-                    NewMessage(self.row.campaign_id, number, "waiting", alerts.webhook, 0, self.now, self.now)
+                    NewMessage(self.row.campaign_id, number, "waiting", alerts.webhook, 0, self._clock, self.now)
                 )
 
     def _requests(
@@ -507,7 +508,7 @@ class Unit(Course):
         state = self.state
         self._job = state.round
         self.new_jobs.append(Job(self.row.campaign_id, self.row.name, self.policy, state))
-        lease = self.now + LEASE_SECONDS * SECOND
+        lease = self._clock + LEASE_SECONDS * SECOND
         self._rows[NewJob].append(
             NewJob(self.row.campaign_id, state.round, state.arrived, "waiting", self._owner, lease, 1, self.now)
         )

@@ -10,7 +10,8 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from policy import CodecError, Decision, PolicyError, State, decode
-from service.campaigns import beginning
+from policy.codec import decode_estimate
+from service.campaigns import beginning, same_coefficients
 from service.errors import NotFoundError
 from service.fold import MissingInput, Replay
 from service.schema import require_current
@@ -65,6 +66,12 @@ def differences(tx: Transaction, live: LiveRow, progress: bool = False) -> Itera
             moments.append(moment)
         except CodecError as error:
             yield f"snapshot of round {round}: {error}"
+    for job in tx.jobs_after(campaign, 0):
+        try:
+            if job.result is not None:
+                decode_estimate(job.result)
+        except CodecError as error:
+            yield f"re-estimation of round {job.input_round}: {error}"
     replay = Replay(beginning(tx, campaign), tx, campaign, recompute=True, pauses=moments)
     models = _Models(tx.models_of(campaign))
     try:
@@ -179,7 +186,7 @@ class _Models:
         ):
             if getattr(row, field) != found:
                 yield f"model {version}: {field} is {getattr(row, field)}, the fold gives {found}"
-        if not rebuilt and not _close(np.frombuffer(row.theta, "<f8"), state.statistics.theta):
+        if not rebuilt and not same_coefficients(row.theta, state):
             yield f"model {version}: its coefficients differ from the fold's"
 
     def left(self) -> Iterator[str]:

@@ -23,7 +23,7 @@ from service.alerts import REGIME_CHANGE
 from service.errors import FieldProblem, InvalidError, UnavailableError
 from service.fold import SECOND
 from service.metrics import Metrics
-from service.outbox import Message, claim, finish, next_due, put_off
+from service.outbox import Message, claim, finish, next_due, put_off, recall
 from service.store import Store
 from service.unit import timestamp
 
@@ -40,6 +40,7 @@ CLOSING_SECONDS = 2.0  # that the end of the service waits for attempts under wa
 MOST_AT_ONCE = 8
 MOST_ATTEMPTS = 12
 FIRST_DELAY, LONGEST_DELAY = 10.0, 3_600.0  # seconds
+LONGEST_WAIT = 4_400  # seconds, a little more than any delay and lease: the clocks of two workers may differ
 Letter = tuple[Message, bytes]  # and its body
 log = logging.getLogger("undercurrent")
 
@@ -150,10 +151,15 @@ class Sender:
     def _take(self, most: int, busy: Collection[str]) -> tuple[list[Letter], float]:
         """Messages that are ours to send now, and the seconds until the next look."""
         now = self._clock()
+        latest = now + LONGEST_WAIT * SECOND
         with self._store.reading() as tx:  # nearly always nothing is due: then nobody has to wait for us
-            due = next_due(tx)
-        if due is None or most == 0:
+            due, last = next_due(tx), next_due(tx, last=True)
+        if due is None or last is None or most == 0:
             return [], POLL_SECONDS
+        if last > latest:
+            with self._store.writing() as tx:
+                recall(tx, now, latest)
+            due = now
         if due > now:
             return [], min(POLL_SECONDS, (due - now) / SECOND)
         with self._store.writing() as tx:

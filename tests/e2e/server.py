@@ -6,7 +6,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
@@ -32,8 +32,10 @@ def outside() -> dict[str, str]:
 class Server:
     """`undercurrent serve`, in a process group of its own."""
 
-    def __init__(self, arguments: Iterable[str], environ: Mapping[str, str], stderr: Path) -> None:
-        command = [*UNDERCURRENT, *arguments]
+    def __init__(
+        self, arguments: Iterable[str], environ: Mapping[str, str], stderr: Path, under: Sequence[str] = ()
+    ) -> None:
+        command = [*under, *UNDERCURRENT, *arguments]
         self._stderr, self._start_up = stderr, 0
         with stderr.open("w") as file:
             self._process = subprocess.Popen(
@@ -99,12 +101,12 @@ Launch = Callable[..., Server]
 
 @contextmanager
 def launching(folder: Path) -> Iterator[Launch]:
-    """Called with a database, it starts a server on it, without waiting until it is ready."""
+    """Called with a database, it starts a server on it, without waiting until it is ready; `under` another command."""
     servers: list[Server] = []
 
-    def launch(database_url: str, *arguments: str) -> Server:
+    def launch(database_url: str, *arguments: str, under: Sequence[str] = ()) -> Server:
         command = ["serve", "--port", "0", "--database-url", database_url, *arguments]
-        servers.append(Server(command, {}, folder / f"stderr-{len(servers)}"))
+        servers.append(Server(command, {}, folder / f"stderr-{len(servers)}", under))
         return servers[-1]
 
     try:

@@ -15,6 +15,7 @@ from service.tables import events, jobs, models, snapshots
 from service.unit import LEASE_SECONDS, Job
 from service.warm_up import warm_up
 from tests.service.playing import CONFIGS, Script, eventually, http_post
+from tests.service.scraping import Scrape
 
 ROUNDS = 95
 STAGE = 5
@@ -294,14 +295,39 @@ def test_a_job_that_fails_stops_nothing(start, direct, clock, monkeypatch, caplo
     assert "the re-estimation of round 31 failed" in caplog.text
     script.play(post, 36)
     failure = client.get("/campaigns/smoothed").json()["failure"]
+    told = client.get("/campaigns/smoothed/diagnostics").json()["findings"]
+    assert "update_failed" in [finding["code"] for finding in told]
+    scrape = Scrape(client)
+    assert scrape.by("failed_updates_total", "campaign", "kind") == {("smoothed", "publication"): 1}
+    assert scrape.value("campaign_failing", campaign="smoothed") == 1
     script.play(post, 46)
     eventually(lambda: statuses(log) == ["failed", "done"], "done")
     script.play(post, 57)
     assert statuses(log)[:2] == ["failed", "published"]
     assert log.differences("smoothed") == []
     assert client.get("/campaigns/smoothed").json()["failure"] is None
+    assert Scrape(client).value("campaign_failing", campaign="smoothed") == 0
     assert failure is not None
     assert "round 31" in failure
+
+
+def test_a_published_result_that_is_damaged_is_made_again(direct, clock):
+    """R21: by whoever folds the log; no digit is another, and `verify` names it."""
+    first = direct()
+    whole = Script(PLAYED["smoothed"], clock, name="whole").create(first.post)
+    parts = Script(PLAYED["smoothed"], clock, name="parts").create(first.post)
+    for script in (whole, parts):
+        played(script, first, 50, patience=4)
+    number = first.campaign("parts").campaign_id
+    published = [row for row in first.rows(jobs) if (row["campaign_id"], row["status"]) == (number, "published")]
+    damaged = published[-1]["input_round"]
+    mine = (jobs.c.campaign_id == number) & (jobs.c.input_round == damaged)
+    first.execute(sa.update(jobs).where(mine).values(result=b"damaged"))
+    first.campaigns._cache.clear()  # so that the log is folded, as after a restart
+    for script in (whole, parts):
+        played(script, first, 60, patience=4)
+    assert parts.answers == whole.answers
+    assert [d.partition(":")[0] for d in first.differences("parts")] == [f"re-estimation of round {damaged}"]
 
 
 def test_a_result_that_cannot_be_published_stops_nothing(direct, clock):

@@ -27,6 +27,7 @@ from tests.service.playing import (
     http_post,
     operation,
 )
+from tests.service.scraping import Scrape
 
 ROUNDS = 95  # the default policy says something about regimes from round 75 on
 
@@ -309,6 +310,9 @@ def test_a_failure_stops_nothing_and_is_told(start, direct, clock, broken, metho
         answer = http_post(client)(path, body)
         if failed and not shown:
             shown.append(client.get(f"/campaigns/{config}").json()["failure"])
+            told = client.get(f"/campaigns/{config}/diagnostics").json()["findings"]
+            shown.append([finding["code"] for finding in told])
+            shown.append(Scrape(client).value("campaign_failing", campaign=config))
         return answer
 
     script = Script(CONFIGS[config], clock).create(watched).play(watched, 36).play(one_by_one(watched), 50)
@@ -325,6 +329,10 @@ def test_a_failure_stops_nothing_and_is_told(start, direct, clock, broken, metho
     assert log.differences(config) == []
     assert str(shown[0]).startswith(f"{kind} before round {at + 1}: ")
     assert "a bad day" in shown[0]
+    assert "update_failed" in shown[1]
+    scrape, counted = Scrape(client), {(config, kind.removeprefix("failed_")): 1}
+    assert scrape.by("failed_updates_total", "campaign", "kind") == counted
+    assert (shown[2], scrape.value("campaign_failing", campaign=config)) == (1, 0)
 
 
 @pytest.mark.parametrize(("method", "kind", "config"), FAILURES.values(), ids=FAILURES)
