@@ -3,6 +3,7 @@ PYTHON ?= python3
 HOST =
 PORT =
 DATABASE_URL =
+EXAMPLES = 200
 QUICK =
 
 BIN := .venv/bin
@@ -12,7 +13,7 @@ INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-dep
 # fixtures, and whoever is done takes over from the others.
 PARALLEL := -n logical --maxprocesses 4 --dist worksteal
 
-.PHONY: help run test lint browser bench bench-http demo clean
+.PHONY: help run test machine lint browser bench bench-http demo clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' Makefile
@@ -23,6 +24,10 @@ run: .venv/ready  ## start the service on http://127.0.0.1:8000 (HOST=, PORT=, D
 
 test: lint browser  ## lint, then all tests
 	$(BIN)/pytest -q $(PARALLEL)
+
+machine: .venv/ready  ## random requests against a model of the rules, and wild numbers: other ones each time (EXAMPLES=200)
+	UNDERCURRENT_EXAMPLES=$(EXAMPLES) $(BIN)/pytest -q $(PARALLEL) \
+	  tests/service/test_machine.py tests/service/test_numbers.py tests/policy/test_numbers.py
 
 lint: .venv/ready  ## style, types and layers
 	$(BIN)/ruff check .

@@ -72,7 +72,7 @@ def cumulative_lift(rows: Compared, ends: IntArray) -> Lifts:
 
 
 def in_units(rewards: FloatArray) -> tuple[FloatArray, int]:
-    """Rewards divided by a power of two, to the bit, and its exponent: their squares can neither overflow nor vanish."""
+    """Rewards divided by a power of two, and its exponent: exact, and their squares can neither overflow nor vanish."""
     exponent = math.frexp(float(np.abs(rewards).max(initial=0.0)))[1]
     return np.ldexp(rewards, -exponent), exponent
 

@@ -21,7 +21,11 @@ LEVELS = ["a", "b", "c", "d"]
 PLAIN: dict[str, Any] = {
     "name": "numbers",
     "actions": ["none", "mail", "call"],
-    "variables": [{"name": "season", "levels": LEVELS}, {"name": "size", "cuts": [1]}, {"name": "age", "range": [0, 8]}],
+    "variables": [
+        {"name": "season", "levels": LEVELS},
+        {"name": "size", "cuts": [1]},
+        {"name": "age", "range": [0, 8]},
+    ],
     "signals": ["season"],
     "warm_start_rounds": 6,
     "seed": 3,

@@ -335,9 +335,7 @@ class Campaign:
 
     def _revise(self, now: int, changed: frozenset[str] = frozenset(), **what: int) -> None:
         self.clock = max(now, self.clock)
-        self.revisions.append(
-            Revision(len(self.rounds), changed, what.get("restored"), what.get("erased"), self.clock)
-        )
+        self.revisions.append(Revision(len(self.rounds), changed, what.get("restored"), what.get("erased"), self.clock))
 
     def change(self, changes: Mapping[str, Any], now: int) -> None:
         """Other values for some fields of the configuration, all of them good ones (R14)."""
