@@ -26,7 +26,7 @@ from tests.service.playing import BEGIN, found_differences
 from tests.service.rules_model import SEASONS, SECOND, Campaign, Refused, Round
 
 EXAMPLES = int(os.environ.get("UNDERCURRENT_EXAMPLES", "0"))
-SHORT = settings(derandomize=True, database=None, max_examples=12, stateful_step_count=30)
+SHORT = settings(derandomize=True, database=None, max_examples=16, stateful_step_count=40)
 LONG = settings(max_examples=EXAMPLES or 1, stateful_step_count=60, print_blob=True)
 PLAYED = settings(
     LONG if EXAMPLES else SHORT,
@@ -35,6 +35,7 @@ PLAYED = settings(
     phases=[Phase.reuse, Phase.generate, Phase.shrink] if EXAMPLES else [Phase.generate, Phase.shrink],
 )
 
+STATS = []
 NAMES = ["first", "second", "third"]
 ACTIONS = ["none", "mail", "call", "visit", "gift"]  # the first three from the beginning
 SUBJECTS = ["ann", "bob", "eve"]
@@ -75,6 +76,7 @@ PATCHES: list[dict[str, Any]] = [
     {"alerts": {"rounds": 3}},
     {"retention_days": 30_000},
     {"paused": True},
+    {"paused": False},
     {"paused": False},
     {"paused": False, "control": {"share": 0.5}, "propensity_floor": 0.01},
 ]
@@ -230,7 +232,7 @@ class Machine(RuleBasedStateMachine):
         self.show(self.campaigns[name])
 
     @precondition(existing)
-    @rule(number=which, archived=st.booleans())
+    @rule(number=which, archived=st.sampled_from([False, False, True]))
     def archive(self, number: int, archived: bool) -> None:
         campaign = self.campaign(number)
         good(self.ask("POST", f"/campaigns/{campaign.config['name']}/{'archive' if archived else 'unarchive'}"))
@@ -238,7 +240,7 @@ class Machine(RuleBasedStateMachine):
         self.show(campaign)
 
     @precondition(existing)
-    @rule(number=which, sure=st.booleans())
+    @rule(number=which, sure=st.sampled_from([False, False, True]))
     def delete(self, number: int, sure: bool) -> None:
         name, campaign = self.some(number, self.campaigns.items())
         answer = self.ask("DELETE", f"/campaigns/{name}?confirm={name if sure else 'no'}")
@@ -254,6 +256,30 @@ class Machine(RuleBasedStateMachine):
             error_of(self.ask("POST", "/decide", body), 404)
 
     # --- decisions ---------------------------------------------------------------------------------------------
+
+    @precondition(existing)
+    @rule(
+        number=which,
+        items=st.lists(
+            st.fixed_dictionaries({"context": contexts}, optional={"subject": st.sampled_from(SUBJECTS)}),
+            min_size=3,
+            max_size=9,
+        ),
+        skipped=st.integers(2, 4),
+        seconds=st.sampled_from([0, 1, 3]),
+    )
+    def play(self, number: int, items: list[dict], skipped: int, seconds: float) -> None:
+        """What a campaign lives on: decisions, and rewards for most of them."""
+        campaign = self.campaign(number)
+        if campaign.joint and len(campaign.rounds) + len(items) > MOST_ROUNDS:
+            return
+        self._decide(campaign, [self._named(item) for item in items], batch=True)
+        self.clock.advance(seconds)
+        for round in campaign.rounds[-len(items) :]:
+            if round.number % skipped and not round.erased:
+                self._reward(campaign, round.decision_id, SEASONS.index(round.item["context"]["season"]) - 0.5)
+
+    play_on = play_more = play_further = play  # several times as often as any other rule
 
     @precondition(existing)
     @rule(
@@ -531,6 +557,7 @@ class Machine(RuleBasedStateMachine):
         assert names == expected
 
     def teardown(self) -> None:
+        STATS.append({n: (len(c.rounds), len(c.arrivals), [v.kind for v in c.versions if v.kind not in ("update","estimation")], sum(1 for r in c.rounds if r.reward and r.reward.source=="default")) for n, c in self.campaigns.items()})
         """Everything that a campaign shows, and what `undercurrent verify` finds; then it is deleted."""
         try:
             for campaign in self.campaigns.values():
