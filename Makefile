@@ -3,6 +3,7 @@ PYTHON ?= python3
 HOST =
 PORT =
 DATABASE_URL =
+EXAMPLES = 200
 QUICK =
 KILLS = 50
 OPERATIONS = 110000
@@ -29,6 +30,10 @@ run: .venv/ready  ## start the service on http://127.0.0.1:8000 (HOST=, PORT=, D
 
 test: lint browser  ## lint, then all tests
 	$(BIN)/pytest -q $(PARALLEL)
+
+machine: .venv/ready  ## random requests against a model of the rules, and wild numbers: other ones each time (EXAMPLES=200)
+	UNDERCURRENT_EXAMPLES=$(EXAMPLES) $(BIN)/pytest -q $(PARALLEL) \
+	  tests/service/test_machine.py tests/service/test_numbers.py tests/policy/test_numbers.py
 
 lint: .venv/ready  ## style, types and layers
 	$(BIN)/ruff check .

@@ -118,6 +118,8 @@ class Variable(_Part):
                 raise _problem("levels", f"{len(self.levels)} labels", f"{len(self.cuts) + 1}, one more than cuts")
         if self.range is not None and not self.range[0] < self.range[1]:
             raise _problem("range", f"{list(self.range)} is empty", "[low, high] with low < high")
+        if self.range is not None and self.range[1] - self.range[0] == math.inf:
+            raise _problem("range", f"{list(self.range)} is too wide", "low and high at most 1.7e308 apart")
         return self
 
     @property
@@ -175,12 +177,13 @@ class Bonus(_Part):
         Literal["complex", "simplified", "plain", "elliptical", "noise", "theory_general", "theory_simplified"] | None
     ) = None  # noise where statistics are joint, else elliptical
     scale: Annotated[Real, Field(ge=0.0, le=1e12)] | None = None
-    risk: Annotated[Real, Field(gt=0.0, lt=1.0)] | None = None  # δ
-    horizon: Annotated[Whole, Field(ge=2)] | None = None  # T
-    c_theta: Annotated[Real, Field(gt=0.0)] | None = None  # bound on ‖θ*_h‖₂, assumption bound-R-linear
+    # The limits keep the bonus among the floats.
+    risk: Annotated[Real, Field(ge=1e-30, lt=1.0)] | None = None  # δ
+    horizon: Annotated[Whole, Field(ge=2, le=10**12)] | None = None  # T
+    c_theta: Annotated[Real, Field(gt=0.0, le=1e12)] | None = None  # bound on ‖θ*_h‖₂, assumption bound-R-linear
     gamma: Annotated[Real, Field(ge=0.0, lt=1.0)] | None = None  # forgetting rate, assumption strong-mixing-hmm
-    c_eta: Annotated[Real, Field(gt=0.0)] | None = None  # bound on the noise's variance, assumption idio-noise
-    v_eta: Annotated[Real, Field(gt=0.0)] | None = None  # sub-Gaussian constant, assumption SGnoise
+    c_eta: Annotated[Real, Field(gt=0.0, le=1e12)] | None = None  # bound on the noise's variance, assumption idio-noise
+    v_eta: Annotated[Real, Field(gt=0.0, le=1e12)] | None = None  # sub-Gaussian constant, assumption SGnoise
 
     @model_validator(mode="after")
     def _complete(self) -> Self:

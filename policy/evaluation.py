@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from policy.lift import ALONE, LEAST, NORMAL, Compared, cumulative_lift
+from policy.lift import ALONE, LEAST, NORMAL, Compared, cumulative_lift, in_units
 
 __all__ = [
     "ALONE",
@@ -251,10 +251,13 @@ class LiftSums:
     def result(self) -> Lift:
         """Welch's interval of the difference, with clusters for observations; Fieller's of the relative lift."""
         rows = Compared(*map(np.concatenate, zip(*self._parts, strict=True))) if self._parts else NOTHING
+        rewards, exponent = in_units(rows.rewards)
+        rows = rows._replace(rewards=rewards)
         groups = cumulative_lift(rows, np.array([rows.rewards.size]))[:2]
         counts, clusters = ([int(group[field][0]) for group in groups] for field in (0, 3))
         means = [
-            Mean(count, float(group.mean[0]) if count else None) for group, count in zip(groups, counts, strict=True)
+            Mean(count, math.ldexp(float(group.mean[0]), exponent) if count else None)
+            for group, count in zip(groups, counts, strict=True)
         ]
         if refusal := _lift_refusal(counts, clusters, self.awaited):
             return Lift(means[0], means[1], refusal=refusal)
@@ -265,8 +268,9 @@ class LiftSums:
         spread = decided_variance**2 / (clusters[0] - 1) + control_variance**2 / (clusters[1] - 1)
         quantile = _student(variance**2 / spread) if spread > 0.0 else NORMAL  # Satterthwaite's degrees of freedom
         relative = _fieller(decided, decided_variance, control, control_variance, quantile)
+        difference = (math.ldexp(number, exponent) for number in _estimate(decided - control, variance, quantile))
         return Lift(
-            means[0], means[1], _estimate(decided - control, variance, quantile),
+            means[0], means[1], Estimate(*difference),
             relative if isinstance(relative, Estimate) else None,
             relative_refusal=relative if isinstance(relative, Refusal) else None,
         )  # fmt: skip
@@ -300,18 +304,22 @@ def _fieller(
     over: float, over_variance: float, under: float, under_variance: float, quantile: float
 ) -> Estimate | Refusal:
     """over / under - 1 of two independent means, with Fieller's interval; `standard_error` is the delta method's."""
-    doubt = quantile**2 * under_variance / under**2 if under else math.inf
-    if under <= 0.0 or doubt >= 1.0:
-        return Refusal(
-            "control_near_zero",
-            "The control's mean reward is not clearly above 0, so nothing can be expressed in parts of it.",
-            "Read the difference instead.",
-        )
-    ratio = over / under
-    half = quantile / under * math.sqrt(over_variance * (1.0 - doubt) + ratio**2 * under_variance)
-    error = math.sqrt(over_variance + ratio**2 * under_variance) / under
+    near_zero = Refusal(
+        "control_near_zero",
+        "The control's mean reward is not clearly above 0, so nothing can be expressed in parts of it.",
+        "Read the difference instead.",
+    )
+    if under <= 0.0:
+        return near_zero
+    doubt, ratio = quantile * math.sqrt(under_variance) / under, over / under
+    doubt *= doubt  # products, not powers, which would raise an error where these are infinite
+    if not doubt < 1.0:
+        return near_zero
+    half = quantile / under * math.sqrt(over_variance * (1.0 - doubt) + ratio * ratio * under_variance)
+    error = math.sqrt(over_variance + ratio * ratio * under_variance) / under
     low, high = (ratio - half) / (1.0 - doubt), (ratio + half) / (1.0 - doubt)
-    return Estimate(ratio - 1.0, error, low - 1.0, high - 1.0)
+    estimate = Estimate(ratio - 1.0, error, low - 1.0, high - 1.0)
+    return estimate if all(map(math.isfinite, estimate)) else near_zero
 
 
 def _student(freedom: float) -> float:

@@ -5,12 +5,13 @@ both groups stand for the same rounds where it changed; with one share these are
 share a control assignment (R13): they are one cluster, and the variance is cluster-robust. The interval is Welch's.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ALONE", "LEAST", "NORMAL", "Compared", "Group", "Lifts", "cumulative_lift"]
+__all__ = ["ALONE", "LEAST", "NORMAL", "Compared", "Group", "Lifts", "cumulative_lift", "in_units"]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -36,6 +37,11 @@ class Group(NamedTuple):
     variance: FloatArray
     clusters: IntArray
 
+    def times(self, exponent: int) -> "Group":
+        """In units that are a power of two smaller."""
+        mean, variance = np.ldexp(self.mean, exponent), np.ldexp(self.variance, 2 * exponent)
+        return self._replace(mean=mean, variance=variance)
+
 
 class Lifts(NamedTuple):
     """The difference of the means at each of the ends and its 95 % interval; NaN while a group is too small."""
@@ -49,6 +55,8 @@ class Lifts(NamedTuple):
 
 def cumulative_lift(rows: Compared, ends: IntArray) -> Lifts:
     """The lift of the first ends[0], ends[1], … rows."""
+    rewards, exponent = in_units(rows.rewards)
+    rows = rows._replace(rewards=rewards)
     level = float(rows.rewards[0]) if rows.rewards.size else 0.0  # near the rewards: else their squares drown it
     decided = _group(rows, ~rows.controlled, 1.0 - rows.share, level, ends)
     control = _group(rows, rows.controlled, rows.share, level, ends)
@@ -59,7 +67,14 @@ def cumulative_lift(rows: Compared, ends: IntArray) -> Lifts:
         half = _student(freedom) * np.sqrt(variance)
     enough = (decided.clusters >= LEAST) & (control.clusters >= LEAST)
     difference, half = np.where(enough, decided.mean - control.mean, np.nan), np.where(enough, half, np.nan)
-    return Lifts(decided, control, difference, difference - half, difference + half)
+    lifts = (np.ldexp(numbers, exponent) for numbers in (difference, difference - half, difference + half))
+    return Lifts(decided.times(exponent), control.times(exponent), *lifts)
+
+
+def in_units(rewards: FloatArray) -> tuple[FloatArray, int]:
+    """Rewards divided by a power of two, and its exponent: exact, and their squares can neither overflow nor vanish."""
+    exponent = math.frexp(float(np.abs(rewards).max(initial=0.0)))[1]
+    return np.ldexp(rewards, -exponent), exponent
 
 
 def _group(rows: Compared, mine: npt.NDArray[np.bool_], chance: FloatArray, level: float, ends: IntArray) -> Group:

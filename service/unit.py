@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -471,7 +472,7 @@ class Unit(Course):
             return
         version, begun = self.state.model_version, time.perf_counter()
         try:
-            self.state = self.policy.publish(self.state, decode_estimate(job.result))
+            self.state = _finite(self.policy.publish(self.state, decode_estimate(job.result)))
         except Exception as error:  # the campaign goes on with the model it has
             self._closed += ((job.input_round, "failed", None),)
             self._failed(FAILED_PUBLICATION, error)
@@ -497,7 +498,7 @@ class Unit(Course):
     def _estimate_now(self) -> None:
         policy, state, begun = self.policy, self.state, time.perf_counter()
         try:
-            self.state = policy.reestimate(state)
+            self.state = _finite(policy.reestimate(state))
         except Exception as error:
             self.state = policy.without_estimation(state)
             self._failed(FAILED_ESTIMATION, error)
@@ -516,10 +517,7 @@ class Unit(Course):
     def update(self) -> None:
         version, begun = self.state.model_version, time.perf_counter()
         try:
-            updated = self.policy.update(self.state)
-            if not np.isfinite(updated.statistics.theta).all():
-                raise ArithmeticError("the coefficients are not finite")
-            self.state = updated
+            self.state = _finite(self.policy.update(self.state))
         except Exception as error:
             self.state = self.policy.without_update(self.state)
             self._failed(FAILED_UPDATE, error)
@@ -557,6 +555,16 @@ class Unit(Course):
         when = self.state.round if round is None else round
         rows.append(NewEvent(self.row.campaign_id, number, when, kind, json.dumps(body), self.now))
         return number
+
+
+def _finite(state: State) -> State:
+    """A state whose model is not put in force if it holds a NaN or an infinity, which would stay for ever."""
+    statistics, belief = state.statistics, state.belief
+    # A sum is finite only if every number in it is; none comes near the largest float otherwise.
+    sums = (statistics.theta.sum(), statistics.inverse.sum(), statistics.moment.sum(), statistics.units.sum())
+    if not (math.isfinite(sum(sums)) and math.isfinite(belief.sum())):
+        raise ArithmeticError("the coefficients are not finite")
+    return state
 
 
 # --- in and out ------------------------------------------------------------------------------------------------

@@ -345,7 +345,7 @@ MISTAKES = [
     ({"bonus": {**GENERAL, "v_eta": 0.2}}, "bonus.v_eta", "used only by a theorem's form"),
     ({"bonus": {"form": "complex", "risk": 0.1}}, "bonus.risk", "allowed: complex: no constants"),
     ({"bonus": {**GENERAL, "risk": 1.0}}, "bonus.risk", "< 1"),
-    ({"bonus": {**GENERAL, "risk": 0.0}}, "bonus.risk", "> 0"),
+    ({"bonus": {**GENERAL, "risk": 0.0}}, "bonus.risk", "≥ 1e-30"),
     ({"bonus": {**GENERAL, "horizon": 1}}, "bonus.horizon", "≥ 2"),
     ({"bonus": {**GENERAL, "c_theta": 0}}, "bonus.c_theta", "> 0"),
     ({"bonus": {**GENERAL, "gamma": 1}}, "bonus.gamma", "< 1"),

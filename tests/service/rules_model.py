@@ -1,0 +1,470 @@
+"""The rules, kept by hand: what a campaign must answer and show, from the requests alone (docs/rules.md).
+
+It knows nothing of scores. What is drawn by chance (action, mode outside the warm start) is taken from the answer and
+held against what the rules allow. Times are microseconds.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+SECOND = 1_000_000
+AHEAD = 60 * SECOND  # that `at` may be in the future (R27)
+TRIAL_PLAYS, TRIAL_FLOOR = 20, 0.5  # of an action that is new (R12)
+SEASONS = ("spring", "autumn", "winter")
+
+
+class Refused(Exception):  # noqa: N818 - what the service must answer, not a mistake
+    """The answer must be an error with this status."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"{status} expected")
+        self.status = status
+
+
+def told(micros: int | None) -> str | None:
+    """A time as the API writes it."""
+    if micros is None:
+        return None
+    when = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
+    return when.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def canonical(item: Mapping[str, Any]) -> Any:
+    """What makes two requests the same (R17)."""
+    context = {
+        name: str(int(value)) if isinstance(value, int | float) and value == int(value) else value
+        for name, value in item["context"].items()
+    }
+    at = item.get("at")
+    when = None if at is None else datetime.fromisoformat(at)
+    return sorted(context.items(), key=str), frozenset(item.get("excluded_actions", ())), item.get("subject"), when
+
+
+@dataclass
+class Reward:
+    value: float
+    source: str
+    received_at: int
+
+
+@dataclass
+class Round:
+    """A decision: its request, what the rules say of it, and the answer once there is one."""
+
+    number: int
+    item: Mapping[str, Any]
+    request: Any
+    at: int | None
+    model_version: int
+    warm: bool
+    eligible: tuple[str, ...]
+    floor: float
+    control: Mapping[str, Any]
+    decided_at: int
+    answer: dict[str, Any] = field(default_factory=dict)
+    raw: bytes = b""  # of the answer, if the request was for it alone
+    reward: Reward | None = None
+    erased: bool = False
+
+    @property
+    def decision_id(self) -> str:
+        return str(self.item["decision_id"])
+
+
+@dataclass(frozen=True)
+class Version:
+    """A published model: what the rules know of it."""
+
+    kind: str
+    round: int
+    folded: int  # arrivals folded, those that do not count among them
+    counted: int
+    excluded: frozenset[int]
+    estimated: bool
+    actions: tuple[str, ...]
+    published_at: int
+
+
+@dataclass(frozen=True)
+class Revision:
+    round: int
+    changed: frozenset[str]
+    restored: int | None
+    erased: int | None
+    created_at: int
+
+
+class Campaign:
+    """One campaign under the rules."""
+
+    def __init__(self, config: Mapping[str, Any], now: int) -> None:
+        self.config = dict(config)
+        self.created_at = self.clock = now
+        self.archived_at: int | None = None
+        self.rounds: list[Round] = []
+        self.by_id: dict[str, Round] = {}
+        self.arrivals: list[int] = []  # rounds in the order of their rewards
+        self.folded = self.settled = 0
+        self.excluded: frozenset[int] = frozenset()
+        self.versions: list[Version] = []
+        self.revisions = [Revision(0, frozenset(config), None, None, now)]
+        self.last_at = -math.inf
+        self.next_update = self.length + 1
+        self.estimated = False
+        beliefs, joint = self.config["beliefs"], self.joint
+        estimates = beliefs["estimator"] in ("em", "spectral") and (joint or self.config["regimes"] != 1)
+        self.next_estimation = 0
+        if estimates:
+            self.next_estimation = self._stage_start(beliefs["start_round"]) if joint else beliefs["start_round"]
+        self.trial_end = 0
+        self.assigned: dict[str, tuple[float, float]] = {}  # where a subject's draw for control must lie (R13)
+
+    @property
+    def length(self) -> int:
+        return int(self.config["stage_length"])
+
+    @property
+    def joint(self) -> bool:
+        return bool(self.config["beliefs"]["statistics"] == "joint")
+
+    @property
+    def active(self) -> list[str]:
+        return [name for name in self.config["actions"] if name not in self.config["retired_actions"]]
+
+    @property
+    def counted(self) -> int:
+        """Rewards in the model (R2, R21, R22)."""
+        return len(self._usable(self.arrivals[: self.folded]))
+
+    def _usable(self, rounds: Sequence[int]) -> list[int]:
+        return [number for number in rounds if number not in self.excluded and not self.rounds[number - 1].erased]
+
+    def _stage_start(self, round: int) -> int:
+        return math.ceil((round - 1) / self.length) * self.length + 1
+
+    # --- decisions ---------------------------------------------------------------------------------------------
+
+    def decide(self, items: Sequence[Mapping[str, Any]], now: int) -> list[Round]:
+        """The rounds that must be answered, old and new; all or nothing (R17, R18)."""
+        fresh: dict[str, Any] = {}
+        for item in items:
+            name, request = item["decision_id"], canonical(item)
+            known = self.by_id.get(name)
+            if known is not None and known.erased:
+                raise Refused(410)
+            if request != (known.request if known else fresh.setdefault(name, request)):
+                raise Refused(409)
+        if fresh:
+            if self.archived_at is not None or self.config["paused"]:
+                raise Refused(409)
+            now = max(now, self.clock)
+            new = {item["decision_id"]: item for item in reversed(items) if item["decision_id"] in fresh}
+            for item in new.values():
+                self._check(item, now)
+            for name in fresh:
+                self._decide_one(new[name], now)
+            self.clock = now
+        return [self.by_id[item["decision_id"]] for item in items]
+
+    def _check(self, item: Mapping[str, Any], now: int) -> None:
+        season, spend = item["context"].get("season"), item["context"].get("spend")
+        if item.get("at") is not None and _micros(item["at"]) > now + AHEAD:
+            raise Refused(422)
+        if season not in SEASONS or not isinstance(spend, int | float):
+            raise Refused(422)
+        excluded = set(item.get("excluded_actions", ()))
+        if excluded - set(self.config["actions"]) or excluded >= set(self.active):
+            raise Refused(422)
+
+    def _decide_one(self, item: Mapping[str, Any], now: int) -> None:
+        self._cross(now)
+        t = len(self.rounds) + 1
+        at = None if item.get("at") is None else _micros(item["at"])
+        if at is None and self.config["clock"] is not None:
+            at = now
+        if at is not None:
+            at = self.last_at = int(max(at, self.last_at))
+        eligible = tuple(name for name in self.active if name not in item.get("excluded_actions", ()))
+        floor = self.config["propensity_floor"]
+        if t <= self.trial_end:
+            floor = max(floor, TRIAL_FLOOR / len(self.active))
+        self.rounds.append(
+            Round(
+                t, item, canonical(item), at, len(self.versions), self._warm(t), eligible, floor,
+                dict(self.config["control"]), now,
+            )
+        )  # fmt: skip
+        self.by_id[item["decision_id"]] = self.rounds[-1]
+
+    def _warm(self, t: int) -> bool:
+        """R8."""
+        rounds = self.config["warm_start_rounds"]
+        if self.joint and not self.estimated:
+            return True
+        return t <= max(rounds, self.length + 1) or 2 * self.counted < rounds
+
+    def _cross(self, now: int) -> None:
+        """What is due before the next round, in its order."""
+        t = len(self.rounds) + 1
+        update = self.next_update <= t
+        if update:
+            self._settle(now)
+        if 0 < self.next_estimation <= t:
+            self._estimate(t, now)
+        if update:
+            self.folded = len(self.arrivals)
+            self._publish("update", now)
+            self.next_update = (len(self.rounds) // self.length + 1) * self.length + 1
+
+    def _settle(self, now: int) -> None:
+        """R20."""
+        rules = self.config["rewards"]
+        if rules["wait_seconds"] is None:
+            return
+        until = now - int(rules["wait_seconds"] * SECOND)
+        overdue = [r for r in self.rounds if r.decided_at <= until]
+        for round in overdue[self.settled :]:
+            if round.reward is None and not round.erased:
+                self._take(round, rules["default"], "default", now)
+        self.settled = max(self.settled, len(overdue))
+
+    def _estimate(self, t: int, now: int) -> None:
+        """R3; with joint statistics at a stage's end, and not before there are enough rewards."""
+        every = self.config["beliefs"]["every"]
+        due = math.ceil(t * every["factor"]) if isinstance(every, dict) else t + every
+        if not self.joint:
+            seen = {round.item["context"]["season"] for round in self.rounds if not round.erased}
+            if len(seen) >= self.config["regimes"]:
+                self._publish("estimation", now)
+            self.next_estimation = max(due, t + 1)
+            return
+        least = max(4, (self.config["warm_start_rounds"] + 1) // 2)
+        if not self.estimated and len(self._usable(self.arrivals)) < least:
+            self.next_estimation = self._stage_start(t + 1)
+            return
+        self.estimated, self.folded = True, len(self.arrivals)
+        self._publish("estimation", now)
+        self.next_estimation = self._stage_start(max(due, t + 1))
+
+    def _publish(self, kind: str, now: int) -> None:
+        self.versions.append(
+            Version(
+                kind, len(self.rounds), self.folded, self.counted, self.excluded, self.estimated,
+                tuple(self.config["actions"]), now,
+            )
+        )  # fmt: skip
+
+    def answered(self, round: Round, answer: dict[str, Any]) -> None:
+        """Hold an answer against the rules; an old one must be what it was."""
+        if round.answer:
+            assert answer == round.answer
+            return
+        expected = {
+            "decision_id": round.decision_id,
+            "campaign": self.config["name"],
+            "round": round.number,
+            "stage": math.ceil(round.number / self.length),
+            "model_version": round.model_version,
+            "decided_at": told(round.decided_at),
+        }
+        assert {name: answer[name] for name in expected} == expected
+        assert tuple(score["action"] for score in answer["scores"]) == round.eligible
+        assert answer["action"] in round.eligible
+        assert math.isclose(sum(answer["belief"]), 1.0, abs_tol=1e-9)
+        assert min(answer["belief"]) >= 0.0
+        self._check_chance(round, answer)
+        round.answer = answer
+
+    def _check_chance(self, round: Round, answer: dict[str, Any]) -> None:
+        """R8, R12, R13."""
+        mode, count, share = answer["mode"], len(round.eligible), round.control["share"]
+        if round.warm:
+            assert (mode, answer["propensity"]) == ("warm_start", 1 / count)
+            return
+        assert mode == "optimistic" or (mode == "control" and share > 0)
+        scores = {score["action"]: score["score"] for score in answer["scores"]}
+        best = [action for action, score in scores.items() if score == max(scores.values())]
+        greedy = (answer["action"] in best) / len(best)
+        control = 1 / count
+        if round.control["kind"] == "baseline":
+            control = float(answer["action"] == round.eligible[0])
+        chosen = round.floor + (1 - count * round.floor) * greedy
+        assert math.isclose(answer["propensity"], share * control + (1 - share) * chosen, rel_tol=1e-12)
+        assert 0 < answer["propensity"] <= 1
+        if (subject := round.item.get("subject")) is not None:
+            low, high = self.assigned.get(subject, (0.0, 1.0))
+            low, high = (low, min(high, share)) if mode == "control" else (max(low, share), high)
+            assert low < high, f"{mode} for a subject whose draw is in [{low}, {high})"
+            self.assigned[subject] = low, high
+
+    # --- rewards -----------------------------------------------------------------------------------------------
+
+    def reward(self, decision_id: str, value: float, now: int) -> dict[str, Any]:
+        """What the answer must be."""
+        round = self.by_id.get(decision_id)
+        if round is None:
+            raise Refused(404)
+        if round.erased:
+            raise Refused(410)
+        limits = self.config["rewards"]["range"]
+        if round.reward is None:
+            if limits is not None and not limits[0] <= value <= limits[1]:
+                raise Refused(422)
+            self.clock = max(now, self.clock)
+            self._take(round, value, "client", self.clock)
+        elif round.reward.value != value:
+            raise Refused(409)
+        return {"decision_id": decision_id, "campaign": self.config["name"], "round": round.number} | self.told_reward(
+            round
+        )
+
+    def _take(self, round: Round, value: float, source: str, now: int) -> None:
+        round.reward = Reward(value, source, now)
+        self.arrivals.append(round.number)
+
+    @staticmethod
+    def told_reward(round: Round) -> dict[str, Any]:
+        assert round.reward is not None
+        reward = round.reward
+        return {"reward": reward.value, "source": reward.source, "received_at": told(reward.received_at)}
+
+    # --- changes -----------------------------------------------------------------------------------------------
+
+    def _revise(self, now: int, changed: frozenset[str] = frozenset(), **what: int) -> None:
+        self.clock = max(now, self.clock)
+        self.revisions.append(Revision(len(self.rounds), changed, what.get("restored"), what.get("erased"), self.clock))
+
+    def change(self, changes: Mapping[str, Any], now: int) -> None:
+        """Other values for some fields of the configuration, all of them good ones (R14)."""
+        self._require_open()
+        different = frozenset(name for name, value in changes.items() if self.config[name] != value)
+        if not different:
+            return
+        before = self.config
+        self.config = before | changes
+        if self.config["actions"] != before["actions"]:
+            self._grow()
+            self._publish("actions", max(now, self.clock))
+        elif len(self.rounds) < self.trial_end and self._given_up(before):
+            self.trial_end = math.ceil(len(self.rounds) / self.length) * self.length
+        self._revise(now, different)
+
+    def _given_up(self, before: Mapping[str, Any]) -> bool:
+        newest = before["actions"][-1]
+        return newest in self.config["retired_actions"] and newest not in before["retired_actions"]
+
+    def _grow(self) -> None:
+        """An action is new: it is tried evenly with the others for a while (R12)."""
+        plays = TRIAL_FLOOR * (1 - self.config["control"]["share"]) / len(self.active)
+        self.trial_end = math.ceil((len(self.rounds) + math.ceil(TRIAL_PLAYS / plays)) / self.length) * self.length
+
+    def add_action(self, action: str, now: int) -> None:
+        config = self.config
+        if action in config["actions"]:
+            retired = [name for name in config["retired_actions"] if name != action]
+            self.change({"retired_actions": retired}, now)
+        elif config["propensity_floor"] * (len(config["actions"]) + 1) > 1:
+            raise Refused(422)
+        else:
+            self.change({"actions": [*config["actions"], action]}, now)
+
+    def retire_action(self, action: str, now: int) -> None:
+        if action not in self.config["retired_actions"]:
+            if action not in self.active[1:] or len(self.active) == 2:
+                raise Refused(422)
+            self.change({"retired_actions": [*self.config["retired_actions"], action]}, now)
+        else:
+            self._require_open()
+
+    def roll_back(self, version: int, now: int) -> None:
+        """R21."""
+        if not 1 <= version < len(self.versions):
+            raise Refused(422)
+        if self.revisions[-1].restored == version and self.versions[-1].kind == "rollback":
+            return  # a retry
+        self._require_open()
+        past = self.versions[version - 1]
+        self.excluded = past.excluded | frozenset(self.arrivals[past.folded : self.folded])
+        if self.estimated and not past.estimated:
+            self.next_estimation = self._stage_start(len(self.rounds) + 2)
+        self.estimated = past.estimated
+        if past.actions != tuple(self.config["actions"]):
+            self._grow()
+        self._publish("rollback", max(now, self.clock))
+        self._revise(now, restored=version)
+
+    def archive(self, archived: bool, now: int) -> None:
+        if archived != (self.archived_at is not None):
+            self.archived_at = max(now, self.clock) if archived else None
+
+    def _require_open(self) -> None:
+        if self.archived_at is not None:
+            raise Refused(409)
+
+    # --- people ------------------------------------------------------------------------------------------------
+
+    def rounds_of(self, subject: str) -> list[Round]:
+        return [round for round in self.rounds if round.item.get("subject") == subject and not round.erased]
+
+    def erase(self, subject: str, now: int) -> int:
+        """R22."""
+        gone = self.rounds_of(subject)
+        for round in gone:
+            round.erased = True
+        if gone:
+            self._publish("erasure", max(now, self.clock))
+            self._revise(now, erased=len(gone))
+        return len(gone)
+
+    # --- what it shows -----------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """Of GET /campaigns/NAME: all but the belief."""
+        return {
+            "name": self.config["name"],
+            "paused": self.config["paused"],
+            "archived_at": told(self.archived_at),
+            "round": len(self.rounds),
+            "stage": math.ceil(len(self.rounds) / self.length),
+            "model_version": len(self.versions),
+            "rewards_received": len(self.arrivals),
+            "rewards_waiting": len(self.arrivals) - self.folded,
+            "updated_at": told(self.clock),
+            "failure": None,
+            "created_at": told(self.created_at),
+            "config": self.config,
+        }
+
+    @property
+    def stages(self) -> Iterator[dict[str, Any]]:
+        """Of GET …/stages, newest first: all but what depends on the machine and on scores."""
+        for number, version in reversed(list(enumerate(self.versions, 1))):
+            yield {
+                "model_version": number,
+                "kind": version.kind,
+                "round": version.round,
+                "stage": version.round // self.length + 1,
+                "rewards_folded": version.counted,
+                "published_at": told(version.published_at),
+            }
+
+    @property
+    def changes(self) -> Iterator[dict[str, Any]]:
+        """Of GET …/revisions, newest first; of the changed fields only their names."""
+        for number, revision in reversed(list(enumerate(self.revisions, 1))):
+            yield {
+                "revision": number,
+                "round": revision.round,
+                "changed": revision.changed,
+                "restored_model_version": revision.restored,
+                "erased_decisions": revision.erased,
+                "created_at": told(revision.created_at),
+            }
+
+
+def _micros(at: str) -> int:
+    return round(datetime.fromisoformat(at).timestamp() * SECOND)
