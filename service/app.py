@@ -12,6 +12,7 @@ from fastapi.staticfiles import StaticFiles
 from service import __version__
 from service.administration import add_administration
 from service.alert_routes import add_alerts
+from service.audit_routes import add_audit
 from service.dashboard import add_dashboard
 from service.diagnostics import add_diagnostics
 from service.errors import RESPONSES, install_error_handlers
@@ -58,6 +59,7 @@ def create_app(settings: Settings, service: Service | None = None) -> FastAPI:
     add_administration(app, worker)
     add_subject_routes(app, worker)
     add_alerts(app, worker)
+    add_audit(app, worker)
     add_report_routes(app, worker)
     add_personalizer_routes(app, worker)
     add_regime_routes(app, worker)

@@ -19,11 +19,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from policy import CampaignConfig, PolicyError, StagedPolicy, describe
 from policy.description import ModelDescription
 from service import schemas
-from service.auth import PERSONALIZER, Keys, declare_security, limited_to, require
+from service.audit import tell
+from service.auth import PERSONALIZER, Keys, asked, declare_security, limited_to, require
 from service.campaigns import Campaigns, Create, Current, Decide, Reward, found
 from service.errors import ApiError, FieldProblem, GoneError, InvalidError, NotFoundError, TooLargeError, response_of
 from service.limits import body_of, with_body
-from service.logs import administered
 from service.requests import Requests
 from service.schema import require_current
 from service.schemas import CAMPAIGN_EXAMPLE, MAX_BATCH, DecideBatch, DecideRequest, RewardBatch, RewardRequest
@@ -187,10 +187,13 @@ def add_routes(app: Application, service: Service) -> None:
         answer: bytes = await submit(Reward(request.campaign, request.items, True))
         return answer
 
-    async def create(config: Annotated[CampaignConfig, BodyField(examples=[CAMPAIGN_EXAMPLE])]) -> bytes:
+    async def create(
+        config: Annotated[CampaignConfig, BodyField(examples=[CAMPAIGN_EXAMPLE])], request: Request
+    ) -> bytes:
         """Create a campaign. The answer is its configuration with every default filled in."""
-        answer: bytes = await submit(await creation(service, config))
-        administered("create", campaign=config.name)
+        record = asked(request.scope, "create", config.name)
+        answer: bytes = await submit((await creation(service, config))._replace(record=record))
+        tell(record)
         return answer
 
     for path, endpoint, answers, status, tag in (
