@@ -47,9 +47,11 @@ FLAGS = {
     "log_format": "text or json (UNDERCURRENT_LOG_FORMAT, default text)",
     "log_level": "debug, info, warning or error (UNDERCURRENT_LOG_LEVEL, default info)",
     "access_log": "log every request, not only slow and failed ones (UNDERCURRENT_ACCESS_LOG, default False)",
+    "https": "browsers come by https only: tell them never to use another (UNDERCURRENT_HTTPS, default False)",
+    "allowed_hosts": "further names that a service without keys answers to: a,b (UNDERCURRENT_ALLOWED_HOSTS)",
     "webhook_private": "let webhooks point to private addresses (UNDERCURRENT_WEBHOOK_PRIVATE, default False)",
 }
-SWITCHES = ("access_log", "webhook_private")
+SWITCHES = ("access_log", "https", "webhook_private")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

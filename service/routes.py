@@ -21,6 +21,7 @@ from policy.description import ModelDescription
 from service import schemas
 from service.audit import tell
 from service.auth import PERSONALIZER, Keys, asked, declare_security, limited_to, require
+from service.browsers import Visitors
 from service.campaigns import Campaigns, Create, Current, Decide, Reward, found
 from service.errors import ApiError, FieldProblem, GoneError, InvalidError, NotFoundError, TooLargeError, response_of
 from service.limits import body_of, with_body
@@ -88,8 +89,9 @@ class Failing:
 class Application(FastAPI):
     """FastAPI, but who may ask is decided before its layers, and a request to a lean route passes none of them."""
 
-    def __init__(self, requests: Requests, **settings: Any) -> None:
+    def __init__(self, requests: Requests, visitors: Visitors, **settings: Any) -> None:
         super().__init__(**settings)
+        self._visitors = visitors
         self.add_middleware(Failing)
         self._requests = requests
         self._lean: dict[str, LeanRoute] = {}
@@ -115,6 +117,8 @@ class Application(FastAPI):
         try:
             if self.keys is not None and self.keys.on:
                 self.keys.admit(scope, path, self.routes)
+            else:
+                self._visitors.admit(scope)
             route = self._lean.get(path) if scope["method"] == "POST" else None
             if route is not None:
                 scope["route"] = route  # as the framework's router does

@@ -137,7 +137,7 @@ def unstarted(tmp_path):
 
     async def get(path: str, *headers: dict[str, str]) -> list[httpx.Response]:
         transport = httpx.ASGITransport(app, raise_app_exceptions=False, root_path="/bandits")
-        async with httpx.AsyncClient(transport=transport, base_url="http://service/bandits") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost/bandits") as client:
             return [await client.get(path, headers=one) for one in headers]
 
     yield app, service, lambda path: asyncio.run(get(path, bearer(key), {}))
