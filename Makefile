@@ -12,7 +12,7 @@ INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-dep
 # fixtures, and whoever is done takes over from the others.
 PARALLEL := -n logical --maxprocesses 4 --dist worksteal
 
-.PHONY: help run test lint browser bench bench-http demo clean
+.PHONY: help run test lint browser audit bench bench-http demo clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' Makefile
@@ -41,6 +41,9 @@ browser:
 	    echo "The browser tests need Debian's package chromium (apt-get install chromium); without it they are skipped."; \
 	  fi; }
 
+audit: .venv-audit/ready  ## known vulnerabilities in the locked dependencies; needs the internet
+	@.venv-audit/bin/python deploy/audit.py
+
 bench: .venv/ready-bench  ## speed beside other libraries, as ratios (QUICK=1 for a minute's run)
 	$(BIN)/python -m benchmarks.policy $(if $(QUICK),--quick)
 	$(BIN)/python -m benchmarks.reproduction $(if $(QUICK),--quick)
@@ -53,7 +56,7 @@ demo: .venv/ready  ## a service with four policies at work on simulated customer
 	@exec $(BIN)/undercurrent-sim demo $(if $(PORT),--port $(PORT))
 
 clean:  ## remove .venv and every cache
-	rm -rf .venv build dist *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-audit build dist *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/ready: pyproject.toml requirements.lock
@@ -71,4 +74,10 @@ clean:  ## remove .venv and every cache
 .venv/ready-bench: .venv/ready requirements-bench.lock
 	@echo "Installing the libraries to compare with (contextualbandits is compiled: it takes a minute and a C++ compiler) ..."
 	@$(INSTALL) -r requirements-bench.lock
+	@touch $@
+
+# Apart: what audits is not audited by what it brings along.
+.venv-audit/ready: requirements-audit.lock
+	@$(PYTHON) -m venv --clear .venv-audit
+	@.venv-audit/bin/python -m pip install -qq --disable-pip-version-check --no-deps -r requirements-audit.lock
 	@touch $@
