@@ -1,4 +1,4 @@
-"""`make audit`: are there known vulnerabilities in the locked dependencies? Runs pip-audit and says what it could not ask.
+"""`make audit`: known vulnerabilities in the locked dependencies, by pip-audit; and what it could not ask.
 
 Exit code 1 if a vulnerability is known. What the network did not answer is told, and is a failure in CI only (CI=true):
 elsewhere a machine without the internet is no reason to stop.

@@ -22,6 +22,7 @@ from service.store import KeyRow, Store
 __all__ = ["add_commands", "keys"]
 
 LONGEST_NAME = 100
+LONGEST_ID = 16
 COLUMNS = ("id", "name", "role", "campaigns", "rate limit", "created", "revoked")
 
 
@@ -107,7 +108,10 @@ def _revoke(store: Store, key_id: str) -> None:
             add(tx, by_command("revoke key", key=key_id), now)
         known = any(key.id == key_id for key in tx.all_keys())
     if not known:
-        raise NotFoundError(f"There is no key {key_id!r}; `undercurrent keys list` shows them")
+        which = (
+            f"There is no key {key_id!r}" if len(key_id) <= LONGEST_ID else "That is no key's id"
+        )  # or it is a secret
+        raise NotFoundError(f"{which}; `undercurrent keys list` shows them")
     print(f"Key {key_id} is revoked." if revoked else f"Key {key_id} was revoked before.", file=sys.stderr)
 
 
