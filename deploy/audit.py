@@ -39,7 +39,7 @@ def main() -> int:
 
 def _unanswered(missing: int, count: int, reason: str) -> int:
     print(f"{missing} of {count} packages were NOT audited: {reason}")
-    print("The network here does not give pip-audit what it needs (https://pypi.org/pypi/NAME/VERSION/json).")
+    print("The network here does not give pip-audit what it needs: what PyPI knows of each version.")
     return 1 if os.environ.get("CI") == "true" else 0
 
 

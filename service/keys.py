@@ -108,9 +108,7 @@ def _revoke(store: Store, key_id: str) -> None:
             add(tx, by_command("revoke key", key=key_id), now)
         known = any(key.id == key_id for key in tx.all_keys())
     if not known:
-        which = (
-            f"There is no key {key_id!r}" if len(key_id) <= LONGEST_ID else "That is no key's id"
-        )  # or it is a secret
+        which = f"There is no key {key_id!r}" if len(key_id) <= LONGEST_ID else "That is no key's id"  # a secret?
         raise NotFoundError(f"{which}; `undercurrent keys list` shows them")
     print(f"Key {key_id} is revoked." if revoked else f"Key {key_id} was revoked before.", file=sys.stderr)
 
