@@ -56,6 +56,9 @@ torture: .venv/ready  ## kill the service again and again under load, count what
 	$(BIN)/python -m tests.e2e.torture --kills $(KILLS) --operations $(OPERATIONS) \
 	  $(if $(SEED),--seed $(SEED)) $(if $(JSON),--json $(JSON))
 
+audit: .venv-audit/ready  ## known vulnerabilities in the locked dependencies; needs the internet
+	@.venv-audit/bin/python deploy/audit.py
+
 bench: .venv/ready-bench  ## speed beside other libraries, as ratios (QUICK=1 for a minute's run)
 	$(BIN)/python -m benchmarks.policy $(if $(QUICK),--quick)
 	$(BIN)/python -m benchmarks.reproduction $(if $(QUICK),--quick)
@@ -71,7 +74,7 @@ demo: .venv/ready  ## a service with four policies at work on simulated customer
 	@exec $(BIN)/undercurrent-sim demo $(if $(PORT),--port $(PORT))
 
 clean:  ## remove .venv and every cache
-	rm -rf .venv build dist *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-audit build dist *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/ready: pyproject.toml requirements.lock
@@ -89,4 +92,10 @@ clean:  ## remove .venv and every cache
 .venv/ready-bench: .venv/ready requirements-bench.lock
 	@echo "Installing the libraries to compare with (contextualbandits is compiled: it takes a minute and a C++ compiler) ..."
 	@$(INSTALL) -r requirements-bench.lock
+	@touch $@
+
+# Apart: what audits is not audited by what it brings along.
+.venv-audit/ready: requirements-audit.lock
+	@$(PYTHON) -m venv --clear .venv-audit
+	@.venv-audit/bin/python -m pip install -qq --disable-pip-version-check --no-deps -r requirements-audit.lock
 	@touch $@

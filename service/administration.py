@@ -12,10 +12,10 @@ from starlette.concurrency import run_in_threadpool
 from policy import CampaignConfig, FixedError, PolicyError, StagedPolicy
 from policy.changes import cloned, patched, with_action, without_action
 from service import schemas
-from service.auth import require
-from service.campaigns import Archive, Change, Create, Delete, Operation, created_before, found
+from service.audit import tell
+from service.auth import asked, require
+from service.campaigns import Archive, Change, Create, Current, Delete, RollBack, created_before, found
 from service.errors import ConflictError, FieldProblem, InvalidError
-from service.logs import administered
 from service.routes import Application, Limit, VersionCursor, campaign_state, creation, possible
 from service.schemas import CAMPAIGN_EXAMPLE, CLONE_EXAMPLE, PATCH_EXAMPLE, ActionRequest, RollbackRequest
 from service.store import RevisionRow
@@ -32,9 +32,12 @@ Confirmation = Annotated[str, Query(description="the campaign's name, once more"
 def add_administration(app: Application, service: Service) -> None:
     """Every route that changes a campaign, and the list of changes."""
 
-    async def done(what: str, operation: Operation, **fields: Any) -> schemas.CampaignState:
-        await service.submit(operation)
-        administered(what, campaign=operation.campaign, **fields)
+    async def done(
+        request: Request, what: str, operation: Change | Archive | RollBack | Current, **details: Any
+    ) -> schemas.CampaignState:
+        record = asked(request.scope, what, operation.campaign, **details)
+        await service.submit(operation if isinstance(operation, Current) else operation._replace(record=record))
+        tell(record)
         return await run_in_threadpool(campaign_state, service, operation.campaign)
 
     async def config_of(name: str) -> CampaignConfig:
@@ -49,7 +52,7 @@ def add_administration(app: Application, service: Service) -> None:
     app.add_lean_route("/campaigns/check", check, response_model=CampaignConfig, tags=["campaigns"])
 
     @app.patch("/campaigns/{name}", tags=["campaigns"])
-    async def patch(name: str, patch: Patch) -> schemas.CampaignState:
+    async def patch(request: Request, name: str, patch: Patch) -> schemas.CampaignState:
         """Change a living campaign from its next round on: `rewards.wait_seconds` and `rewards.default`, `control`,
         `propensity_floor`, `bonus.scale` (how much to explore), `regime_labels`, `alerts`, `retention_days`, `paused`.
         Only what is named changes; null means the default. Anything else would reset the model: 409, clone the campaign
@@ -58,39 +61,38 @@ def add_administration(app: Application, service: Service) -> None:
         before = await config_of(name)
         after = await _made(change, before)  # not in the lane: a body may hold a hundred thousand mistakes
         service.sender.check(after.config, before)
-        return await done("change", Change(name, change), fields=sorted(patch))
+        return await done(request, "change", Change(name, change), fields=sorted(patch))
 
     @app.post("/campaigns/{name}/actions", tags=["campaigns"])
-    async def add_action(name: str, request: ActionRequest) -> schemas.CampaignState:
+    async def add_action(name: str, body: ActionRequest, request: Request) -> schemas.CampaignState:
         """Add an action, or bring a retired one back. What was learned stays; the new one is explored."""
-        change = partial(with_action, action=request.action)
+        change = partial(with_action, action=body.action)
         await _made(change, await config_of(name))  # the wider feature map, which may take a while
-        return await done("add action", Change(possible(name), change), action=request.action)
+        return await done(request, "add action", Change(possible(name), change), action=body.action)
 
     @app.post("/campaigns/{name}/actions/retire", tags=["campaigns"])
-    async def retire_action(name: str, request: ActionRequest) -> schemas.CampaignState:
+    async def retire_action(name: str, body: ActionRequest, request: Request) -> schemas.CampaignState:
         """Choose an action no more. Its rewards still count, and it can be added back."""
-        change = partial(without_action, action=request.action)
-        return await done("retire action", Change(possible(name), change), action=request.action)
+        change = partial(without_action, action=body.action)
+        return await done(request, "retire action", Change(possible(name), change), action=body.action)
 
     @app.post("/campaigns/{name}/rollback", tags=["models"])
-    async def rollback(name: str, request: RollbackRequest) -> schemas.CampaignState:
+    async def rollback(name: str, body: RollbackRequest, request: Request) -> schemas.CampaignState:
         """Put an earlier model in force again, as a new version. Rewards that were folded after it count no more."""
-        past = await run_in_threadpool(service.campaigns.past, possible(name), request.model_version)
-        return await done("rollback", past, model_version=request.model_version)
+        past = await run_in_threadpool(service.campaigns.past, possible(name), body.model_version)
+        return await done(request, "rollback", past, model_version=body.model_version)
 
     @app.post("/campaigns/{name}/import", tags=["campaigns"])
-    async def import_rows(name: str, request: schemas.ImportRequest) -> schemas.Imported:
+    async def import_rows(name: str, body: schemas.ImportRequest, request: Request) -> schemas.Imported:
         """Warm-start a new campaign from historical decisions, in their order; all rows or none.
 
         Up to 10,000 rows at a time, and several times, until the first decision; `undercurrent import` takes files of
         any size. Sent again under the same `import_id`, nothing happens twice."""
-        operation = await run_in_threadpool(
-            service.campaigns.importing, possible(name), request.import_id, request.rows
-        )
+        operation = await run_in_threadpool(service.campaigns.importing, possible(name), body.import_id, body.rows)
         if operation.made.changed:
-            await service.submit(operation)
-            administered("import", campaign=name, rows=operation.told["rows"])
+            record = asked(request.scope, "import", name, rows=operation.told["rows"])
+            await service.submit(operation._replace(record=record))
+            tell(record)
         return schemas.Imported.model_validate({"campaign": name, **operation.told})
 
     @app.post("/campaigns/{name}/clone", tags=["campaigns"], status_code=201)
@@ -104,28 +106,30 @@ def add_administration(app: Application, service: Service) -> None:
         service.sender.check(config)
         given = msgspec.json.encode([name, patch], order="sorted")
         digest = hashlib.blake2b(given, digest_size=16).digest()
-        stored = await service.submit(Create(config.name, policy, digest))
-        administered("clone", campaign=config.name, source=name)
+        record = asked(request.scope, "clone", config.name, source=name)
+        stored = await service.submit(Create(config.name, policy, digest, record))
+        tell(record)
         return CampaignConfig.model_validate_json(stored)
 
     @app.post("/campaigns/{name}/archive", tags=["campaigns"])
-    async def archive(name: str) -> schemas.CampaignState:
+    async def archive(request: Request, name: str) -> schemas.CampaignState:
         """Close a campaign: it decides no more and leaves the list. Rewards of its decisions are still taken."""
-        return await done("archive", Archive(possible(name), True))
+        return await done(request, "archive", Archive(possible(name), True))
 
     @app.post("/campaigns/{name}/unarchive", tags=["campaigns"])
-    async def unarchive(name: str) -> schemas.CampaignState:
+    async def unarchive(request: Request, name: str) -> schemas.CampaignState:
         """Open an archived campaign again."""
-        return await done("unarchive", Archive(possible(name), False))
+        return await done(request, "unarchive", Archive(possible(name), False))
 
     @app.delete("/campaigns/{name}", tags=["campaigns"], status_code=204)
-    async def delete(name: str, confirm: Confirmation) -> Response:
+    async def delete(request: Request, name: str, confirm: Confirmation) -> Response:
         """Delete an archived campaign with everything it decided and learned. There is no way back."""
         if confirm != name:
             message = "is not the campaign's name"
             raise InvalidError([FieldProblem(field="confirm", message=message, allowed=name)])
-        await service.submit(Delete(possible(name)))
-        administered("delete", campaign=name)
+        record = asked(request.scope, "delete", name)
+        await service.submit(Delete(possible(name), record))
+        tell(record)
         return Response(status_code=204)
 
     @app.get("/campaigns/{name}/revisions", tags=["campaigns"])

@@ -1,4 +1,4 @@
-"""The FastAPI application: the routes around one worker, and API documentation that works without the internet."""
+"""The FastAPI application: the routes around one worker."""
 
 import os
 import signal
@@ -8,16 +8,16 @@ from contextlib import asynccontextmanager
 from multiprocessing import parent_process
 from multiprocessing.process import BaseProcess
 
-from fastapi import FastAPI, Request
-from fastapi.openapi.docs import get_redoc_html, get_swagger_ui_html
-from fastapi.responses import HTMLResponse
-from fastapi.staticfiles import StaticFiles
+from fastapi import FastAPI
 
 from service import __version__
 from service.administration import add_administration
 from service.alert_routes import add_alerts
+from service.audit_routes import add_audit
+from service.browsers import Visitors
 from service.dashboard import add_dashboard
 from service.diagnostics import add_diagnostics
+from service.documentation import add_documentation
 from service.errors import RESPONSES, install_error_handlers
 from service.exports import add_export_routes
 from service.personalizer import add_personalizer_routes
@@ -31,10 +31,6 @@ from service.settings import Settings
 from service.subjects import add_subject_routes
 from service.worker import Service
 
-ASSETS = "/docs-assets"
-# Both pages would also show pictures from their makers' hosts; with this the browser asks no other host.
-LOCAL_ONLY = {"content-security-policy": "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:"}
-
 
 def create_app(settings: Settings, service: Service | None = None) -> FastAPI:
     """One service with these settings; nothing is shared between two of them."""
@@ -47,7 +43,8 @@ def create_app(settings: Settings, service: Service | None = None) -> FastAPI:
         await worker.stop()
 
     app = Application(
-        Requests(worker.metrics, settings.access_log),
+        Requests(worker.metrics, settings.access_log, settings.https),
+        Visitors(settings.hosts),
         title="Undercurrent",
         summary="Decides which marketing action to take, and learns, while a hidden regime shifts.",
         version=__version__,
@@ -62,6 +59,7 @@ def create_app(settings: Settings, service: Service | None = None) -> FastAPI:
     add_administration(app, worker)
     add_subject_routes(app, worker)
     add_alerts(app, worker)
+    add_audit(app, worker)
     add_report_routes(app, worker)
     add_personalizer_routes(app, worker)
     add_regime_routes(app, worker)
@@ -70,7 +68,7 @@ def create_app(settings: Settings, service: Service | None = None) -> FastAPI:
     add_preview_routes(app, worker)
     add_series_routes(app, worker)
     add_dashboard(app, worker)
-    _add_documentation(app)
+    add_documentation(app)
     return app
 
 
@@ -86,39 +84,3 @@ def _end_after(parent: BaseProcess) -> None:
     """A worker whose parent was killed would serve on, unseen, at an address that the next start wants."""
     parent.join()
     os.kill(os.getpid(), signal.SIGTERM)  # finishes what was accepted
-
-
-def _add_documentation(app: FastAPI) -> None:
-    """/docs and /redoc as the framework makes them, with scripts and styles from an installed package."""
-    app.mount(ASSETS, StaticFiles(packages=[("fastapi_offline", "static")]), name="docs-assets")
-
-    @app.get("/docs", include_in_schema=False)
-    async def swagger_ui(request: Request) -> HTMLResponse:
-        root = _root_path(request)
-        page = get_swagger_ui_html(
-            openapi_url=f"{root}{app.openapi_url}",
-            title=app.title,
-            swagger_js_url=f"{root}{ASSETS}/swagger-ui-bundle.js",
-            swagger_css_url=f"{root}{ASSETS}/swagger-ui.css",
-            swagger_favicon_url=f"{root}{ASSETS}/favicon.png",
-        )
-        page.headers.update(LOCAL_ONLY)
-        return page
-
-    @app.get("/redoc", include_in_schema=False)
-    async def redoc(request: Request) -> HTMLResponse:
-        root = _root_path(request)
-        page = get_redoc_html(
-            openapi_url=f"{root}{app.openapi_url}",
-            title=app.title,
-            redoc_js_url=f"{root}{ASSETS}/redoc.standalone.js",
-            redoc_favicon_url=f"{root}{ASSETS}/favicon.png",
-            with_google_fonts=False,
-        )
-        page.headers.update(LOCAL_ONLY)
-        return page
-
-
-def _root_path(request: Request) -> str:
-    """Where a reverse proxy mounted the service, as the browser sees it; empty without one."""
-    return str(request.scope.get("root_path", "")).rstrip("/")

@@ -14,6 +14,7 @@ import logging
 import math
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from hashlib import sha256
@@ -22,6 +23,7 @@ from typing import Any, Literal, NamedTuple
 from starlette.routing import BaseRoute, Match, compile_path
 from starlette.types import Scope
 
+from service.audit import Record, add, by_request
 from service.errors import ForbiddenError, TooManyRequestsError, UnauthorizedError, UnavailableError
 from service.store import KeyRow, Store
 
@@ -33,6 +35,7 @@ __all__ = [
     "RULES",
     "Key",
     "Keys",
+    "asked",
     "declare_security",
     "id_of",
     "limited_to",
@@ -42,6 +45,7 @@ __all__ = [
 ]
 
 RELOAD_SECONDS = 0.5  # a new key, or a revoked one, takes effect within a second on every worker
+TELL_SECONDS = 60.0  # at least, between two rows about refused keys: nobody can fill the disk with them
 KEY = "undercurrent.key"  # in the scope: the key of the request
 PERSONALIZER = "/personalizer/"  # its clients send a key in a header of their own
 HOW = "Send it in the header Authorization: Bearer KEY, or X-API-Key: KEY"
@@ -54,6 +58,8 @@ ADMIN = frozenset({"admin"})
 DECIDING = frozenset({"admin", "client"})
 READING = frozenset(ROLES)
 WATCHING = frozenset({"admin", "viewer"})
+LOCAL = "local"  # stands for a key in the audit log while there are none
+STRANGER = "unknown"  # and for those whose key is not good
 NOBODY = b"\x00" * 32  # a hash that no secret has
 log = logging.getLogger("undercurrent")
 
@@ -124,6 +130,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("POST", "/subjects/erase"): Rule(ADMIN, "list"),
     ("POST", "/subjects/export"): Rule(ADMIN, "list"),
     ("GET", "/metrics"): Rule(WATCHING),
+    ("GET", "/audit"): Rule(ADMIN),
 }
 
 
@@ -199,6 +206,13 @@ def require(scope: Scope, campaign: str) -> None:
         key.require(campaign)
 
 
+def asked(scope: Scope, what: str, campaign: str | None = None, **details: Any) -> Record:
+    """What a request asks for, as the audit log tells it."""
+    key: Key | None = scope.get(KEY)
+    actor, role = (LOCAL, None) if key is None else (key.row.id, key.row.role)
+    return by_request(actor, role, what, campaign, details)
+
+
 def limited_to(scope: Scope) -> frozenset[str] | None:
     """The campaigns that the request's key is good for, None for all."""
     key: Key | None = scope.get(KEY)
@@ -212,6 +226,8 @@ class Keys:
         self.on = False
         self._store, self._workers, self._clock = store, workers, clock
         self._keys: dict[str, Key] = {}
+        self._refused: Counter[str] = Counter()  # keys that were not good, since that was last written down
+        self._told_at = -math.inf
         self._stopping = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
 
@@ -257,8 +273,10 @@ class Keys:
         # An unknown id takes as long as a wrong secret, so that time does not tell which ids exist.
         good = hmac.compare_digest(sha256(secret).digest(), NOBODY if key is None else key.row.secret_hash)
         if key is None or not good:
+            self._refused["unknown"] += 1
             raise UnauthorizedError("This key is not known")
         if key.row.revoked_at is not None:
+            self._refused["revoked"] += 1
             raise UnauthorizedError("This key was revoked")
         return key
 
@@ -288,16 +306,34 @@ class Keys:
                 return
             try:
                 await loop.run_in_executor(None, self.load)
+                await loop.run_in_executor(None, self.tell_refused)
             except UnavailableError:
                 pass  # the database is away: the keys known last are still good
             except Exception:
                 log.exception("the keys could not be read")
+
+    def tell_refused(self, at_last: bool = False) -> None:
+        """Write down how many keys were refused, unless that was done a moment ago."""
+        now = self._clock()
+        if not self._refused or (now < self._told_at + TELL_SECONDS and not at_last):
+            return
+        counts, self._refused = self._refused, Counter()
+        try:
+            with self._store.writing() as tx:
+                record = Record(STRANGER, None, "refuse keys", None, dict(counts), outcome="refused")
+                add(tx, record, time.time_ns() // 1_000)
+        except UnavailableError:
+            self._refused.update(counts)
+            raise
+        self._told_at = now
 
     async def close(self) -> None:
         """Stop, once the database is not being read."""
         self._stopping.set()
         if self._watching is not None:
             await self._watching
+            with suppress(UnavailableError):
+                await asyncio.get_running_loop().run_in_executor(None, self.tell_refused, True)
 
 
 def _given(scope: Scope, path: str) -> bytes | None:

@@ -16,6 +16,8 @@ import msgspec
 import numpy as np
 
 from policy import CampaignConfig, CodecError, FixedError, PolicyError, StagedPolicy, State, decode
+from service import audit
+from service.audit import Record
 from service.errors import (
     ApiError,
     ConflictError,
@@ -91,6 +93,7 @@ class Create(NamedTuple):
     campaign: str
     policy: StagedPolicy
     request_hash: bytes
+    record: Record | None = None
 
 
 class Current(NamedTuple):
@@ -104,6 +107,7 @@ class Change(NamedTuple):
 
     campaign: str
     change: Callable[[CampaignConfig], CampaignConfig]
+    record: Record | None = None
 
 
 class RollBack(NamedTuple):
@@ -113,6 +117,7 @@ class RollBack(NamedTuple):
     campaign_id: int
     past: Start
     seen: int  # the newest revision when that was made
+    record: Record | None = None
 
 
 class Erase(NamedTuple):
@@ -124,6 +129,7 @@ class Erase(NamedTuple):
     rounds: Sequence[int]
     rebuilt: Start
     inputs: Mapping[int, Start]
+    record: Record | None = None
 
 
 class Import(NamedTuple):
@@ -133,6 +139,7 @@ class Import(NamedTuple):
     campaign_id: int
     made: Importing
     told: Mapping[str, Any]
+    record: Record | None = None
 
 
 class Archive(NamedTuple):
@@ -140,12 +147,14 @@ class Archive(NamedTuple):
 
     campaign: str
     archived: bool
+    record: Record | None = None
 
 
 class Delete(NamedTuple):
     """An archived campaign, with all its rows."""
 
     campaign: str
+    record: Record | None = None
 
 
 class FinishJob(NamedTuple):
@@ -309,7 +318,10 @@ class Campaigns:
         config = operation.policy.config.model_dump_json()
         belief = _encode(operation.policy.initial_state().belief.tolist()).decode()
         added = tx.add_campaign(operation.campaign, operation.request_hash, config, belief, now)
-        return config.encode() if added else None
+        if not added:
+            return None
+        audit.add(tx, operation.record, now)
+        return config.encode()
 
     def _serve(
         self, tx: Transaction, row: LiveRow, operations: Sequence[Operation], now: int
@@ -317,25 +329,27 @@ class Campaigns:
         """The operations on one campaign, in order; decisions next to each other are made together."""
         unit: Unit | None = None
         outcomes: list[Outcome] = []
-        for kind, run in groupby(operations, type):
+        for kind, group in groupby(operations, type):
+            run = list(group)
             if kind in MAINTENANCE:
                 outcomes += [self._maintain(tx, row, operation) for operation in run]
                 continue
             if kind is Delete and (unit.row if unit else row).archived_at is not None:
                 tx.delete_campaign(row.campaign_id)
+                audit.add(tx, run[0].record, now, rounds=(unit.row if unit else row).round)  # type: ignore[union-attr]
                 self._cache.pop(row.campaign_id, None)
                 return None, [*outcomes, None]
             if unit is None:
                 unit = Unit(tx, row, self._entry(tx, row), self.owner, now)
                 unit.look_up(_ids(operations))
             if kind is Decide:
-                outcomes += _decide(unit, list(run))  # type: ignore[arg-type]
+                outcomes += _decide(unit, run)  # type: ignore[arg-type]
             elif kind is Reward:
                 outcomes += [_reward(unit, operation) for operation in run]  # type: ignore[arg-type]
             elif kind is Current:
                 outcomes += [(unit.policy, unit.state) for _ in run]
             else:
-                outcomes += [_changed(unit, operation) for operation in run]  # type: ignore[arg-type]
+                outcomes += [_changed(tx, unit, operation) for operation in run]  # type: ignore[arg-type]
                 if kind is Import:
                     unit.look_up(_ids(operations))  # some may have come with it
         return unit, outcomes
@@ -627,8 +641,10 @@ def _body(operation: Decide, made: Sequence[str]) -> bytes:
     return (f'{{"decisions":[{",".join(made)}]}}' if operation.batch else made[0]).encode()
 
 
-def _changed(unit: Unit, operation: Changing) -> Outcome:
-    """What has changed is told by reading the campaign again."""
+def _changed(tx: Transaction, unit: Unit, operation: Changing) -> Outcome:
+    """What has changed is told by reading the campaign again; if anything has, it is written down who did it."""
+    outcome, told = None, dict[str, Any]()
+    row, revision, state = unit.row, unit.revision, unit.state
     try:
         with unit.attempt():
             if isinstance(operation, Delete):
@@ -636,15 +652,20 @@ def _changed(unit: Unit, operation: Changing) -> Outcome:
             if isinstance(operation, Archive):
                 unit.archive(operation.archived)
             elif isinstance(operation, Change):
-                unit.change(operation.change(unit.policy.config))
+                before = unit.policy.config
+                unit.change(operation.change(before))
+                told = {"changed": audit.differences(before, unit.policy.config)}
             elif operation.campaign_id != unit.row.campaign_id:
                 raise NotFoundError(f"There is no campaign {operation.campaign!r}")
             elif isinstance(operation, Erase):
-                return unit.erase(*operation[2:])
+                outcome = unit.erase(*operation[2:6])
+                told = {"decisions": outcome}
             elif isinstance(operation, Import):
                 unit.adopt(operation.made)
             else:
                 unit.roll_back(operation.past, operation.seen)
+            if (unit.row, unit.revision) != (row, revision) or unit.state is not state:
+                audit.add(tx, operation.record, unit.now, **told)
     except FAILURES:
         raise
     except FixedError as error:
@@ -653,7 +674,7 @@ def _changed(unit: Unit, operation: Changing) -> Outcome:
         return InvalidError.of_policy(error)
     except Exception as error:
         return error
-    return None
+    return outcome
 
 
 def _reward(unit: Unit, operation: Reward) -> Outcome:

@@ -21,6 +21,7 @@ from uvicorn.supervisors import Multiprocess
 from policy import CampaignConfig, PolicyError
 from service import __version__
 from service.app import create_app
+from service.audit_routes import print_audit
 from service.errors import ApiError
 from service.exports import export
 from service.formats import FORMATS
@@ -46,9 +47,11 @@ FLAGS = {
     "log_format": "text or json (UNDERCURRENT_LOG_FORMAT, default text)",
     "log_level": "debug, info, warning or error (UNDERCURRENT_LOG_LEVEL, default info)",
     "access_log": "log every request, not only slow and failed ones (UNDERCURRENT_ACCESS_LOG, default False)",
+    "https": "browsers come by https only: tell them never to use another (UNDERCURRENT_HTTPS, default False)",
+    "allowed_hosts": "further names that a service without keys answers to: a,b (UNDERCURRENT_ALLOWED_HOSTS)",
     "webhook_private": "let webhooks point to private addresses (UNDERCURRENT_WEBHOOK_PRIVATE, default False)",
 }
-SWITCHES = ("access_log", "webhook_private")
+SWITCHES = ("access_log", "https", "webhook_private")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -73,6 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return export(settings, *asked)
         if flags["command"] == "import":
             return load(settings, flags["campaign"], flags["file"], flags["import_id"])
+        if flags["command"] == "audit":
+            return print_audit(settings, flags["campaign"], flags["from"], flags["to"])
         if flags["command"] == "keys":
             return keys(settings, flags)
         return serve(settings)
@@ -122,10 +127,18 @@ def _parser() -> argparse.ArgumentParser:
         description="Check a campaign's configuration (JSON) and print it with every default filled in.",
     )
     checking.add_argument("file", help="a JSON file, - for standard input")
+    auditing = commands.add_parser(
+        "audit",
+        help="what administrators did",
+        description="Print what administrators did, newest first, a line of JSON each, as GET /audit tells it.",
+    )
+    auditing.add_argument("campaign", nargs="?", help="its name; everything without one")
+    auditing.add_argument("--from", metavar="TIME", help="done then or later: 2026-10-01T00:00:00Z")
+    auditing.add_argument("--to", metavar="TIME", help="done before that")
     key_commands = add_key_commands(commands.add_parser("keys", help="create, list and revoke keys"))
     for flag, text in FLAGS.items():
         own = (
-            (serving, migrating, verifying, exporting, importing, *key_commands)
+            (serving, migrating, verifying, exporting, importing, auditing, *key_commands)
             if flag == "database_url"
             else (serving,)
         )

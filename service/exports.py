@@ -5,7 +5,6 @@ import sys
 import threading
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,8 +17,9 @@ from tqdm import tqdm
 
 from policy import CampaignConfig
 from service.campaigns import Campaigns, found
-from service.errors import FieldProblem, InvalidError, TooManyRequestsError
+from service.errors import TooManyRequestsError
 from service.formats import FORMATS, Format, Pages
+from service.moments import TIME, Interval, between
 from service.reading import logged, rounds_between
 from service.schema import require_current
 from service.settings import Settings
@@ -31,9 +31,6 @@ __all__ = ["add_export_routes", "export"]
 PAGE = 1_000  # decisions: some milliseconds during which nobody else gets the interpreter
 MOST_AT_ONCE = 4  # of a worker: each holds a connection of the database for as long as it takes
 STALLED_SECONDS = 60  # without the client taking anything
-Interval = tuple[int | None, int | None]  # from, to: microseconds
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-TIME = "ISO 8601 with a time zone: 2026-10-01T00:00:00Z (in a URL a + is written %2B)"
 
 
 # --- the route ------------------------------------------------------------------------------------------------------
@@ -90,10 +87,10 @@ def add_export_routes(app: FastAPI, service: Service) -> None:
             raise TooManyRequestsError(f"{MOST_AT_ONCE} exports are under way; try again when one is done", 10)
         with ExitStack() as held:
             held.callback(slots.release)
-            between = _between(start, end)
+            asked = between(start, end)
             tx = held.enter_context(service.store.scanning())
             media_type, write = FORMATS[format]
-            config, pages, _ = _asked(tx, name, between)
+            config, pages, _ = _asked(tx, name, asked)
             kept = held.pop_all()  # until the answer is over
         return Export(_within(kept, write(config, pages)), kept, f"{name}-decisions.{format}", media_type)
 
@@ -104,30 +101,12 @@ def _within(held: ExitStack, chunks: Iterator[bytes]) -> Generator[bytes, None, 
         yield from chunks
 
 
-def _asked(tx: Transaction, name: str, between: Interval) -> tuple[CampaignConfig, Pages, int]:
+def _asked(tx: Transaction, name: str, times: Interval) -> tuple[CampaignConfig, Pages, int]:
     """A campaign's configuration, the pages between two times, and how many decisions these are."""
     row, _ = found(tx, name)
-    after, last = rounds_between(tx, row.campaign_id, *between)
+    after, last = rounds_between(tx, row.campaign_id, *times)
     config = Campaigns.config(tx, row.campaign_id)
     return config, logged(tx, row.campaign_id, after, last, PAGE), max(0, last - after)
-
-
-def _between(start: str | None, end: str | None) -> Interval:
-    begun, ended = _moment("from", start), _moment("to", end)
-    if begun is not None and ended is not None and begun > ended:
-        raise InvalidError([FieldProblem(field="to", message="is earlier than from", allowed=f"{start} or later")])
-    return begun, ended
-
-
-def _moment(field: str, text: str | None) -> int | None:
-    """A time that a query names, in microseconds since 1970."""
-    if text is None:
-        return None
-    try:
-        return (datetime.fromisoformat(text) - EPOCH) // timedelta(microseconds=1)
-    except (ValueError, TypeError):  # not a time, or one without a time zone
-        problem = FieldProblem(field=field, message=f"{text!r:.60} is not a time with a time zone", allowed=TIME)
-        raise InvalidError([problem]) from None
 
 
 # --- the command ----------------------------------------------------------------------------------------------------
@@ -135,11 +114,11 @@ def _moment(field: str, text: str | None) -> int | None:
 
 def export(settings: Settings, name: str, format: Format, start: str | None, end: str | None, file: str | None) -> int:
     """`undercurrent export`: the same file, from the database itself."""
-    between = _between(start, end)
+    asked = between(start, end)
     with closing(Store(settings.database_url)) as store:
         require_current(store)
         with store.scanning() as tx:
-            config, pages, count = _asked(tx, name, between)
+            config, pages, count = _asked(tx, name, asked)
             with tqdm(total=count, unit=" rounds", disable=None if file else True) as bar:
                 chunks = FORMATS[format][1](config, _counted(pages, bar))
                 return _piped(chunks) if file is None else _written(chunks, Path(file))

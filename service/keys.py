@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from policy.config import Slug
+from service.audit import add, by_command
 from service.auth import HOW, ROLES, id_of, new_key
 from service.errors import NotFoundError
 from service.schema import require_current, upgrade
@@ -21,6 +22,7 @@ from service.store import KeyRow, Store
 __all__ = ["add_commands", "keys"]
 
 LONGEST_NAME = 100
+LONGEST_ID = 16
 COLUMNS = ("id", "name", "role", "campaigns", "rate limit", "created", "revoked")
 
 
@@ -71,6 +73,8 @@ def _create(store: Store, flags: dict[str, Any]) -> None:
     key, row = new_key(flags["role"], flags["campaigns"], flags["rate_limit"], flags["name"], _now())
     with store.writing() as tx:
         tx.add_key(row)
+        record = by_command("create key", key=row.id, role=row.role, rate_limit=row.rate_limit)
+        add(tx, record, row.created_at, campaigns=flags["campaigns"] or None)
         missing = [name for name in flags["campaigns"] if tx.campaign(name) is None]
     print(key)
     print(f"Keep it: it is not shown again. {HOW}.", file=sys.stderr)
@@ -98,10 +102,14 @@ def _told(key: KeyRow) -> Sequence[str]:
 
 def _revoke(store: Store, key_id: str) -> None:
     with store.writing() as tx:
-        revoked = tx.revoke_key(key_id, _now())
+        now = _now()
+        revoked = tx.revoke_key(key_id, now)
+        if revoked:
+            add(tx, by_command("revoke key", key=key_id), now)
         known = any(key.id == key_id for key in tx.all_keys())
     if not known:
-        raise NotFoundError(f"There is no key {key_id!r}; `undercurrent keys list` shows them")
+        which = f"There is no key {key_id!r}" if len(key_id) <= LONGEST_ID else "That is no key's id"  # a secret?
+        raise NotFoundError(f"{which}; `undercurrent keys list` shows them")
     print(f"Key {key_id} is revoked." if revoked else f"Key {key_id} was revoked before.", file=sys.stderr)
 
 

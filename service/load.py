@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from tqdm import tqdm
 
 from policy import encode
+from service.audit import by_command
 from service.campaigns import Campaigns, KeepSnapshot, Snapshot, found
 from service.errors import InvalidError
 from service.files import rows_of, size_of
@@ -42,7 +43,8 @@ def load(settings: Settings, name: str, file: str, import_id: str | None) -> int
         if not operation.made.changed:
             print(f"{name}: import {told['import_id']!r} was made before; nothing to do")
             return 0
-        (outcome,), work = campaigns.process([operation])
+        record = by_command("import", name, rows=told["rows"])
+        (outcome,), work = campaigns.process([operation._replace(record=record)])
         if outcome is not None:
             raise outcome
         for snapshot in work:  # so that the service need not fold all that again

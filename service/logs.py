@@ -1,10 +1,12 @@
 """Logs: one line for each thing worth telling, for people or as JSON, with the id of the request it belongs to.
 
-Never in a line: bodies, keys, decision ids, subjects. A path is told by its template, since it may hold an id.
+Never in a line: bodies, keys, decision ids, subjects. A path is told by its template, since it may hold an id; the
+message of an exception that may quote what was asked is left out of its traceback.
 """
 
 import json
 import logging
+import traceback
 from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -17,6 +19,11 @@ __all__ = ["REQUEST_ID", "JsonFormatter", "TextFormatter", "administered", "log_
 REQUEST_ID: ContextVar[str | None] = ContextVar("request_id", default=None)
 # What every record has; the rest are fields that the caller gave. Uvicorn's message in colours is its message again.
 STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime", "color_message", "taskName"}
+# Exceptions whose messages quote the value they are about.
+QUOTING = (LookupError, ValueError)
+QUOTING_LIBRARIES = {"fastapi", "msgspec", "psycopg", "pydantic", "pydantic_core", "sqlalchemy", "sqlite3"}
+CAUSED = "The above exception was the direct cause of the following exception:"
+MEANWHILE = "During handling of the above exception, another exception occurred:"
 _admin = logging.getLogger("undercurrent.admin")
 
 
@@ -34,7 +41,8 @@ class _Formatter(logging.Formatter):
 
     def trouble(self, record: logging.LogRecord) -> str:
         """The traceback, empty without one."""
-        return "" if not record.exc_info else self.formatException(record.exc_info)
+        error = record.exc_info[1] if record.exc_info else None
+        return "" if error is None else _traced(error)
 
 
 class JsonFormatter(_Formatter):
@@ -54,6 +62,19 @@ class TextFormatter(_Formatter):
         fields = [f"{name}={_plain(value)}" for name, value in told.items() if value is not None]
         line = " ".join([head[0], head[1].upper(), f"{head[2]}:", head[3], *fields])
         return "\n".join(filter(None, [line, self.trouble(record)]))
+
+
+def _traced(error: BaseException) -> str:
+    """A traceback as Python writes it, but without messages that may quote a request or a row."""
+    earlier = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    parts = [_traced(earlier), "", CAUSED if error.__cause__ else MEANWHILE, ""] if earlier is not None else []
+    if error.__traceback__ is not None:
+        frames = traceback.format_tb(error.__traceback__)
+        parts.append("Traceback (most recent call last):\n" + "".join(frames).rstrip("\n"))
+    kind = type(error)
+    quotes = isinstance(error, QUOTING) or kind.__module__.partition(".")[0] in QUOTING_LIBRARIES
+    last = f"{kind.__module__}.{kind.__qualname__}" if quotes else "".join(traceback.format_exception_only(error))
+    return "\n".join([*parts, last.strip()])
 
 
 def _plain(value: Any) -> str:

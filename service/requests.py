@@ -10,6 +10,7 @@ from time import perf_counter
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.headers import KIND, by_kind
 from service.logs import REQUEST_ID
 from service.metrics import Metrics
 
@@ -23,10 +24,10 @@ log = logging.getLogger("undercurrent.request")
 
 
 class Requests:
-    """Gives every request its id; counts, times and, if need be, logs it once it is answered."""
+    """Gives every request its id and every answer its headers; counts, times and, if need be, logs it."""
 
-    def __init__(self, metrics: Metrics, access_log: bool) -> None:
-        self._metrics, self._access_log = metrics, access_log
+    def __init__(self, metrics: Metrics, access_log: bool, https: bool = False) -> None:
+        self._metrics, self._access_log, self._headers = metrics, access_log, by_kind(https)
         self._prefix, self._numbers = os.urandom(6).hex().encode(), count(1)
 
     async def watch(self, answer: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
@@ -46,7 +47,8 @@ class Requests:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", ()), (HEADER, request_id)]
+                fixed = self._headers[scope.get(KIND, "api")]
+                message["headers"] = [*message.get("headers", ()), *fixed, (HEADER, request_id)]
             await send(message)
 
         error: Exception | None = None

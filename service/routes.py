@@ -19,7 +19,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from policy import CampaignConfig, PolicyError, StagedPolicy, State, describe
 from policy.description import ModelDescription
 from service import schemas
-from service.auth import PERSONALIZER, Keys, declare_security, limited_to, require
+from service.audit import tell
+from service.auth import PERSONALIZER, Keys, asked, declare_security, limited_to, require
+from service.browsers import Visitors
 from service.campaigns import Campaigns, Create, Current, Decide, Reward, found
 from service.errors import (
     ApiError,
@@ -32,7 +34,6 @@ from service.errors import (
     response_of,
 )
 from service.limits import body_of, with_body
-from service.logs import administered
 from service.requests import Requests
 from service.schema import require_current
 from service.schemas import CAMPAIGN_EXAMPLE, MAX_BATCH, DecideBatch, DecideRequest, RewardBatch, RewardRequest
@@ -98,8 +99,9 @@ class Failing:
 class Application(FastAPI):
     """FastAPI, but who may ask is decided before its layers, and a request to a lean route passes none of them."""
 
-    def __init__(self, requests: Requests, **settings: Any) -> None:
+    def __init__(self, requests: Requests, visitors: Visitors, **settings: Any) -> None:
         super().__init__(**settings)
+        self._visitors = visitors
         self.add_middleware(Failing)
         self._requests = requests
         self._lean: dict[str, LeanRoute] = {}
@@ -125,6 +127,8 @@ class Application(FastAPI):
         try:
             if self.keys is not None and self.keys.on:
                 self.keys.admit(scope, path, self.routes)
+            else:
+                self._visitors.admit(scope)
             route = self._lean.get(path) if scope["method"] == "POST" else None
             if route is not None:
                 scope["route"] = route  # as the framework's router does
@@ -197,10 +201,13 @@ def add_routes(app: Application, service: Service) -> None:
         answer: bytes = await submit(Reward(request.campaign, request.items, True))
         return answer
 
-    async def create(config: Annotated[CampaignConfig, BodyField(examples=[CAMPAIGN_EXAMPLE])]) -> bytes:
+    async def create(
+        config: Annotated[CampaignConfig, BodyField(examples=[CAMPAIGN_EXAMPLE])], request: Request
+    ) -> bytes:
         """Create a campaign. The answer is its configuration with every default filled in."""
-        answer: bytes = await submit(await creation(service, config))
-        administered("create", campaign=config.name)
+        record = asked(request.scope, "create", config.name)
+        answer: bytes = await submit((await creation(service, config))._replace(record=record))
+        tell(record)
         return answer
 
     for path, endpoint, answers, status, tag in (

@@ -11,6 +11,7 @@ from sqlalchemy.exc import ArgumentError
 PREFIX = "UNDERCURRENT_"
 # A file, not :memory:, which would lose everything; and the driver is ours to choose.
 DATABASES = r"^(sqlite:///[^:?]+|postgresql(\+psycopg)?://.+)$"
+HOSTS = r"^[A-Za-z0-9.,: _-]*$"  # names or addresses, without ports
 
 NOT_AN_ADDRESS = "not a database address like sqlite:///FILE or postgresql://USER@HOST/NAME"
 
@@ -31,6 +32,8 @@ class Settings(BaseModel):
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     access_log: bool = False
+    https: bool = False  # do all browsers come by https, through a proxy?
+    allowed_hosts: Annotated[str, Field(pattern=HOSTS)] = ""  # to which it answers without keys, beside localhost
     webhook_secret: Annotated[SecretStr, Field(min_length=16)] | None = None  # signs messages; not for command lines
     webhook_private: bool = False  # may webhooks have addresses of inner networks?
 
@@ -54,6 +57,11 @@ class Settings(BaseModel):
             # R19: a second process could only wait for the first one's lock.
             raise PydanticCustomError("workers", "SQLite has one writer: use 1, or a PostgreSQL --database-url")
         return self
+
+    @property
+    def hosts(self) -> list[str]:
+        """The names to which a service without keys answers, beside this machine's own."""
+        return [self.host, *(name.strip() for name in self.allowed_hosts.split(",") if name.strip())]
 
     @classmethod
     def load(cls, environ: Mapping[str, str], flags: Mapping[str, object]) -> Self:

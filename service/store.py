@@ -447,7 +447,8 @@ def _first_line(error: Exception) -> str:
 
 
 def _sqlite_engine(url: str) -> Engine:
-    engine = sa.create_engine(url, connect_args={"check_same_thread": False, "timeout": BUSY_SECONDS})
+    arguments = {"check_same_thread": False, "timeout": BUSY_SECONDS}
+    engine = sa.create_engine(url, connect_args=arguments, hide_parameters=True)  # rows are personal, errors are not
 
     @sa.event.listens_for(engine, "connect")
     def prepare(connection: sqlite3.Connection, _: Any) -> None:
@@ -481,6 +482,7 @@ def _postgresql_engine(url: str, pool_size: int) -> Engine:
         pool_size=pool_size,
         max_overflow=pool_size,
         pool_timeout=BUSY_SECONDS,
+        hide_parameters=True,
         connect_args={
             "connect_timeout": BUSY_SECONDS,
             "application_name": "undercurrent",

@@ -10,10 +10,10 @@ from fastapi import FastAPI, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
-from service.auth import limited_to
+from service.audit import add, tell
+from service.auth import asked, limited_to
 from service.campaigns import found
 from service.errors import NotFoundError
-from service.logs import administered
 from service.reading import LoggedDecision, subject_decisions
 from service.schemas import StoredReward, Text
 from service.unit import timestamp
@@ -76,16 +76,16 @@ def add_subject_routes(app: FastAPI, service: Service) -> None:
         with service.store.reading() as tx:
             return tx.campaigns_of_subject(subject, limited_to(request.scope))
 
-    async def erased(campaign: str, subject: str) -> int:
-        count = None
+    async def erased(campaign: str, subject: str, request: Request) -> int:
+        record, count = asked(request.scope, "erase", campaign), None
         while count is None:  # while another erasure comes in between, which its fold does not know
             try:
                 operation = await run_in_threadpool(service.campaigns.erasing, campaign, subject)
-                count = 0 if operation is None else await service.submit(operation)
+                count = 0 if operation is None else await service.submit(operation._replace(record=record))
             except NotFoundError:  # it was deleted meanwhile
                 return 0
         if count:
-            administered("erase", campaign=campaign, decisions=count)
+            tell(record, decisions=count)
         return int(count)
 
     @app.post("/subjects/erase", tags=["subjects"])
@@ -96,7 +96,7 @@ def add_subject_routes(app: FastAPI, service: Service) -> None:
         long as folding its whole log; meanwhile it goes on deciding.
         """
         names = await run_in_threadpool(campaigns_of, body.subject, request)
-        done = [Erasure(campaign=name, erased_decisions=await erased(name, body.subject)) for name in names]
+        done = [Erasure(campaign=name, erased_decisions=await erased(name, body.subject, request)) for name in names]
         done = [erasure for erasure in done if erasure.erased_decisions]
         await run_in_threadpool(service.store.overwrite_journal)
         return Erasures(erased_decisions=sum(erasure.erased_decisions for erasure in done), campaigns=done)
@@ -107,7 +107,11 @@ def add_subject_routes(app: FastAPI, service: Service) -> None:
         with service.store.reading() as tx:
             names = tx.campaigns_of_subject(body.subject, limited_to(request.scope))
             rows = {name: subject_decisions(tx, found(tx, name)[0].campaign_id, body.subject) for name in names}
-        administered("export subject", campaigns=names, decisions=sum(map(len, rows.values())))
+        count = sum(map(len, rows.values()))
+        record = asked(request.scope, "export subject", campaigns=names, decisions=count)
+        with service.store.writing() as tx:  # nobody gets it unseen
+            add(tx, record, service.campaigns.clock())
+        tell(record)
         kept = [Kept(campaign=name, decisions=[_kept(row) for row in rows[name]]) for name in names]
         return SubjectData(subject=body.subject, campaigns=kept)
 

@@ -2,8 +2,8 @@
 
 Append-only `decisions` and `rewards`, with `config_revisions`, `jobs` and `events`, are the log: the truth (R14).
 `models` and `snapshots` are results of folding it, `live` is its end. All are keyed by campaign first; only `keys`,
-which say who may ask, belong to none. Times are microseconds since 1970 (UTC), lists and objects are JSON text,
-arrays are little-endian float64 or policy.codec bytes.
+which say who may ask, and `audit`, which says what administrators did, belong to none. Times are microseconds since
+1970 (UTC), lists and objects are JSON text, arrays are little-endian float64 or policy.codec bytes.
 """
 
 from sqlalchemy import (
@@ -28,6 +28,7 @@ from sqlalchemy import (
 )
 
 __all__ = [
+    "audit",
     "campaigns",
     "config_revisions",
     "decisions",
@@ -233,4 +234,21 @@ keys = Table(
     Column("created_at", BigInteger, nullable=False),
     Column("revoked_at", BigInteger),
     CheckConstraint("role IN ('admin', 'client', 'viewer')", name="role"),
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("number", Number, primary_key=True, autoincrement=True),
+    Column("at", BigInteger, nullable=False),
+    Column("actor", String(32), nullable=False),  # a key's id, or what stands for those without one
+    Column("role", String(16)),
+    Column("action", String(32), nullable=False),
+    Column("campaign", String(64)),  # its name, no reference: what was done to it stays when it is gone
+    Column("details", Text, nullable=False),
+    Column("request_id", String(128)),
+    Column("outcome", String(16), nullable=False),
+    CheckConstraint("outcome IN ('done', 'refused')", name="outcome"),
+    Index(None, "campaign", "number"),
+    sqlite_autoincrement=True,  # a number is never used again
 )

@@ -9,27 +9,16 @@ from pathlib import Path
 
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse
-from fastapi.staticfiles import StaticFiles
 from fastapi.templating import Jinja2Templates
 
 from service.dashboard.login import add_login
+from service.headers import KIND, Assets
 from service.worker import Service
 
 __all__ = ["add_dashboard"]
 
 FOLDER = Path(str(files(__name__)))
 ASSETS = "/dashboard-assets"
-# Scripts and styles are files of ours; what a campaign's names contain is text, never code.
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-)
-HEADERS = {
-    "content-security-policy": POLICY,
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cache-control": "no-store",
-}
 # Address -> template. A decision's id stands behind the #, which browsers keep to themselves (R25).
 PAGES = {
     "/": "campaigns.html",
@@ -44,14 +33,15 @@ PAGES = {
 def add_dashboard(app: FastAPI, service: Service) -> None:
     """Every page, their scripts and styles, and how they get a key."""
     add_login(app, service)
-    app.mount(ASSETS, StaticFiles(directory=FOLDER / "static"), name="dashboard-assets")
+    app.mount(ASSETS, Assets(directory=FOLDER / "static"), name="dashboard-assets")
     templates = Jinja2Templates(FOLDER / "templates")
 
     def add(path: str, template: str) -> None:
         async def page(request: Request) -> HTMLResponse:
+            request.scope[KIND] = "page"
             root = str(request.scope.get("root_path", "")).rstrip("/")
             known = {"root": root, "assets": f"{root}{ASSETS}", "name": request.path_params.get("name", "")}
-            return templates.TemplateResponse(request, template, known, headers=HEADERS)
+            return templates.TemplateResponse(request, template, known)
 
         app.add_api_route(path, page, methods=["GET"], include_in_schema=False)
 

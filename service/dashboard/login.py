@@ -10,8 +10,6 @@ from service.worker import Service
 
 __all__ = ["add_login"]
 
-FRESH = {"cache-control": "no-store"}
-
 
 class Login(BaseModel):
     model_config = ConfigDict(extra="forbid")
@@ -42,19 +40,17 @@ def add_login(app: FastAPI, service: Service) -> None:
         value = given.key.get_secret_value().strip()
         found = who(keys.known(value.encode()))
         response.set_cookie(COOKIE, value, httponly=True, samesite="strict", secure=_encrypted(request))
-        response.headers.update(FRESH)
         return found
 
     @app.post("/logout", include_in_schema=False)
     async def logout(request: Request) -> Response:
         require_page(request.scope)
-        response = Response(status_code=204, headers=FRESH)
+        response = Response(status_code=204)
         response.delete_cookie(COOKIE, httponly=True, samesite="strict", secure=_encrypted(request))
         return response
 
     @app.get("/whoami", include_in_schema=False)
-    async def whoami(request: Request, response: Response) -> Who:
-        response.headers.update(FRESH)
+    async def whoami(request: Request) -> Who:
         return who(keys.presented(request.scope, "/whoami"))
 
 

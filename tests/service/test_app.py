@@ -41,7 +41,7 @@ def app(database: str) -> FastAPI:
 def call(app: FastAPI, method: str, path: str, *, root: str = "", **request: object) -> httpx.Response:
     async def send() -> httpx.Response:
         transport = httpx.ASGITransport(app, raise_app_exceptions=False, root_path=root)
-        async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             return await client.request(method, path, **request)
 
     return asyncio.run(send())
@@ -141,7 +141,7 @@ def test_lean_route_below_a_proxy_path(database):
 
     async def send() -> list[httpx.Response]:
         transport = httpx.ASGITransport(app, root_path="/bandits")
-        base = "http://service/bandits"
+        base = "http://localhost/bandits"
         async with (
             app.router.lifespan_context(app),
             httpx.AsyncClient(transport=transport, base_url=base) as client,

@@ -117,13 +117,6 @@ def test_every_route_has_a_rule_and_every_rule_a_route(tmp_path):
             assert isinstance(found[request], LeanRoute), request
 
 
-def test_a_viewer_changes_nothing():
-    """For the two that are POSTs, tests/service/test_preview.py looks at every row."""
-    for (method, path), rule in RULES.items():
-        if "viewer" in rule.roles:
-            assert method == "GET" or path in CHANGE_NOTHING, path
-
-
 @pytest.fixture
 def unstarted(tmp_path):
     """A service that knows one key, and its application below a proxy's path, without a socket."""
@@ -137,7 +130,7 @@ def unstarted(tmp_path):
 
     async def get(path: str, *headers: dict[str, str]) -> list[httpx.Response]:
         transport = httpx.ASGITransport(app, raise_app_exceptions=False, root_path="/bandits")
-        async with httpx.AsyncClient(transport=transport, base_url="http://service/bandits") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost/bandits") as client:
             return [await client.get(path, headers=one) for one in headers]
 
     yield app, service, lambda path: asyncio.run(get(path, bearer(key), {}))
@@ -190,57 +183,6 @@ def test_public_routes_need_no_key(guarded):
     assert guarded.worker.client.get("/healthz", headers=bearer("nonsense")).status_code == 200
 
 
-@pytest.mark.parametrize(("method", "path"), NEEDS_A_KEY)
-def test_every_other_route_asks_for_a_key_of_the_right_role(guarded, method, path):
-    response = guarded.ask(None, method, path)
-    assert "Bearer" in error_of(response, 401)["message"]
-    assert response.headers["www-authenticate"] == "Bearer"
-    for role in ROLES:
-        response = guarded.ask(role, method, path)
-        if role in RULES[method, path].roles:
-            assert response.status_code not in (401, 403), response.text
-        else:
-            error = error_of(response, 403)
-            assert error["code"] == "forbidden"
-            needed = re.search(r"needs a key of role ([\w ]+);", error["message"])[1].split(" or ")
-            assert set(needed) == RULES[method, path].roles
-
-
-def test_the_roles_as_promised(guarded):
-    """The table by itself: so that a change of it is seen."""
-    allowed = {role: {request for request in NEEDS_A_KEY if role in RULES[request].roles} for role in ROLES}
-    assert allowed["admin"] == set(NEEDS_A_KEY)
-    assert {path for method, path in allowed["client"] if method == "POST"} == {
-        "/decide",
-        "/decide/batch",
-        "/reward",
-        "/reward/batch",
-        "/personalizer/v1.0/rank",
-        "/personalizer/v1.0/events/{eventId:path}/reward",
-        "/personalizer/v1.0/events/{eventId:path}/activate",
-        *CHANGE_NOTHING,
-    }
-    reads = {path for method, path in NEEDS_A_KEY if method == "GET" and "{name}" in path}
-    assert reads <= {path for method, path in allowed["viewer"] if method == "GET"}
-    assert reads - {path for method, path in allowed["client"] if method == "GET"} == {"/campaigns/{name}/decisions"}
-
-
-@pytest.mark.parametrize(("method", "path"), NEEDS_A_KEY)
-def test_a_limited_key_is_good_for_its_campaigns_only(guarded, method, path):
-    for role in RULES[method, path].roles:
-        limited = f"limited {role}"
-        where = RULES[method, path].campaign
-        if where is None:
-            assert "all campaigns" in error_of(guarded.ask(limited, method, path), 403)["message"]
-            continue
-        assert guarded.ask(limited, method, path, "spare").status_code not in (401, 403)
-        for campaign in (
-            () if where in ("list", "among") else ("other", "nowhere")
-        ):  # the same, whether it exists or not
-            error = error_of(guarded.ask(limited, method, path, campaign), 403)
-            assert error["message"] == f"This key is not good for campaign {campaign!r}"
-
-
 def test_the_list_has_only_what_the_key_is_good_for(guarded):
     def names(kind: str, **query: Any) -> list[str]:
         page = good(guarded.ask(kind, "GET", "/campaigns", params=query))
@@ -249,16 +191,6 @@ def test_the_list_has_only_what_the_key_is_good_for(guarded):
     assert names("admin") == names("viewer") == ["mine", "other", "third"]
     assert names("limited viewer") == names("limited client", limit=1) == ["mine"]
     assert names("limited admin", cursor="mine") == []
-
-
-def test_a_refused_request_changes_nothing(guarded):
-    before = good(guarded.ask("admin", "GET", "/campaigns/{name}", "other"))
-    assert guarded.ask("limited client", "POST", "/decide", "other").status_code == 403
-    assert guarded.ask("viewer", "POST", "/decide", "other").status_code == 403
-    assert guarded.ask(None, "POST", "/decide", "other").status_code == 401
-    assert guarded.ask("limited admin", "POST", "/campaigns", "new").status_code == 403
-    assert good(guarded.ask("admin", "GET", "/campaigns/{name}", "other")) == before
-    error_of(guarded.ask("admin", "GET", "/campaigns/{name}", "new"), 404)
 
 
 def test_a_clone_needs_a_key_for_both_campaigns(guarded):

@@ -44,6 +44,7 @@ ROUTES = {
     ("post", "/subjects/erase"),
     ("post", "/subjects/export"),
     ("get", "/metrics"),
+    ("get", "/audit"),
 }
 BODIES = {
     "/campaigns": ("CampaignConfig", "201", "CampaignConfig"),

@@ -1,0 +1,221 @@
+"""No secret and no personal identifier in anything that is logged or printed, whatever happens (R25)."""
+
+import asyncio
+import io
+import json
+import logging
+from contextlib import suppress
+
+import httpx
+import msgspec
+import pytest
+from fastapi.exceptions import ResponseValidationError
+
+import service.requests
+from service.auth import PAGE, id_of
+from service.cli import main
+from service.logs import JsonFormatter, TextFormatter
+from service.outbox import Message
+from service.settings import Settings
+from service.store import Store, Transaction
+from tests.service.answers import good
+from tests.service.playing import eventually
+from tests.service.test_auth import bearer, make
+
+PERSON, ORDER, LEVEL = "customer-4711-erika", "order-0815-erika", "level-of-erika"
+SECRET, PASSWORD, STRANGE = "hush-0123456789abcdef", "pass-swordfish", "uc_0000000000_swordfish"
+PERSONAL = [PERSON, ORDER, LEVEL, "erika", "swordfish", SECRET, "4711.25"]
+CONFIG = {
+    "name": "spring",
+    "actions": ["none", "mail"],
+    "variables": [{"name": "risk", "levels": ["low", LEVEL]}],
+    "stage_length": 2,
+}
+DECIDE = {"campaign": "spring", "decision_id": ORDER, "subject": PERSON, "context": {"risk": LEVEL}}
+
+
+@pytest.fixture
+def said():
+    """Everything that is logged, at level debug, in both forms; the tests' own HTTP client is not ours."""
+    heard = io.StringIO()
+    handlers = []
+    for formatter in (JsonFormatter(), TextFormatter()):
+        handler = logging.StreamHandler(heard)
+        handler.setFormatter(formatter)
+        handler.addFilter(lambda record: not record.name.startswith(("httpx", "httpcore")))
+        handlers.append(handler)
+    loggers = [logging.getLogger(name) for name in (None, "uvicorn", "undercurrent")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.DEBUG)
+    for handler in handlers:
+        loggers[0].addHandler(handler)
+        loggers[1].addHandler(handler)  # its records do not reach the root
+    yield heard
+    for logger, level in zip(loggers, before, strict=True):
+        logger.setLevel(level)
+        for handler in handlers:
+            logger.removeHandler(handler)
+
+
+def leaks(text: str, *more: str) -> list[str]:
+    return [f"{word}: …{text[max(0, text.index(word) - 200) :][:400]}…" for word in (*PERSONAL, *more) if word in text]
+
+
+def live(client: httpx.Client, key: str) -> None:
+    """A whole life, with everything that can be refused on the way."""
+    spring = "/campaigns/spring"
+    good(client.post("/campaigns", json=CONFIG), 201)
+    client.post("/campaigns", json=CONFIG | {"actions": [LEVEL]})
+    rows = [{"action": "none", "context": {"risk": LEVEL}, "subject": PERSON, "decision_id": f"i-{ORDER}"}]
+    client.post(f"{spring}/import", json={"import_id": "i", "rows": rows * 2})  # the same id twice
+    good(client.post(f"{spring}/import", json={"import_id": "i", "rows": rows}))
+    for i in range(5):
+        good(client.post("/decide", json=DECIDE | {"decision_id": f"{ORDER}-{i}"}))
+        good(client.post("/reward", json={"campaign": "spring", "decision_id": f"{ORDER}-{i}", "reward": 1}))
+    batch = [{"decision_id": ORDER, "context": {"risk": "low"}}]
+    good(client.post("/decide/batch", json={"campaign": "spring", "items": batch}))
+    for wrong in (
+        DECIDE | {"context": {"risk": f"not {LEVEL}"}},
+        DECIDE | {"context": {"risk": {LEVEL: 1}}},
+        DECIDE | {PERSON: 1},
+        DECIDE | {"subject": [PERSON]},
+        DECIDE | {"decision_id": f"{ORDER}\x00"},
+        DECIDE | {"campaign": PERSON},
+        DECIDE,  # another body under a known id
+        {"campaign": "spring", "items": [DECIDE]},
+    ):
+        client.post("/decide", json=wrong)
+        client.post("/decide/batch", json={"campaign": "spring", "items": [wrong, wrong]})
+    client.post("/decide", content=f'{{"subject": "{PERSON}'.encode())
+    client.post("/reward", json={"campaign": "spring", "decision_id": f"x{ORDER}", "reward": 4711.25})
+    client.post("/reward", json={"campaign": "spring", "decision_id": f"{ORDER}-1", "reward": 4711.25})
+    good(client.get(f"{spring}/decisions/{ORDER}-1"))
+    client.get(f"{spring}/decisions/{PERSON}?key={key}")
+    good(client.post(f"{spring}/explain", json={"decision_id": f"{ORDER}-1"}))
+    client.post(f"{spring}/preview", json={"context": {"risk": LEVEL}})
+    good(client.get(f"{spring}/decisions", params={"format": "csv"}) and client.get("/campaigns"))
+    good(client.post("/subjects/export", json={"subject": PERSON}))
+    client.post("/subjects/export", json={"subject": {PERSON: PERSON}})
+    good(client.post("/subjects/erase", json={"subject": PERSON}))
+    client.get(f"/nothing/{PERSON}?subject={PERSON}")
+    client.put(f"{spring}/{PERSON}")
+    client.patch(spring, json={PERSON: 1})
+    client.patch(spring, json={"alerts": {"webhook": "http://erika:swordfish@hooks.example/"}})
+    client.post(f"{spring}/actions", json={"action": "call"})
+    for given in (key, STRANGE, f"{key}x"):
+        client.post("/login", json={"key": given}, headers={PAGE: "1"})
+        client.get("/whoami", headers={"x-api-key": given})
+        client.get("/campaigns", headers={"authorization": f"Bearer {given}", "cookie": f"undercurrent_key={given}"})
+    client.post("/login", content=f'{{"key": "{key}'.encode(), headers={PAGE: "1"})
+
+
+def test_a_whole_life_leaves_no_trace_in_the_logs(start, database_url, said, capfd, monkeypatch):
+    store = Store(database_url)
+    key, revoked = make(store), make(store)
+    with store.writing() as tx:
+        tx.revoke_key(id_of(revoked), 2)
+    monkeypatch.setattr(service.requests, "SLOW_SECONDS", 0.0)  # every request is worth a warning
+    worker = start(access_log=True, log_level="debug", webhook_secret=SECRET)
+    worker.client.headers.update(bearer(key))
+    live(worker.client, key)
+    worker.client.get("/campaigns", headers=bearer(revoked))
+    good(worker.client.get("/healthz"))
+    out, err = capfd.readouterr()
+    text = said.getvalue() + out + err
+    assert "slow request" in text
+    assert "export subject" in text
+    secrets = [each.split("_", 2)[2] for each in (key, revoked)]
+    assert leaks(text, *secrets) == []
+    entries = json.dumps(good(worker.client.get("/audit"))) + worker.client.get("/metrics").text
+    assert leaks(entries.replace(LEVEL, ""), *secrets) == []  # a level is a part of the configuration
+    store.close()
+
+
+def test_neither_do_failures(start, database_url, said, monkeypatch):
+    """Exceptions quote what they are about: their messages stay out, their tracebacks are told."""
+    worker = start()
+    client = worker.client
+    good(client.post("/campaigns", json=CONFIG), 201)
+    good(client.post("/decide", json=DECIDE))
+    raised = [
+        KeyError(PERSON),
+        ValueError(f"could not convert {LEVEL!r}"),
+        ResponseValidationError([{"type": "missing", "loc": ("response",), "input": {"subject": PERSON}}]),
+        msgspec.ValidationError(PERSON),
+    ]
+    for error in raised:
+
+        def failing(*_: object, error: Exception = error) -> None:
+            raise RuntimeError("a bug") from error
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Transaction, "known", failing)
+            patched.setattr(Transaction, "decision", failing)
+            assert client.post("/decide", json=DECIDE | {"decision_id": f"{ORDER}-new"}).status_code == 500
+            assert client.get(f"/campaigns/spring/decisions/{ORDER}").status_code == 500
+    store = Store(database_url)
+
+    def twice(self: Transaction, campaign: int, decision_id: str) -> None:
+        """The database's own words about a row that is there already."""
+        columns = "name, request_hash, created_at"
+        self.connection.exec_driver_sql(f"INSERT INTO campaigns ({columns}) SELECT {columns} FROM campaigns")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Transaction, "decision", twice)
+        assert client.get(f"/campaigns/spring/decisions/{ORDER}").status_code == 503
+    store.close()
+    eventually(lambda: said.getvalue().count("request failed") >= 2 * 9, "logged")
+    text = said.getvalue()
+    assert text.count("RuntimeError: a bug") == 2 * 8
+    assert text.count("KeyError") == 2 * 2
+    assert "test_secrets.py" in text  # where it happened
+    assert leaks(text) == []
+
+
+def test_a_webhooks_address_and_the_secret_are_not_told(start, said):
+    """Its path may be all that a receiver asks for."""
+    assert SECRET not in repr(Settings(webhook_secret=SECRET))
+    worker = start(webhook_secret=SECRET, webhook_private=True)
+    sender, hook = worker.service.sender, "http://127.0.0.1:9/services/swordfish"
+    good(worker.client.post("/campaigns", json=CONFIG | {"alerts": {"rounds": 1, "webhook": hook}}), 201)
+    good(worker.client.patch("/campaigns/spring", json={"alerts": {"webhook": f"{hook}/2"}}))
+
+    async def refused(*_: object) -> None:
+        raise httpx.ConnectError("refused", request=httpx.Request("POST", hook))
+
+    sender._post = refused
+    asyncio.run(sender._deliver(Message(1, 1, 1, hook, "spring", 1, "{}", 0), b""))
+    assert "did not take its message" in said.getvalue()
+    assert leaks(said.getvalue() + json.dumps(good(worker.client.get("/audit")))) == []
+
+
+@pytest.mark.parametrize("command", [["serve", "--port", "0"], ["migrate"], ["verify"], ["audit"], ["keys", "list"]])
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"postgresql://erika:{PASSWORD}@127.0.0.1:1/bandits",
+        f"postgresql://erika:{PASSWORD}@no.such.host.invalid/bandits",
+        f"postgresql://erika:{PASSWORD}@[/bandits",
+        f"mysql://erika:{PASSWORD}@127.0.0.1/bandits",
+    ],
+)
+def test_the_databases_password_is_not_printed(command, url, capfd):
+    with suppress(SystemExit):  # where the setting itself is refused
+        assert main([*command, "--database-url", url]) == 1
+    out, err = capfd.readouterr()
+    assert err.strip()
+    assert "swordfish" not in out + err
+
+
+def test_a_key_is_printed_once_and_nowhere_else(new_database, capfd):
+    url = new_database("sqlite")
+    assert main(["keys", "create", "--role", "admin", "--database-url", url]) == 0
+    key = capfd.readouterr().out.strip()
+    secret = key.split("_", 2)[2]
+    for command in (["list"], ["revoke", key], ["revoke", f"uc_0000000000_{secret}"], ["revoke", secret]):
+        main(["keys", *command, "--database-url", url])
+    main(["audit", "--database-url", url])
+    told = "".join(capfd.readouterr())
+    assert id_of(key) in told
+    assert secret not in told
