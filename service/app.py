@@ -14,7 +14,7 @@ from service.administration import add_administration
 from service.alert_routes import add_alerts
 from service.dashboard import add_dashboard
 from service.diagnostics import add_diagnostics
-from service.errors import RESPONSES, install_error_handlers
+from service.errors import install_error_handlers
 from service.exports import add_export_routes
 from service.personalizer import add_personalizer_routes
 from service.preview import add_preview_routes
@@ -50,7 +50,6 @@ def create_app(settings: Settings, service: Service | None = None) -> FastAPI:
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         docs_url=None,  # the framework's own pages load their scripts from a CDN
         redoc_url=None,
-        responses=RESPONSES,
         lifespan=running,
     )
     install_error_handlers(app)

@@ -7,7 +7,9 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
+from starlette._utils import get_route_path
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 
 from policy import FixedError, PolicyError
 
@@ -158,13 +160,6 @@ class ErrorBody(BaseModel):
     error: ErrorDetail
 
 
-# For `FastAPI(responses=…)`: documents the shape on every route, in place of the framework's own.
-RESPONSES: dict[int | str, dict[str, Any]] = {
-    "4XX": {"model": ErrorBody, "description": "The request cannot be answered"},
-    "5XX": {"model": ErrorBody, "description": "The service failed"},
-}
-
-
 def detail_of(error: ApiError) -> ErrorDetail:
     """The error as the body tells it."""
     return ErrorDetail(code=CODES[error.status], message=error.message, fields=list(error.fields))
@@ -196,6 +191,7 @@ def install_error_handlers(app: FastAPI) -> None:
             message = f"There is nothing at {request.url.path}"
         elif error.detail == "Method Not Allowed":
             message = f"{request.url.path} does not answer {request.method}"
+            return error_response(405, message, headers={"allow": _allowed(request)})
         else:
             message = str(error.detail)
         return error_response(error.status_code, message, headers=error.headers)
@@ -212,6 +208,13 @@ def install_error_handlers(app: FastAPI) -> None:
     async def unexpected(request: Request, error: Exception) -> JSONResponse:
         # The server still logs the traceback; the client learns nothing of our insides.
         return error_response(500, "The service failed; its log says why")
+
+
+def _allowed(request: Request) -> str:
+    """The methods that a path answers; the router would name those of its first route only."""
+    path = get_route_path(request.scope)
+    found = [route for route in request.app.routes if isinstance(route, Route) and route.path_regex.match(path)]
+    return ", ".join(sorted({method for route in found for method in route.methods or ()}))
 
 
 def _told(error: PolicyError) -> list[FieldProblem]:

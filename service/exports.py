@@ -5,13 +5,14 @@ import sys
 import threading
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import anyio
 from fastapi import FastAPI, Query
 from fastapi.responses import StreamingResponse
+from pydantic_core import PydanticCustomError
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 from tqdm import tqdm
@@ -20,7 +21,7 @@ from policy import CampaignConfig
 from service.campaigns import Campaigns, found
 from service.errors import FieldProblem, InvalidError, TooManyRequestsError
 from service.formats import FORMATS, Format, Pages
-from service.reading import logged, rounds_between
+from service.reading import TIME, Moment, interval, logged, moment, rounds_between
 from service.schema import require_current
 from service.settings import Settings
 from service.store import Store, Transaction
@@ -32,8 +33,6 @@ PAGE = 1_000  # decisions: some milliseconds during which nobody else gets the i
 MOST_AT_ONCE = 4  # of a worker: each holds a connection of the database for as long as it takes
 STALLED_SECONDS = 60  # without the client taking anything
 Interval = tuple[int | None, int | None]  # from, to: microseconds
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-TIME = "ISO 8601 with a time zone: 2026-10-01T00:00:00Z (in a URL a + is written %2B)"
 
 
 # --- the route ------------------------------------------------------------------------------------------------------
@@ -81,8 +80,8 @@ def add_export_routes(app: FastAPI, service: Service) -> None:
     def decisions(
         name: str,
         format: Format = "ndjson",
-        start: Annotated[str | None, Query(alias="from", description=f"decided then or later. {TIME}")] = None,
-        end: Annotated[str | None, Query(alias="to", description="decided before that")] = None,
+        start: Annotated[Moment, Query(alias="from", description=f"decided then or later. {TIME}")] = None,
+        end: Annotated[Moment, Query(alias="to", description="decided before that")] = None,
     ) -> StreamingResponse:
         """All decisions with their rewards as one file, in round order: lines of JSON, CSV or Parquet. Of an erased
         decision only its id, time, model and action are left; subjects are never in it."""
@@ -90,7 +89,7 @@ def add_export_routes(app: FastAPI, service: Service) -> None:
             raise TooManyRequestsError(f"{MOST_AT_ONCE} exports are under way; try again when one is done", 10)
         with ExitStack() as held:
             held.callback(slots.release)
-            between = _between(start, end)
+            between = interval(start, end)
             tx = held.enter_context(service.store.scanning())
             media_type, write = FORMATS[format]
             config, pages, _ = _asked(tx, name, between)
@@ -112,30 +111,12 @@ def _asked(tx: Transaction, name: str, between: Interval) -> tuple[CampaignConfi
     return config, logged(tx, row.campaign_id, after, last, PAGE), max(0, last - after)
 
 
-def _between(start: str | None, end: str | None) -> Interval:
-    begun, ended = _moment("from", start), _moment("to", end)
-    if begun is not None and ended is not None and begun > ended:
-        raise InvalidError([FieldProblem(field="to", message="is earlier than from", allowed=f"{start} or later")])
-    return begun, ended
-
-
-def _moment(field: str, text: str | None) -> int | None:
-    """A time that a query names, in microseconds since 1970."""
-    if text is None:
-        return None
-    try:
-        return (datetime.fromisoformat(text) - EPOCH) // timedelta(microseconds=1)
-    except (ValueError, TypeError):  # not a time, or one without a time zone
-        problem = FieldProblem(field=field, message=f"{text!r:.60} is not a time with a time zone", allowed=TIME)
-        raise InvalidError([problem]) from None
-
-
 # --- the command ----------------------------------------------------------------------------------------------------
 
 
 def export(settings: Settings, name: str, format: Format, start: str | None, end: str | None, file: str | None) -> int:
     """`undercurrent export`: the same file, from the database itself."""
-    between = _between(start, end)
+    between = interval(_moment("from", start), _moment("to", end))
     with closing(Store(settings.database_url)) as store:
         require_current(store)
         with store.scanning() as tx:
@@ -143,6 +124,13 @@ def export(settings: Settings, name: str, format: Format, start: str | None, end
             with tqdm(total=count, unit=" rounds", disable=None if file else True) as bar:
                 chunks = FORMATS[format][1](config, _counted(pages, bar))
                 return _piped(chunks) if file is None else _written(chunks, Path(file))
+
+
+def _moment(field: str, text: str | None) -> datetime | None:
+    try:
+        return None if text is None else moment(text)
+    except PydanticCustomError as error:
+        raise InvalidError([FieldProblem(field=field, message=error.message(), allowed=TIME)]) from None
 
 
 def _counted(pages: Pages, bar: "tqdm[Any]") -> Pages:

@@ -5,7 +5,7 @@ import asyncio
 from starlette.types import Message, Receive, Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from service.errors import RequestTimeoutError, TooLargeError
+from service.errors import RequestTimeoutError, TooLargeError, error_response
 
 __all__ = ["KEEP_ALIVE_SECONDS", "LARGEST_BODY", "Protocol", "body_of", "with_body"]
 
@@ -84,6 +84,13 @@ class Protocol(HttpToolsProtocol):
             self._stop_timer()
             if incomplete is not None:
                 self._timer = self.loop.call_later(REQUEST_SECONDS, self._overdue)
+
+    def send_400_response(self, msg: str) -> None:
+        """What is no HTTP is answered in the one shape too (R24)."""
+        answer = error_response(400, "This is no HTTP request, or its headers contradict each other")
+        head = b"".join(b"%b: %b\r\n" % header for header in answer.raw_headers)
+        self.transport.write(b"HTTP/1.1 400 Bad Request\r\n%bconnection: close\r\n\r\n%b" % (head, bytes(answer.body)))
+        self.transport.close()
 
     def _overdue(self) -> None:
         cycle = self.cycle

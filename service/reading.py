@@ -2,10 +2,13 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 import sqlalchemy as sa
+from fastapi import Query
+from pydantic import AwareDatetime, BeforeValidator
+from pydantic_core import PydanticCustomError
 from sqlalchemy import select
 
 from service.errors import FieldProblem, InvalidError
@@ -13,12 +16,15 @@ from service.store import PAGE, REWARDED, Transaction
 from service.tables import decisions, models, rewards
 
 __all__ = [
+    "TIME",
     "DecisionColumns",
     "LoggedDecision",
+    "Moment",
     "decision_columns",
     "interval",
     "logged",
     "model_columns",
+    "moment",
     "reward_columns",
     "rounds_between",
     "subject_decisions",
@@ -26,6 +32,23 @@ __all__ = [
 
 BELIEF = '{"belief":'  # how every explanation begins
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+TIME = "ISO 8601 with a time zone: 2026-10-01T00:00:00Z (in a URL a + is written %2B)"
+
+
+def moment(text: object) -> datetime:
+    """A time as people write it; never a number of seconds."""
+    try:
+        found = datetime.fromisoformat(text) if isinstance(text, str) else text
+    except ValueError:
+        found = None
+    if isinstance(found, datetime) and found.tzinfo is not None:
+        return found
+    raise PydanticCustomError(
+        "moment", "{text} is not a time with a time zone", {"text": f"{text!r:.60}", "expected": TIME}
+    )
+
+
+Moment = Annotated[Annotated[AwareDatetime, BeforeValidator(moment)] | None, Query(description=f"a time. {TIME}")]
 
 
 class LoggedDecision(NamedTuple):
@@ -56,8 +79,9 @@ _COLUMNS = [(decisions if name in decisions.c else rewards).c[name].label(name) 
 def interval(start: datetime | None, to: datetime | None) -> tuple[int | None, int | None]:
     """What a query names `from` and `to`, in microseconds."""
     begin, end = (None if moment is None else _micros(moment, name) for name, moment in (("from", start), ("to", to)))
-    if begin is not None and end is not None and begin > end:
-        raise InvalidError([FieldProblem(field="to", message="lies before `from`", allowed="a later time")])
+    if start is not None and begin is not None and end is not None and begin > end:
+        allowed = f"{start.isoformat()} or later"
+        raise InvalidError([FieldProblem(field="to", message="lies before `from`", allowed=allowed)])
     return begin, end
 
 

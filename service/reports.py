@@ -4,14 +4,14 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 from fastapi import FastAPI, Query
-from pydantic import AwareDatetime, Field
+from pydantic import Field
 
 from policy import CampaignConfig, evaluation
 from policy.evaluation import OffPolicySums
 from policy.frozen import FrozenModel
 from service.campaigns import Campaigns, found, rebuilt
 from service.errors import FieldProblem, InvalidError
-from service.reading import interval, logged, rounds_between
+from service.reading import Moment, interval, logged, rounds_between
 from service.report_answer import (
     ActionRow,
     Cell,
@@ -27,6 +27,7 @@ from service.report_answer import (
     Rewards,
     Rounds,
 )
+from service.schemas import MOST_ROUNDS
 from service.store import LiveRow, Transaction
 from service.summary import Summary, Version
 from service.unit import timestamp
@@ -35,9 +36,8 @@ from service.worker import Service
 __all__ = ["add_report_routes"]
 
 MOST_VERSIONS = 5
-Moment = Annotated[AwareDatetime | None, Query(description="with a time zone, like 2026-11-01T00:00:00Z")]
 Versions = Annotated[
-    list[Annotated[int, Field(ge=1, le=2**62)]],
+    list[Annotated[int, Field(ge=1, le=MOST_ROUNDS)]],
     Query(max_length=MOST_VERSIONS, description="models to evaluate, as GET …/stages lists them; may be repeated"),
 ]
 

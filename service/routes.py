@@ -19,14 +19,23 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from policy import CampaignConfig, PolicyError, StagedPolicy, describe
 from policy.description import ModelDescription
 from service import schemas
-from service.auth import PERSONALIZER, Keys, declare_security, limited_to, require
+from service.auth import PERSONALIZER, Keys, limited_to, require
 from service.campaigns import Campaigns, Create, Current, Decide, Reward, found
+from service.description import describe_api
 from service.errors import ApiError, FieldProblem, GoneError, InvalidError, NotFoundError, TooLargeError, response_of
 from service.limits import body_of, with_body
 from service.logs import administered
 from service.requests import Requests
 from service.schema import require_current
-from service.schemas import CAMPAIGN_EXAMPLE, MAX_BATCH, DecideBatch, DecideRequest, RewardBatch, RewardRequest
+from service.schemas import (
+    CAMPAIGN_EXAMPLE,
+    MAX_BATCH,
+    MOST_ROUNDS,
+    DecideBatch,
+    DecideRequest,
+    RewardBatch,
+    RewardRequest,
+)
 from service.store import KnownDecision, LiveRow, Row, Transaction
 from service.unit import decision_answers, request_hashes, timestamp
 from service.worker import Service
@@ -47,7 +56,7 @@ MOST_MISTAKES = 1_000
 FAILURE = "undercurrent.failure"  # in the scope: an exception that nobody expected
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE)]
 NameCursor = Annotated[str, Query(max_length=64, pattern=r"^[^\x00]*$")]
-VersionCursor = Annotated[int | None, Query(ge=1, le=2**62)]
+VersionCursor = Annotated[int | None, Query(ge=1, le=MOST_ROUNDS)]
 Body = TypeVar("Body", bound=BaseModel)
 
 
@@ -94,6 +103,7 @@ class Application(FastAPI):
         self._requests = requests
         self._lean: dict[str, LeanRoute] = {}
         self.keys: Keys | None = None
+        self._described: bool | None = None  # as one that asks for keys?
 
     def add_lean_route(self, path: str, endpoint: Callable[..., Awaitable[bytes]], **settings: Any) -> None:
         """A POST route that OpenAPI describes like any other."""
@@ -133,8 +143,11 @@ class Application(FastAPI):
         await super().__call__(scope, receive, send)
 
     def openapi(self) -> dict[str, Any]:
-        if self.openapi_schema is None:
-            declare_security(super().openapi())
+        """The document; another one once there is a key, for then every request needs one."""
+        keys = self.keys is not None and self.keys.on
+        if self.openapi_schema is None or self._described != keys:
+            self.openapi_schema, self._described = None, keys
+            describe_api(super().openapi(), keys)
         return super().openapi()
 
 

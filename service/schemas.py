@@ -34,6 +34,7 @@ __all__ = [
 ]
 
 MAX_BATCH = 1_000
+MOST_ROUNDS = 2**53 - 1  # exact in every JSON reader
 MAX_IMPORT = 10_000  # rows in a request, some hundred milliseconds of writing; the command line takes any number
 # No control characters: ids and subjects are stored as text and shown to people.
 Text = Annotated[str, Strict(), Field(min_length=1, max_length=200, pattern=PLAIN_TEXT)]
@@ -236,7 +237,7 @@ class ActionRequest(_Request):
 class RollbackRequest(_Request):
     model_config = ConfigDict(json_schema_extra={"examples": [{"model_version": 3}]})
 
-    model_version: Annotated[int, Strict(), Field(ge=1, le=2**62, description="as GET …/stages lists them")]
+    model_version: Annotated[int, Strict(), Field(ge=1, le=MOST_ROUNDS, description="as GET …/stages lists them")]
 
 
 # Decision ids may be made of it and the row's number.
@@ -256,11 +257,11 @@ class ImportRow(_Request):
     decided_at: Annotated[ReadTime | None, Field(description="when it was decided, if not then")] = None
     decision_id: Annotated[Text | None, Field(description="by default the import_id and the row's number")] = None
     subject: Annotated[Text | None, Field(description="who it was about, so that it can be erased")] = None
-    round: Annotated[int | None, Strict(), Field(ge=1, le=2**62, description="as exported")] = None
+    round: Annotated[int | None, Strict(), Field(ge=1, le=MOST_ROUNDS, description="as exported")] = None
     reward_after_round: Annotated[
         int | None,
         Strict(),
-        Field(ge=1, le=2**62, description="as exported: the last round decided before the reward came"),
+        Field(ge=1, le=MOST_ROUNDS, description="as exported: the last round decided before the reward came"),
     ] = None
 
 
