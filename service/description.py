@@ -1,7 +1,9 @@
 """What the OpenAPI document says beside what the framework finds out: the errors of each route, and who needs a key."""
 
+from collections.abc import Mapping
 from typing import Any
 
+from policy.changes import CHANGEABLE
 from service.auth import PUBLIC, READING, RULES, declare_security
 from service.errors import ErrorBody
 from service.limits import BODILESS
@@ -61,6 +63,7 @@ MEANINGS = {
     429: "Too many requests",
     503: "Not now: nothing was changed, or a retry finds out",
 }
+NULL = {"type": "null"}
 # With these comes a header that says more.
 HEADERS = {
     401: {"WWW-Authenticate": {"description": "how to send a key", "schema": {"const": "Bearer"}}},
@@ -80,7 +83,49 @@ def describe_api(schema: dict[str, Any], keys: bool) -> None:
             good = {status: answer for status, answer in operation["responses"].items() if status < "300"}
             told = {str(status): {"$ref": f"#/components/responses/{status}"} for status in _errors(method, path)}
             operation["responses"] = good | told
+    _describe_patches(schema)
     declare_security(schema, keys)
+
+
+def _describe_patches(schema: dict[str, Any]) -> None:
+    """The bodies that hold some fields of a configuration: any of them to clone, a few to change a living campaign."""
+    schemas = schema["components"]["schemas"]
+    whole = _partial({"$ref": "#/components/schemas/CampaignConfig-Input"}, schemas)
+    name = schemas["CampaignConfig-Input"]["properties"]["name"]
+    clone = whole | {"properties": whole["properties"] | {"name": name}, "required": ["name"]}
+    living: dict[str, Any] = {}
+    for field in CHANGEABLE:
+        part, _, inner = field.partition(".")
+        if inner:  # of this part some fields only
+            one = whole["properties"][part]["anyOf"][0]["properties"][inner]
+            living.setdefault(part, _nullable(_object({})))["anyOf"][0]["properties"][inner] = one
+        else:
+            living[part] = whole["properties"][part]
+    for path, method, patch in (
+        ("/campaigns/{name}/clone", "post", clone),
+        ("/campaigns/{name}", "patch", _object(living)),
+    ):
+        content = schema["paths"][path][method]["requestBody"]["content"]["application/json"]
+        content["schema"] = patch | {key: content["schema"][key] for key in ("title", "examples")}
+
+
+def _partial(part: dict[str, Any], schemas: Mapping[str, Any]) -> dict[str, Any]:
+    """A part of a configuration of which any fields may be given, null for the default; lists are given whole."""
+    found = schemas[part["$ref"].rpartition("/")[2]] if "$ref" in part else part
+    if "anyOf" in found:
+        return {"anyOf": [_partial(one, schemas) for one in found["anyOf"]]}
+    if "properties" not in found:
+        return part
+    return _object({name: _nullable(_partial(one, schemas)) for name, one in found["properties"].items()})
+
+
+def _object(properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+def _nullable(part: dict[str, Any]) -> dict[str, Any]:
+    kinds = part.get("anyOf", [part])
+    return {"anyOf": kinds if NULL in kinds else [*kinds, NULL]}
 
 
 def _errors(method: str, path: str) -> list[int]:

@@ -7,6 +7,7 @@ from fastapi import FastAPI, Query
 from pydantic import Field
 
 from policy import CampaignConfig, evaluation
+from policy.config import MOST_ROUNDS
 from policy.evaluation import OffPolicySums
 from policy.frozen import FrozenModel
 from service.campaigns import Campaigns, found, rebuilt
@@ -27,7 +28,6 @@ from service.report_answer import (
     Rewards,
     Rounds,
 )
-from service.schemas import MOST_ROUNDS
 from service.store import LiveRow, Transaction
 from service.summary import Summary, Version
 from service.unit import timestamp

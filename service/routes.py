@@ -17,6 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from policy import CampaignConfig, PolicyError, StagedPolicy, describe
+from policy.config import MOST_ROUNDS
 from policy.description import ModelDescription
 from service import schemas
 from service.auth import PERSONALIZER, Keys, limited_to, require
@@ -30,7 +31,6 @@ from service.schema import require_current
 from service.schemas import (
     CAMPAIGN_EXAMPLE,
     MAX_BATCH,
-    MOST_ROUNDS,
     DecideBatch,
     DecideRequest,
     RewardBatch,

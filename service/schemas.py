@@ -6,7 +6,7 @@ from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Fiel
 from pydantic.config import JsonDict
 
 from policy import CampaignConfig
-from policy.config import PLAIN_TEXT
+from policy.config import MOST_ROUNDS, PLAIN_TEXT
 from service import __version__
 from service.errors import ErrorDetail
 
@@ -34,7 +34,6 @@ __all__ = [
 ]
 
 MAX_BATCH = 1_000
-MOST_ROUNDS = 2**53 - 1  # exact in every JSON reader
 MAX_IMPORT = 10_000  # rows in a request, some hundred milliseconds of writing; the command line takes any number
 # No control characters: ids and subjects are stored as text and shown to people.
 Text = Annotated[str, Strict(), Field(min_length=1, max_length=200, pattern=PLAIN_TEXT)]
