@@ -91,8 +91,7 @@ def _describe_patches(schema: dict[str, Any]) -> None:
     """The bodies that hold some fields of a configuration: any of them to clone, a few to change a living campaign."""
     schemas = schema["components"]["schemas"]
     whole = _partial({"$ref": "#/components/schemas/CampaignConfig-Input"}, schemas)
-    name = schemas["CampaignConfig-Input"]["properties"]["name"]
-    clone = whole | {"properties": whole["properties"] | {"name": name}, "required": ["name"]}
+    clone = whole | {"required": ["name"]}
     living: dict[str, Any] = {}
     for field in CHANGEABLE:
         part, _, inner = field.partition(".")
@@ -110,13 +109,15 @@ def _describe_patches(schema: dict[str, Any]) -> None:
 
 
 def _partial(part: dict[str, Any], schemas: Mapping[str, Any]) -> dict[str, Any]:
-    """A part of a configuration of which any fields may be given, null for the default; lists are given whole."""
+    """A part of a configuration of which any fields may be given, null for their defaults; lists are given whole."""
     found = schemas[part["$ref"].rpartition("/")[2]] if "$ref" in part else part
     if "anyOf" in found:
         return {"anyOf": [_partial(one, schemas) for one in found["anyOf"]]}
     if "properties" not in found:
         return part
-    return _object({name: _nullable(_partial(one, schemas)) for name, one in found["properties"].items()})
+    needed = found.get("required", ())
+    parts = {name: _partial(one, schemas) for name, one in found["properties"].items()}
+    return _object({name: part if name in needed else _nullable(part) for name, part in parts.items()})
 
 
 def _object(properties: dict[str, Any]) -> dict[str, Any]:

@@ -186,7 +186,10 @@ def install_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def raised(request: Request, error: HTTPException) -> JSONResponse:
-        # The router raises these two with a bare status phrase; say what was asked for.
+        # The framework raises these with a bare phrase; say what was asked for.
+        if error.detail == "There was an error parsing the body":  # not UTF-8, or nested too deep to be read
+            problem = FieldProblem(field="body", message="cannot be read as JSON", allowed="JSON in UTF-8")
+            return await ours(request, InvalidError([problem]))
         if error.detail == "Not Found":
             message = f"There is nothing at {request.url.path}"
         elif error.detail == "Method Not Allowed":
