@@ -50,6 +50,7 @@ def create_app(settings: Settings, service: Service | None = None) -> FastAPI:
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         docs_url=None,  # the framework's own pages load their scripts from a CDN
         redoc_url=None,
+        redirect_slashes=False,  # a redirect would go to whatever host the request names
         lifespan=running,
     )
     install_error_handlers(app)

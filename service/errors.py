@@ -187,9 +187,6 @@ def install_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def raised(request: Request, error: HTTPException) -> JSONResponse:
         # The framework raises these with a bare phrase; say what was asked for.
-        if error.detail == "There was an error parsing the body":  # not UTF-8, or nested too deep to be read
-            problem = FieldProblem(field="body", message="cannot be read as JSON", allowed="JSON in UTF-8")
-            return await ours(request, InvalidError([problem]))
         if error.detail == "Not Found":
             message = f"There is nothing at {request.url.path}"
         elif error.detail == "Method Not Allowed":
@@ -226,9 +223,9 @@ def _told(error: PolicyError) -> list[FieldProblem]:
 
 def _field_problem(problem: Mapping[str, Any]) -> FieldProblem:
     place, *path = problem["loc"]
-    if problem["type"] == "json_invalid":  # its path is a character position, no field
-        path = []
     context = problem.get("ctx", {})
+    if problem["type"] == "json_invalid":  # its path is a character position, no field
+        return FieldProblem(field=str(place), message=f"Invalid JSON: {context['error']}", allowed="JSON in UTF-8")
     bounds = [f"{BOUNDS[name]} {value}" for name, value in context.items() if name in BOUNDS]
     field = ""
     for part in path:

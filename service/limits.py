@@ -12,7 +12,8 @@ __all__ = ["KEEP_ALIVE_SECONDS", "LARGEST_BODY", "Protocol", "body_of", "with_bo
 LARGEST_BODY = 4 * 2**20
 REQUEST_SECONDS = 30.0  # for a request's headers, and again for its body
 KEEP_ALIVE_SECONDS = 75  # more than the 60 s of common proxies: they close an idle connection first
-LARGEST_UNASKED = 2 * LARGEST_BODY  # bytes while no request is being answered: headers, or a body that was refused
+LARGEST_UNASKED = 2 * LARGEST_BODY  # bytes while no request is being answered: headers
+LARGEST_REFUSED = 4 * LARGEST_BODY  # of a body that was refused: many clients read no answer before they have sent all
 LATE = "undercurrent.late"  # in the scope: the body did not come in time
 BODILESS = frozenset({"GET", "HEAD", "OPTIONS"})  # nobody reads what they may bring
 
@@ -74,7 +75,8 @@ class Protocol(HttpToolsProtocol):
         if cycle is None or cycle.response_complete:
             incomplete: str | None = "headers"  # or the rest of a body that nobody wants
             self._unasked += len(data)
-            if self._unasked > LARGEST_UNASKED:
+            refused = cycle is not None and cycle.more_body
+            if self._unasked > (LARGEST_REFUSED if refused else LARGEST_UNASKED):
                 self.transport.close()
         else:
             incomplete = "body" if cycle.more_body else None
