@@ -6,7 +6,7 @@ from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Fiel
 from pydantic.config import JsonDict
 
 from policy import CampaignConfig
-from policy.config import MOST_ROUNDS, PLAIN_TEXT
+from policy.config import LARGEST_REWARD, MOST_ROUNDS, PLAIN_TEXT
 from service import __version__
 from service.errors import ErrorDetail
 
@@ -41,7 +41,7 @@ CampaignName = Annotated[str, Strict(), Field(min_length=1, max_length=64, patte
 Time = Annotated[AwareDatetime, Strict()]
 # The same where a body was read as JSON before: text like there, and never a number of seconds.
 ReadTime = Annotated[AwareDatetime, BeforeValidator(lambda value: None if isinstance(value, int | float) else value)]
-Reward = Annotated[float, Strict(), Field(allow_inf_nan=False)]
+Reward = Annotated[float, Strict(), Field(ge=-LARGEST_REWARD, le=LARGEST_REWARD, allow_inf_nan=False)]
 
 CAMPAIGN_EXAMPLE: dict[str, Any] = {
     "name": "spring-offers",
