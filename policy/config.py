@@ -16,6 +16,7 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
+    GetJsonSchemaHandler,
     Strict,
     Tag,
     ValidationError,
@@ -24,7 +25,8 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError
 
 from policy.defaults import GROWTH, KAPPA, RIDGE, STAGE_LENGTH, WARM_START_ROUNDS
 from policy.errors import ConfigError, FieldProblem
@@ -45,7 +47,7 @@ __all__ = [
 
 MAX_SYMBOLS = 512
 MAX_DEFAULT_SYMBOLS = 64
-MAX_SEED = 2**53 - 1  # exact in every JSON reader
+MAX_SEED = MOST_ROUNDS = 2**53 - 1  # exact in every JSON reader
 MOST_MISTAKES = 1_000  # that are told one by one
 LARGEST_REWARD = 1e100  # sums of more could leave the floats, and a NaN in θ̂ would stay for ever
 INTERCEPT, ACTIONS = "intercept", "actions"
@@ -61,6 +63,7 @@ Whole = Annotated[int, Strict()]
 Real = Annotated[float, Strict()]
 Probability = Annotated[Real, Field(ge=0.0, le=1.0)]
 Amount = Annotated[Real, Field(ge=-LARGEST_REWARD, le=LARGEST_REWARD)]
+Constant = Annotated[Real, Field(ge=1e-12, le=1e12)]  # of a theorem; beyond these its bonus leaves the floats
 
 
 def _problem(field: str, message: str, allowed: str | None = None) -> PydanticCustomError:
@@ -81,6 +84,9 @@ def _as_names(levels: Any) -> Any:
     return levels
 
 
+Levels = Annotated[tuple[Name | int, ...], Field(min_length=2, max_length=MAX_SYMBOLS)] | None  # as they are written
+
+
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -89,11 +95,11 @@ class Variable(_Part):
     """One named context input: `levels`, or a number with `cuts` (and optional `levels` as labels), or `range`."""
 
     name: Name
-    levels: tuple[str, ...] | None = None
-    cuts: Annotated[tuple[Real, ...], Field(min_length=1, max_length=MAX_SYMBOLS - 1)] | None = None
-    range: tuple[Real, Real] | None = None
+    levels: tuple[Name, ...] | None = None
+    cuts: Annotated[tuple[Amount, ...], Field(min_length=1, max_length=MAX_SYMBOLS - 1)] | None = None
+    range: tuple[Amount, Amount] | None = None
 
-    @field_validator("levels", mode="before")
+    @field_validator("levels", mode="before", json_schema_input_type=Levels)
     @classmethod
     def _levels_are_text(cls, levels: Any) -> Any:
         """Whole numbers are accepted as level names: 1 and "1" are the same level."""
@@ -107,8 +113,8 @@ class Variable(_Part):
         if levelled == (self.range is not None):
             raise _problem("", "needs exactly one kind", "levels | cuts (levels as labels) | range")
         if self.levels is not None:
-            if len(self.levels) < 2 or len(self.levels) > MAX_SYMBOLS or "" in self.levels:
-                raise _problem("levels", "not a usable list of levels", f"2 to {MAX_SYMBOLS} non-empty names")
+            if len(self.levels) < 2 or len(self.levels) > MAX_SYMBOLS:
+                raise _problem("levels", "not a usable list of levels", f"2 to {MAX_SYMBOLS} names")
             if repeated := _duplicates(self.levels):
                 raise _problem("levels", f"repeated: {', '.join(repeated)}", "distinct names")
         if self.cuts is not None:
@@ -134,12 +140,20 @@ class Term(_Part):
     """One block of the feature map (R10), written "age" or {"term": "actions:risk", "levels": [...]}."""
 
     term: Name
-    levels: tuple[str, ...] | None = None
+    levels: tuple[Name, ...] | None = None
 
-    @field_validator("levels", mode="before")
+    @field_validator("levels", mode="before", json_schema_input_type=tuple[Name | int, ...] | None)
     @classmethod
     def _levels_are_text(cls, levels: Any) -> Any:
         return _as_names(levels)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        whole = handler(schema)
+        if handler.mode == "serialization":
+            return whole
+        text = handler.resolve_ref_schema(whole)["properties"]["term"]
+        return {"anyOf": [text, whole]}
 
     @model_validator(mode="wrap")
     @classmethod
@@ -177,13 +191,12 @@ class Bonus(_Part):
         Literal["complex", "simplified", "plain", "elliptical", "noise", "theory_general", "theory_simplified"] | None
     ) = None  # noise where statistics are joint, else elliptical
     scale: Annotated[Real, Field(ge=0.0, le=1e12)] | None = None
-    # The limits keep the bonus among the floats.
-    risk: Annotated[Real, Field(ge=1e-30, lt=1.0)] | None = None  # δ
-    horizon: Annotated[Whole, Field(ge=2, le=10**12)] | None = None  # T
-    c_theta: Annotated[Real, Field(gt=0.0, le=1e12)] | None = None  # bound on ‖θ*_h‖₂, assumption bound-R-linear
+    risk: Annotated[Real, Field(ge=1e-12, lt=1.0)] | None = None  # δ
+    horizon: Annotated[Whole, Field(ge=2, le=MOST_ROUNDS)] | None = None  # T
+    c_theta: Constant | None = None  # bound on ‖θ*_h‖₂, assumption bound-R-linear
     gamma: Annotated[Real, Field(ge=0.0, lt=1.0)] | None = None  # forgetting rate, assumption strong-mixing-hmm
-    c_eta: Annotated[Real, Field(gt=0.0, le=1e12)] | None = None  # bound on the noise's variance, assumption idio-noise
-    v_eta: Annotated[Real, Field(gt=0.0, le=1e12)] | None = None  # sub-Gaussian constant, assumption SGnoise
+    c_eta: Constant | None = None  # bound on the noise's variance, assumption idio-noise
+    v_eta: Constant | None = None  # sub-Gaussian constant, assumption SGnoise
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -221,7 +234,7 @@ class GrowthFactor(_Part):
 
 
 Every = Annotated[
-    Annotated[Whole, Field(ge=1), Tag("<rounds>")] | Annotated[GrowthFactor, Tag("<growth>")],
+    Annotated[Whole, Field(ge=1, le=MOST_ROUNDS), Tag("<rounds>")] | Annotated[GrowthFactor, Tag("<growth>")],
     Discriminator(lambda value: "<growth>" if isinstance(value, dict | GrowthFactor) else "<rounds>"),
 ]
 
@@ -239,7 +252,7 @@ class Beliefs(_Part):
 
     estimator: Literal["spectral", "em", "given", "none"] = "em"
     parameters: GivenParameters | None = None
-    start_round: Annotated[Whole, Field(ge=4)] | None = None
+    start_round: Annotated[Whole, Field(ge=4, le=MOST_ROUNDS)] | None = None
     every: Every | None = None
     statistics: Literal["as_decided", "refiltered", "smoothed", "joint"] | None = None
     # Where a service re-estimates: `auto` leaves large ones to a background job, `inline` is deterministic (R16).

@@ -18,7 +18,7 @@ from service.browsers import Visitors
 from service.dashboard import add_dashboard
 from service.diagnostics import add_diagnostics
 from service.documentation import add_documentation
-from service.errors import RESPONSES, install_error_handlers
+from service.errors import install_error_handlers
 from service.exports import add_export_routes
 from service.personalizer import add_personalizer_routes
 from service.preview import add_preview_routes
@@ -51,7 +51,7 @@ def create_app(settings: Settings, service: Service | None = None) -> FastAPI:
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         docs_url=None,  # the framework's own pages load their scripts from a CDN
         redoc_url=None,
-        responses=RESPONSES,
+        redirect_slashes=False,  # a redirect would go to whatever host the request names
         lifespan=running,
     )
     install_error_handlers(app)

@@ -8,7 +8,7 @@ from fastapi import FastAPI, Query
 from pydantic import BaseModel, Field
 
 from service.audit import AuditRow, page
-from service.moments import TIME, between
+from service.moments import TIME, Moment, between, interval
 from service.routes import Limit, VersionCursor
 from service.schema import require_current
 from service.settings import Settings
@@ -48,11 +48,11 @@ def add_audit(app: FastAPI, service: Service) -> None:
         limit: Limit = 50,
         cursor: VersionCursor = None,
         campaign: Annotated[str | None, Query(max_length=64, pattern=r"^[^\x00]*$")] = None,
-        start: Annotated[str | None, Query(alias="from", description=f"done then or later. {TIME}")] = None,
-        end: Annotated[str | None, Query(alias="to", description="done before that")] = None,
+        start: Annotated[Moment, Query(alias="from", description=f"done then or later. {TIME}")] = None,
+        end: Annotated[Moment, Query(alias="to", description="done before that")] = None,
     ) -> AuditPage:
         """What administrators did, newest first, a page at a time; of campaigns that were deleted too."""
-        asked = between(start, end)
+        asked = interval(start, end)
         with service.store.reading() as tx:
             rows = page(tx, cursor, limit + 1, campaign, asked)
         return AuditPage(

@@ -370,19 +370,20 @@ def require_page(scope: Scope) -> None:
 # --- the API's description --------------------------------------------------------------------------------------------
 
 
-def declare_security(schema: dict[str, Any]) -> None:
-    """Say in an OpenAPI document that keys are bearer tokens, and which operations need none."""
+def declare_security(schema: dict[str, Any], on: bool) -> None:
+    """Say in an OpenAPI document that keys are bearer tokens, and which operations need none; with `on` false, none."""
     told = "A key, made with `undercurrent keys create`. A service without any key asks for none."
     header = {"type": "apiKey", "in": "header", "name": "Ocp-Apim-Subscription-Key", "description": told}
     schema["components"]["securitySchemes"] = {
         "key": {"type": "http", "scheme": "bearer", "description": told},
         "personalizer": header,
     }
-    schema["security"] = [{"key": []}]
+    optional: list[dict[str, list[str]]] = [] if on else [{}]
+    schema["security"] = [{"key": []}, *optional]
     for (method, path), rule in RULES.items():
         if rule.roles is PUBLIC and path in schema["paths"]:
             schema["paths"][path][method.lower()]["security"] = []
     for path, methods in schema["paths"].items():
         if path.startswith(PERSONALIZER):
             for operation in methods.values():
-                operation["security"] = [{"personalizer": []}, {"key": []}]
+                operation["security"] = [{"personalizer": []}, {"key": []}, *optional]

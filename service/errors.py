@@ -7,7 +7,9 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
+from starlette._utils import get_route_path
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 
 from policy import FixedError, PolicyError
 
@@ -158,13 +160,6 @@ class ErrorBody(BaseModel):
     error: ErrorDetail
 
 
-# For `FastAPI(responses=…)`: documents the shape on every route, in place of the framework's own.
-RESPONSES: dict[int | str, dict[str, Any]] = {
-    "4XX": {"model": ErrorBody, "description": "The request cannot be answered"},
-    "5XX": {"model": ErrorBody, "description": "The service failed"},
-}
-
-
 def detail_of(error: ApiError) -> ErrorDetail:
     """The error as the body tells it."""
     return ErrorDetail(code=CODES[error.status], message=error.message, fields=list(error.fields))
@@ -191,11 +186,12 @@ def install_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def raised(request: Request, error: HTTPException) -> JSONResponse:
-        # The router raises these two with a bare status phrase; say what was asked for.
+        # The framework raises these with a bare phrase; say what was asked for.
         if error.detail == "Not Found":
             message = f"There is nothing at {request.url.path}"
         elif error.detail == "Method Not Allowed":
             message = f"{request.url.path} does not answer {request.method}"
+            return error_response(405, message, headers={"allow": _allowed(request)})
         else:
             message = str(error.detail)
         return error_response(error.status_code, message, headers=error.headers)
@@ -214,15 +210,22 @@ def install_error_handlers(app: FastAPI) -> None:
         return error_response(500, "The service failed; its log says why")
 
 
+def _allowed(request: Request) -> str:
+    """The methods that a path answers; the router would name those of its first route only."""
+    path = get_route_path(request.scope)
+    found = [route for route in request.app.routes if isinstance(route, Route) and route.path_regex.match(path)]
+    return ", ".join(sorted({method for route in found for method in route.methods or ()}))
+
+
 def _told(error: PolicyError) -> list[FieldProblem]:
     return [FieldProblem(field=p.field, message=p.message, allowed=p.allowed) for p in error.problems]
 
 
 def _field_problem(problem: Mapping[str, Any]) -> FieldProblem:
     place, *path = problem["loc"]
-    if problem["type"] == "json_invalid":  # its path is a character position, no field
-        path = []
     context = problem.get("ctx", {})
+    if problem["type"] == "json_invalid":  # its path is a character position, no field
+        return FieldProblem(field=str(place), message=f"Invalid JSON: {context['error']}", allowed="JSON in UTF-8")
     bounds = [f"{BOUNDS[name]} {value}" for name, value in context.items() if name in BOUNDS]
     field = ""
     for part in path:

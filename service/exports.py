@@ -19,7 +19,7 @@ from policy import CampaignConfig
 from service.campaigns import Campaigns, found
 from service.errors import TooManyRequestsError
 from service.formats import FORMATS, Format, Pages
-from service.moments import TIME, Interval, between
+from service.moments import TIME, Interval, Moment, between, interval
 from service.reading import logged, rounds_between
 from service.schema import require_current
 from service.settings import Settings
@@ -78,8 +78,8 @@ def add_export_routes(app: FastAPI, service: Service) -> None:
     def decisions(
         name: str,
         format: Format = "ndjson",
-        start: Annotated[str | None, Query(alias="from", description=f"decided then or later. {TIME}")] = None,
-        end: Annotated[str | None, Query(alias="to", description="decided before that")] = None,
+        start: Annotated[Moment, Query(alias="from", description=f"decided then or later. {TIME}")] = None,
+        end: Annotated[Moment, Query(alias="to", description="decided before that")] = None,
     ) -> StreamingResponse:
         """All decisions with their rewards as one file, in round order: lines of JSON, CSV or Parquet. Of an erased
         decision only its id, time, model and action are left; subjects are never in it."""
@@ -87,7 +87,7 @@ def add_export_routes(app: FastAPI, service: Service) -> None:
             raise TooManyRequestsError(f"{MOST_AT_ONCE} exports are under way; try again when one is done", 10)
         with ExitStack() as held:
             held.callback(slots.release)
-            asked = between(start, end)
+            asked = interval(start, end)
             tx = held.enter_context(service.store.scanning())
             media_type, write = FORMATS[format]
             config, pages, _ = _asked(tx, name, asked)

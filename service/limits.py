@@ -5,14 +5,15 @@ import asyncio
 from starlette.types import Message, Receive, Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from service.errors import RequestTimeoutError, TooLargeError
+from service.errors import RequestTimeoutError, TooLargeError, error_response
 
 __all__ = ["KEEP_ALIVE_SECONDS", "LARGEST_BODY", "Protocol", "body_of", "with_body"]
 
 LARGEST_BODY = 4 * 2**20
 REQUEST_SECONDS = 30.0  # for a request's headers, and again for its body
 KEEP_ALIVE_SECONDS = 75  # more than the 60 s of common proxies: they close an idle connection first
-LARGEST_UNASKED = 2 * LARGEST_BODY  # bytes while no request is being answered: headers, or a body that was refused
+LARGEST_UNASKED = 2 * LARGEST_BODY  # bytes while no request is being answered: headers
+LARGEST_REFUSED = 4 * LARGEST_BODY  # of a body that was refused: many clients read no answer before they have sent all
 LATE = "undercurrent.late"  # in the scope: the body did not come in time
 BODILESS = frozenset({"GET", "HEAD", "OPTIONS"})  # nobody reads what they may bring
 
@@ -74,7 +75,8 @@ class Protocol(HttpToolsProtocol):
         if cycle is None or cycle.response_complete:
             incomplete: str | None = "headers"  # or the rest of a body that nobody wants
             self._unasked += len(data)
-            if self._unasked > LARGEST_UNASKED:
+            refused = cycle is not None and cycle.more_body
+            if self._unasked > (LARGEST_REFUSED if refused else LARGEST_UNASKED):
                 self.transport.close()
         else:
             incomplete = "body" if cycle.more_body else None
@@ -84,6 +86,13 @@ class Protocol(HttpToolsProtocol):
             self._stop_timer()
             if incomplete is not None:
                 self._timer = self.loop.call_later(REQUEST_SECONDS, self._overdue)
+
+    def send_400_response(self, msg: str) -> None:
+        """What is no HTTP is answered in the one shape too (R24)."""
+        answer = error_response(400, "This is no HTTP request, or its headers contradict each other")
+        head = b"".join(b"%b: %b\r\n" % header for header in answer.raw_headers)
+        self.transport.write(b"HTTP/1.1 400 Bad Request\r\n%bconnection: close\r\n\r\n%b" % (head, bytes(answer.body)))
+        self.transport.close()
 
     def _overdue(self) -> None:
         cycle = self.cycle

@@ -1,30 +1,61 @@
 """Times as queries and flags name them."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+from fastapi import Query
+from pydantic import AwareDatetime, BeforeValidator
+from pydantic_core import PydanticCustomError
 
 from service.errors import FieldProblem, InvalidError
 
-__all__ = ["TIME", "Interval", "between"]
+__all__ = ["TIME", "Interval", "Moment", "between", "interval"]
 
-Interval = tuple[int | None, int | None]  # from, to: microseconds
+Interval = tuple[int | None, int | None]  # from, to: microseconds since 1970
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TIME = "ISO 8601 with a time zone: 2026-10-01T00:00:00Z (in a URL a + is written %2B)"
 
 
-def between(start: str | None, end: str | None) -> Interval:
-    """From one time on, and before another."""
-    begun, ended = _moment("from", start), _moment("to", end)
-    if begun is not None and ended is not None and begun > ended:
-        raise InvalidError([FieldProblem(field="to", message="is earlier than from", allowed=f"{start} or later")])
-    return begun, ended
-
-
-def _moment(field: str, text: str | None) -> int | None:
-    """In microseconds since 1970."""
-    if text is None:
-        return None
+def _moment(text: object) -> datetime:
+    """A time as people write it; never a number of seconds."""
     try:
-        return (datetime.fromisoformat(text) - EPOCH) // timedelta(microseconds=1)
-    except (ValueError, TypeError):  # not a time, or one without a time zone
-        problem = FieldProblem(field=field, message=f"{text!r:.60} is not a time with a time zone", allowed=TIME)
+        found = datetime.fromisoformat(text) if isinstance(text, str) else text
+    except ValueError:
+        found = None
+    if isinstance(found, datetime) and found.tzinfo is not None:
+        return found
+    raise PydanticCustomError(
+        "moment", "{text} is not a time with a time zone", {"text": f"{text!r:.60}", "expected": TIME}
+    )
+
+
+Moment = Annotated[Annotated[AwareDatetime, BeforeValidator(_moment)] | None, Query(description=f"a time. {TIME}")]
+
+
+def interval(start: datetime | None, to: datetime | None) -> Interval:
+    """What a query names `from` and `to`: from one time on, and before another."""
+    begin, end = (None if moment is None else _micros(moment, name) for name, moment in (("from", start), ("to", to)))
+    if start is not None and begin is not None and end is not None and begin > end:
+        allowed = f"{start.isoformat()} or later"
+        raise InvalidError([FieldProblem(field="to", message="lies before `from`", allowed=allowed)])
+    return begin, end
+
+
+def between(start: str | None, to: str | None) -> Interval:
+    """`interval` of a command's flags."""
+    return interval(_given("from", start), _given("to", to))
+
+
+def _given(flag: str, text: str | None) -> datetime | None:
+    try:
+        return None if text is None else _moment(text)
+    except PydanticCustomError as error:
+        raise InvalidError([FieldProblem(field=flag, message=error.message(), allowed=TIME)]) from None
+
+
+def _micros(moment: datetime, name: str) -> int:
+    try:
+        return (moment.astimezone(UTC) - EPOCH) // timedelta(microseconds=1)
+    except OverflowError:
+        problem = FieldProblem(field=name, message=f"{moment} is out of range", allowed="the years 1 to 9999, in UTC")
         raise InvalidError([problem]) from None

@@ -85,7 +85,9 @@ class RankRequest(BaseModel):
         EventId | None, Field(description="your id; the same one with the same request always gets the same answer")
     ] = None
     deferActivation: Annotated[  # noqa: N815
-        bool | None, Field(description="true if it may never be shown; only for a campaign without a default reward")
+        bool | None,
+        Strict(),
+        Field(description="true if it may never be shown; only for a campaign without a default reward"),
     ] = None
 
 

@@ -1,14 +1,12 @@
 """The log as people and systems read it: decisions with their rewards, by time, a page at a time; nothing hot."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 import msgspec
 import sqlalchemy as sa
 from sqlalchemy import select
 
-from service.errors import FieldProblem, InvalidError
 from service.store import PAGE, REWARDED, Transaction
 from service.tables import decisions, models, rewards
 
@@ -16,7 +14,6 @@ __all__ = [
     "DecisionColumns",
     "LoggedDecision",
     "decision_columns",
-    "interval",
     "logged",
     "model_columns",
     "reward_columns",
@@ -25,7 +22,6 @@ __all__ = [
 ]
 
 BELIEF = '{"belief":'  # how every explanation begins
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class LoggedDecision(NamedTuple):
@@ -51,22 +47,6 @@ class LoggedDecision(NamedTuple):
 
 
 _COLUMNS = [(decisions if name in decisions.c else rewards).c[name].label(name) for name in LoggedDecision._fields]
-
-
-def interval(start: datetime | None, to: datetime | None) -> tuple[int | None, int | None]:
-    """What a query names `from` and `to`, in microseconds."""
-    begin, end = (None if moment is None else _micros(moment, name) for name, moment in (("from", start), ("to", to)))
-    if begin is not None and end is not None and begin > end:
-        raise InvalidError([FieldProblem(field="to", message="lies before `from`", allowed="a later time")])
-    return begin, end
-
-
-def _micros(moment: datetime, name: str) -> int:
-    try:
-        return (moment.astimezone(UTC) - EPOCH) // timedelta(microseconds=1)
-    except OverflowError:
-        problem = FieldProblem(field=name, message=f"{moment} is out of range", allowed="the years 1 to 9999, in UTC")
-        raise InvalidError([problem]) from None
 
 
 def rounds_between(tx: Transaction, campaign: int, start: int | None, end: int | None) -> tuple[int, int]:

@@ -4,14 +4,16 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 from fastapi import FastAPI, Query
-from pydantic import AwareDatetime, Field
+from pydantic import Field
 
 from policy import CampaignConfig, evaluation
+from policy.config import MOST_ROUNDS
 from policy.evaluation import OffPolicySums
 from policy.frozen import FrozenModel
 from service.campaigns import Campaigns, found, rebuilt
 from service.errors import FieldProblem, InvalidError
-from service.reading import interval, logged, rounds_between
+from service.moments import Moment, interval
+from service.reading import logged, rounds_between
 from service.report_answer import (
     ActionRow,
     Cell,
@@ -35,9 +37,8 @@ from service.worker import Service
 __all__ = ["add_report_routes"]
 
 MOST_VERSIONS = 5
-Moment = Annotated[AwareDatetime | None, Query(description="with a time zone, like 2026-11-01T00:00:00Z")]
 Versions = Annotated[
-    list[Annotated[int, Field(ge=1, le=2**62)]],
+    list[Annotated[int, Field(ge=1, le=MOST_ROUNDS)]],
     Query(max_length=MOST_VERSIONS, description="models to evaluate, as GET …/stages lists them; may be repeated"),
 ]
 

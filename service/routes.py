@@ -3,7 +3,8 @@ dependency and response machinery costs several times what a durable decision do
 """
 
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from json import JSONDecodeError
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 import msgspec
@@ -12,17 +13,20 @@ from fastapi import FastAPI, Query, Request
 from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
 from starlette._utils import get_route_path
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from policy import CampaignConfig, PolicyError, StagedPolicy, State, describe
+from policy.config import MOST_ROUNDS
 from policy.description import ModelDescription
 from service import schemas
 from service.audit import tell
-from service.auth import PERSONALIZER, Keys, asked, declare_security, limited_to, require
+from service.auth import PERSONALIZER, Keys, asked, limited_to, require
 from service.browsers import Visitors
 from service.campaigns import Campaigns, Create, Current, Decide, Reward, found
+from service.description import describe_api
 from service.errors import (
     ApiError,
     FieldProblem,
@@ -36,7 +40,14 @@ from service.errors import (
 from service.limits import body_of, with_body
 from service.requests import Requests
 from service.schema import require_current
-from service.schemas import CAMPAIGN_EXAMPLE, MAX_BATCH, DecideBatch, DecideRequest, RewardBatch, RewardRequest
+from service.schemas import (
+    CAMPAIGN_EXAMPLE,
+    MAX_BATCH,
+    DecideBatch,
+    DecideRequest,
+    RewardBatch,
+    RewardRequest,
+)
 from service.store import KnownDecision, LiveRow, Row, Transaction
 from service.unit import decision_answers, request_hashes, timestamp
 from service.worker import Service
@@ -58,8 +69,30 @@ MOST_MISTAKES = 1_000
 FAILURE = "undercurrent.failure"  # in the scope: an exception that nobody expected
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE)]
 NameCursor = Annotated[str, Query(max_length=64, pattern=r"^[^\x00]*$")]
-VersionCursor = Annotated[int | None, Query(ge=1, le=2**62)]
+VersionCursor = Annotated[int | None, Query(ge=1, le=MOST_ROUNDS)]
 Body = TypeVar("Body", bound=BaseModel)
+
+
+class _Read(Request):
+    """A request whose body is read as those of the lean routes are: UTF-8 only, and no half of a surrogate pair."""
+
+    async def json(self) -> Any:
+        try:
+            return from_json(await self.body())
+        except ValueError as error:
+            raise JSONDecodeError(str(error), "", 0) from None
+
+
+class ReadRoute(APIRoute):
+    """A route of the framework's own kind, but for how it reads a body."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        answer = super().get_route_handler()
+
+        async def read(request: Request) -> Response:
+            return await answer(_Read(request.scope, request.receive))
+
+        return read
 
 
 class LeanRoute(APIRoute):
@@ -102,10 +135,12 @@ class Application(FastAPI):
     def __init__(self, requests: Requests, visitors: Visitors, **settings: Any) -> None:
         super().__init__(**settings)
         self._visitors = visitors
+        self.router.route_class = ReadRoute
         self.add_middleware(Failing)
         self._requests = requests
         self._lean: dict[str, LeanRoute] = {}
         self.keys: Keys | None = None
+        self._described: bool | None = None  # as one that asks for keys?
 
     def add_lean_route(self, path: str, endpoint: Callable[..., Awaitable[bytes]], **settings: Any) -> None:
         """A POST route that OpenAPI describes like any other."""
@@ -147,8 +182,11 @@ class Application(FastAPI):
         await super().__call__(scope, receive, send)
 
     def openapi(self) -> dict[str, Any]:
-        if self.openapi_schema is None:
-            declare_security(super().openapi())
+        """The document; another one once there is a key, for then every request needs one."""
+        keys = self.keys is not None and self.keys.on
+        if self.openapi_schema is None or self._described != keys:
+            self.openapi_schema, self._described = None, keys
+            describe_api(super().openapi(), keys)
         return super().openapi()
 
 

@@ -6,7 +6,7 @@ from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Fiel
 from pydantic.config import JsonDict
 
 from policy import CampaignConfig
-from policy.config import PLAIN_TEXT
+from policy.config import LARGEST_REWARD, MOST_ROUNDS, PLAIN_TEXT
 from service import __version__
 from service.errors import ErrorDetail
 
@@ -41,7 +41,7 @@ CampaignName = Annotated[str, Strict(), Field(min_length=1, max_length=64, patte
 Time = Annotated[AwareDatetime, Strict()]
 # The same where a body was read as JSON before: text like there, and never a number of seconds.
 ReadTime = Annotated[AwareDatetime, BeforeValidator(lambda value: None if isinstance(value, int | float) else value)]
-Reward = Annotated[float, Strict(), Field(allow_inf_nan=False)]
+Reward = Annotated[float, Strict(), Field(ge=-LARGEST_REWARD, le=LARGEST_REWARD, allow_inf_nan=False)]
 
 CAMPAIGN_EXAMPLE: dict[str, Any] = {
     "name": "spring-offers",
@@ -236,7 +236,7 @@ class ActionRequest(_Request):
 class RollbackRequest(_Request):
     model_config = ConfigDict(json_schema_extra={"examples": [{"model_version": 3}]})
 
-    model_version: Annotated[int, Strict(), Field(ge=1, le=2**62, description="as GET …/stages lists them")]
+    model_version: Annotated[int, Strict(), Field(ge=1, le=MOST_ROUNDS, description="as GET …/stages lists them")]
 
 
 # Decision ids may be made of it and the row's number.
@@ -256,11 +256,11 @@ class ImportRow(_Request):
     decided_at: Annotated[ReadTime | None, Field(description="when it was decided, if not then")] = None
     decision_id: Annotated[Text | None, Field(description="by default the import_id and the row's number")] = None
     subject: Annotated[Text | None, Field(description="who it was about, so that it can be erased")] = None
-    round: Annotated[int | None, Strict(), Field(ge=1, le=2**62, description="as exported")] = None
+    round: Annotated[int | None, Strict(), Field(ge=1, le=MOST_ROUNDS, description="as exported")] = None
     reward_after_round: Annotated[
         int | None,
         Strict(),
-        Field(ge=1, le=2**62, description="as exported: the last round decided before the reward came"),
+        Field(ge=1, le=MOST_ROUNDS, description="as exported: the last round decided before the reward came"),
     ] = None
 
 

@@ -8,14 +8,15 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 from fastapi import FastAPI, Query, Response
-from pydantic import AwareDatetime, BaseModel, Field
+from pydantic import BaseModel, Field
 
 from policy import CampaignConfig
 from policy.lift import Compared, Lifts, cumulative_lift
 from service.buckets import Changes, bucket_starts, lasting_changes, mean_beliefs, tallied
 from service.campaigns import found
 from service.columns import KINDS, MODES, ColumnCache, Columns
-from service.reading import interval, rounds_between
+from service.moments import Moment, interval
+from service.reading import rounds_between
 from service.store import RevisionRow
 from service.unit import timestamp
 from service.worker import Service
@@ -26,7 +27,6 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 LEAST_POINTS, MOST_POINTS = 10, 2_000
 MOST_NOTES = 200  # of a kind: the newest
-Moment = Annotated[AwareDatetime | None, Query(description="with a time zone, like 2026-11-01T00:00:00Z")]
 
 
 class Rewards(BaseModel):

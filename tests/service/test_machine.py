@@ -557,7 +557,17 @@ class Machine(RuleBasedStateMachine):
         assert names == expected
 
     def teardown(self) -> None:
-        STATS.append({n: (len(c.rounds), len(c.arrivals), [v.kind for v in c.versions if v.kind not in ("update","estimation")], sum(1 for r in c.rounds if r.reward and r.reward.source=="default")) for n, c in self.campaigns.items()})
+        STATS.append(
+            {
+                n: (
+                    len(c.rounds),
+                    len(c.arrivals),
+                    [v.kind for v in c.versions if v.kind not in ("update", "estimation")],
+                    sum(1 for r in c.rounds if r.reward and r.reward.source == "default"),
+                )
+                for n, c in self.campaigns.items()
+            }
+        )
         """Everything that a campaign shows, and what `undercurrent verify` finds; then it is deleted."""
         try:
             for campaign in self.campaigns.values():
