@@ -46,6 +46,7 @@ ERRORS: dict[tuple[str, str], tuple[int, ...]] = {
     ("POST", "/campaigns/{name}/clone"): (404, 409, 422),
     ("POST", "/subjects/erase"): (422,),
     ("POST", "/subjects/export"): (422,),
+    ("GET", "/audit"): (422,),
     ("GET", "/metrics"): (),
     ("GET", "/healthz"): (),
     ("GET", "/readyz"): (),

@@ -30,7 +30,7 @@ def until_closed(connection: socket.socket) -> bytes:
 def send_head(url: str, asked: Exchange) -> socket.socket:
     """A request that the server has accepted, and whose body is still to be sent."""
     connection, length = connect(url), len(json.dumps(asked.body))
-    head = f"POST {asked.path} HTTP/1.1\r\nHost: test\r\nContent-Length: {length}\r\nExpect: 100-continue\r\n\r\n"
+    head = f"POST {asked.path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\nExpect: 100-continue\r\n\r\n"
     connection.sendall(head.encode())
     assert connection.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
     return connection

@@ -32,7 +32,14 @@ CLOCK = CONFIGS["clock"] | {"rewards": {"range": [-2, 2], "wait_seconds": 5, "de
 CONTEXT = ["context.season", "context.spend", "context.tenure"]
 COLUMNS = [*FIELDS[:8], *CONTEXT, *FIELDS[9:]]
 END = b"\r\n0\r\n\r\n"  # of a complete answer
-LONG = {"name": "long", "actions": ["a", "b"], "variables": [{"name": "x", "levels": ["y" * 100_000, "z" * 100_000]}]}
+LEVELS = ("y" * 100, "z" * 100)
+LONG = {  # its contexts are as long as contexts can be, 13 kB, and it learns next to nothing from them
+    "name": "long",
+    "actions": ["a", "b"],
+    "variables": [{"name": f"{i:x>100}", "levels": LEVELS} for i in range(64)],
+    "signals": ["x" * 99 + "0"],
+    "features": {"shared": ["actions"], "per_regime": []},
+}
 
 
 @pytest.fixture(autouse=True)
@@ -250,17 +257,17 @@ def test_single_decisions_are_still_found(shared, script):
 # --- streams --------------------------------------------------------------------------------------------------------
 
 
-def long_log(worker, rounds=150):
+def long_log(worker, rounds=1_200):
     """A log of 15 MB: more than sockets hold back."""
     good(worker.client.post("/campaigns", json=LONG), 201)
     decide_long(worker, rounds)
 
 
 def decide_long(worker, rounds):
-    (variable,) = LONG["variables"]
-    items = [{"decision_id": uuid4().hex, "context": {"x": variable["levels"][i % 2]}} for i in range(rounds)]
-    for start in range(0, rounds, 30):
-        body = {"campaign": "long", "items": items[start : start + 30]}
+    contexts = [{variable["name"]: level for variable in LONG["variables"]} for level in LEVELS]
+    items = [{"decision_id": uuid4().hex, "context": contexts[i % 2]} for i in range(rounds)]
+    for start in range(0, rounds, 200):
+        body = {"campaign": "long", "items": items[start : start + 200]}
         good(worker.client.post("/decide/batch", json=body))
 
 
@@ -270,7 +277,7 @@ def stalled(worker, format="ndjson"):
     port = httpx.URL(worker.url).port
     with socket.create_connection(("127.0.0.1", port)) as client:
         client.sendall(
-            f"GET {address('long')}?format={format} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode()
+            f"GET {address('long')}?format={format} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode()
         )
         client.settimeout(30)
         assert client.recv(15) == b"HTTP/1.1 200 OK"

@@ -73,7 +73,7 @@ class Connection:
 
 
 def head(path: str, *headers: str, method: str = "POST") -> bytes:
-    return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: test", *headers, "", ""]).encode()
+    return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: localhost", *headers, "", ""]).encode()
 
 
 @pytest.fixture
