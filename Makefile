@@ -4,6 +4,8 @@ HOST =
 PORT =
 DATABASE_URL =
 QUICK =
+EXAMPLES =
+SEED =
 
 BIN := .venv/bin
 # The lock is complete, so pip need not resolve. That also leaves out the GPU library XGBoost would bring along.
@@ -12,7 +14,7 @@ INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-dep
 # fixtures, and whoever is done takes over from the others.
 PARALLEL := -n logical --maxprocesses 4 --dist worksteal
 
-.PHONY: help run test lint browser bench bench-http demo clean
+.PHONY: help run test fuzz lint browser bench bench-http demo clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' Makefile
@@ -23,6 +25,9 @@ run: .venv/ready  ## start the service on http://127.0.0.1:8000 (HOST=, PORT=, D
 
 test: lint browser  ## lint, then all tests
 	$(BIN)/pytest -q $(PARALLEL)
+
+fuzz: .venv/ready  ## schemathesis on all routes, both databases, with and without keys (EXAMPLES=100, SEED=)
+	$(BIN)/python -m tests.service.fuzzing $(if $(EXAMPLES),--examples $(EXAMPLES)) $(if $(SEED),--seed $(SEED))
 
 lint: .venv/ready  ## style, types and layers
 	$(BIN)/ruff check .
