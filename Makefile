@@ -3,7 +3,7 @@ PYTHON ?= python3
 HOST =
 PORT =
 DATABASE_URL =
-EXAMPLES = 200
+EXAMPLES =
 QUICK =
 KILLS = 50
 OPERATIONS = 110000
@@ -32,8 +32,11 @@ test: lint browser  ## lint, then all tests
 	$(BIN)/pytest -q $(PARALLEL)
 
 machine: .venv/ready  ## random requests against a model of the rules, and wild numbers: other ones each time (EXAMPLES=200)
-	UNDERCURRENT_EXAMPLES=$(EXAMPLES) $(BIN)/pytest -q $(PARALLEL) \
+	UNDERCURRENT_EXAMPLES=$(or $(EXAMPLES),200) $(BIN)/pytest -q $(PARALLEL) \
 	  tests/service/test_machine.py tests/service/test_numbers.py tests/policy/test_numbers.py
+
+fuzz: .venv/ready  ## schemathesis on all routes, both databases, with and without keys (EXAMPLES=100, SEED=)
+	$(BIN)/python -m tests.service.fuzzing $(if $(EXAMPLES),--examples $(EXAMPLES)) $(if $(SEED),--seed $(SEED))
 
 lint: .venv/ready  ## style, types and layers
 	$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
 import random
 import time
+from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import expect
@@ -324,6 +325,55 @@ def test_names_are_text(window, name):
     assert (SCRIPT in told) if name == "campaigns" else {IMAGE, SCRIPT, QUOTES} <= set(told), told
     assert page.locator("img[src=x], main script, [onload], [onerror]").count() == 0
     assert page.evaluate("window.hacked") is None
+
+
+def harmless(page):
+    """Nothing of what was sent has become a part of the page, or has run."""
+    assert page.locator("img[src=x], main script, main svg[onload], [onerror]").count() == 0
+    assert page.evaluate("window.hacked") is None
+
+
+def test_what_clients_send_is_text(window, worker):
+    """A decision's id, and errors that repeat what was typed into a form."""
+    good(worker.client.post("/campaigns", json={**MARKET, "name": "evil"}), 201)
+    decision = {"decision_id": IMAGE, "subject": SCRIPT, "context": {BREAKOUT: "search", "basket": 65}}
+    good(worker.client.post("/decide", json={"campaign": "evil", **decision}))
+    window.expected = {422}
+    harmless(window.open("/view/evil"))
+    page = window.open("/view/evil/decision")
+    page.get_by_label("Decision id").fill(IMAGE)
+    page.get_by_role("button", name="Explain").click()
+    expect(page.locator("#answer .lead strong")).to_be_visible()
+    harmless(page)
+    page = window.open("/new")
+    fill_in(page)
+    page.get_by_label("What is it called?").fill(BREAKOUT)
+    page.get_by_role("textbox", name="Baseline").fill(IMAGE)
+    page.get_by_role("textbox", name="Action 2").fill(IMAGE)
+    expect(page.locator("#name-error")).to_contain_text(BREAKOUT)
+    page.get_by_label("What is it called?").fill("good")
+    expect(page.locator("form")).to_contain_text(f"Repeated: {IMAGE}")
+    harmless(page)
+
+
+ADDRESSES = [
+    f"/view/{quote(IMAGE)}",
+    f"/view/{quote(BREAKOUT)}/try?{quote(SCRIPT)}",
+    f"/view/market/decision#{quote(IMAGE)}",
+    f"/view/market/decision#{BREAKOUT}",
+    f"/?{SCRIPT}#{IMAGE}",
+    "/login?next=javascript:window.hacked=1",
+    "/login?next=data:text/html,<script>window.hacked=1</script>",
+    "/login?next=//127.0.0.2/#javascript:window.hacked=1",
+    f"/docs?url=data:,{quote(SCRIPT)}&configUrl=data:,{quote(SCRIPT)}#/{quote(IMAGE)}",
+]
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_addresses_are_text(window, address):
+    """Whatever stands in them; and no page goes anywhere else for it."""
+    window.expected = {404}
+    harmless(window.open(address))
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

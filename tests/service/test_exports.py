@@ -32,6 +32,7 @@ CLOCK = CONFIGS["clock"] | {"rewards": {"range": [-2, 2], "wait_seconds": 5, "de
 CONTEXT = ["context.season", "context.spend", "context.tenure"]
 COLUMNS = [*FIELDS[:8], *CONTEXT, *FIELDS[9:]]
 END = b"\r\n0\r\n\r\n"  # of a complete answer
+ROUNDS = 1_200
 LEVELS = ("y" * 100, "z" * 100)
 LONG = {  # its contexts are as long as contexts can be, 13 kB, and it learns next to nothing from them
     "name": "long",
@@ -257,10 +258,10 @@ def test_single_decisions_are_still_found(shared, script):
 # --- streams --------------------------------------------------------------------------------------------------------
 
 
-def long_log(worker, rounds=1_200):
+def long_log(worker):
     """A log of 15 MB: more than sockets hold back."""
     good(worker.client.post("/campaigns", json=LONG), 201)
-    decide_long(worker, rounds)
+    decide_long(worker, ROUNDS)
 
 
 def decide_long(worker, rounds):
@@ -313,7 +314,8 @@ def test_a_client_that_takes_nothing_is_left(start, monkeypatch):
     with stalled(worker) as client:
         eventually(lambda: transactions(worker) == 0, "closed")
         assert not rest(client).endswith(END)
-    assert read(worker.client.get(address("long")))[-1]["round"] == 150
+    monkeypatch.undo()  # a busy machine's client is slow too
+    assert read(worker.client.get(address("long")))[-1]["round"] == ROUNDS
 
 
 def test_an_export_is_of_one_moment(start):
@@ -325,10 +327,10 @@ def test_an_export_is_of_one_moment(start):
         body = {"campaign": "long", "decision_id": last["decision_id"], "reward": 1.0}
         good(worker.client.post("/reward", json=body))
         text = rest(client)
-    assert text.count(b'"round":') == 150
-    assert text.count(b'"reward":null') == 150
+    assert text.count(b'"round":') == ROUNDS
+    assert text.count(b'"reward":null') == ROUNDS
     assert text.endswith(END)
-    assert len(read(worker.client.get(address("long")))) == 180
+    assert len(read(worker.client.get(address("long")))) == ROUNDS + 30
 
 
 def test_only_some_at_a_time(start, monkeypatch):
