@@ -46,7 +46,7 @@ def test_it_runs_through_a_restart_and_everything_is_there(all_soaked, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_handles_and_threads_do_not_grow(all_soaked, kind):
-    """From the start of the last life to its end, when all is answered: pools have filled, nothing stays of a request."""
+    """From the start of the last life to its end, when all is answered: pools are full, nothing stays of a request."""
     soaked = all_soaked[kind]
     first, last = next(sample for sample in soaked.samples if sample.life == 1), soaked.samples[-1]
     assert last.handles - first.handles < MOST_HANDLES
