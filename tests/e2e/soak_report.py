@@ -170,13 +170,16 @@ def report(found: "Sequence[Soaked]", out: Path) -> int:
             print(f"WRONG: {told}")
         if not soaked.wrong:
             print("Every campaign verifies; what was acknowledged is stored, exactly once.")
-        print(f"DRIFTS: {', '.join(drifting)}" if drifting else "Nothing drifts.")
+        unseen = not any(finding.name.startswith("decide") for finding in examined)
+        print(f"DRIFTS: {', '.join(drifting)}" if drifting else "Nothing that was measured drifts.")
+        if unseen:
+            print("LATENCY WAS NOT MEASURED: too few decides in each window, or the pace was not kept.")
         if late > MOST_LATE:
             print(f"THE PACE WAS NOT KEPT: {late:.1%} of the requests were sent late, so the latencies mean nothing.")
             print("The machine is too busy for this rate; choose a lower one (RATE=).")
         else:
             print(f"The pace was kept: {late:.1%} of the requests were sent more than 50 ms late.")
-        bad = bad or bool(drifting or soaked.wrong or late > MOST_LATE)
+        bad = bad or bool(drifting or soaked.wrong or unseen or late > MOST_LATE)
         written.append(_as_json(soaked, examined))
     out.write_text(json.dumps(written, indent=1), encoding="utf-8")
     draw(found, out.with_suffix(".png"))
