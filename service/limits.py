@@ -110,4 +110,5 @@ class Protocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        self._unset_keepalive_if_required()  # which would hold all of this for as long, after a reset connection
         super().connection_lost(exc)

@@ -47,7 +47,7 @@ class Plan(NamedTuple):
     minutes: float = 10.0
     campaigns: int = 50
     rate: float = 60.0  # requests a second to each service
-    lives: int = 4
+    lives: int = 3
     rounds: int = 1_200  # of every campaign before the load: past its first snapshot and its first job
     sample_seconds: float = 2.0
     workers: int = 2  # on PostgreSQL; SQLite has one (R19)
@@ -183,6 +183,9 @@ async def soak(database: str, url: str, plan: Plan, folder: Path, tell: Callable
                 else:
                     steady.stop()
                     await load
+                    samples.append(
+                        await asyncio.to_thread(looking.look, server, life, time.monotonic() - plan.life_seconds, 0.0)
+                    )
                     exits.append(await _ended(server, steady, killed=False))
                 if "Traceback" in server.said():
                     exits.append(f"life {life} left a traceback: {server.said()[-2_000:]}")
@@ -282,10 +285,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--database", choices=[*KINDS, "both"], default="both")
     parser.add_argument("--campaigns", type=int, default=plan.campaigns)
     parser.add_argument("--rate", type=float, default=plan.rate, help="requests a second to each service")
-    parser.add_argument("--lives", type=int, default=plan.lives, help="one more than restarts")
+    parser.add_argument("--lives", type=int, help="one more than restarts; by default one every 10 minutes, or 3")
     parser.add_argument("--rounds", type=int, default=plan.rounds, help="of each campaign before the load")
     parser.add_argument("--json", type=Path, default=Path("results/soak.json"), help="all figures; a .png beside it")
     given = parser.parse_args(arguments)
+    given.lives = given.lives or max(plan.lives, round(given.minutes / 10))
     fields = ("minutes", "campaigns", "rate", "lives", "rounds")
     plan = plan._replace(**{field: getattr(given, field) for field in fields})
     chosen = KINDS if given.database == "both" else [given.database]

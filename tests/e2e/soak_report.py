@@ -18,7 +18,8 @@ MEBI = 2**20
 LATENCY_SECONDS = 10.0  # a window of latencies
 LEAST_LATENCIES = 20  # in a window
 # What does not matter, even if it is certain:
-LEAK = 150.0  # bytes of memory a decision beyond what its round takes
+LEAK = 100.0  # bytes of memory a decision beyond what its round takes
+SETTLING = 4 * MEBI  # or this much of each worker while it lives: pools and the allocator's gaps fill for a while
 MORE = 3.0  # handles or threads, from the start of a life to its end
 SHARE = 0.25  # of its median that a latency or the bytes of a decision may change by from the first moment to the last
 LEAST_SECONDS = 0.001  # or this much, if it is more
@@ -73,8 +74,11 @@ def quantities(soaked: "Soaked") -> Iterator[Quantity]:
     once = [0] * len(samples)  # as if there had been no restart: what lasts from life to life
 
     rest = [sample.unique - sample.explained for sample in samples]
-    yield Quantity("memory beyond its rounds", "MiB", "decision", lives, made, rest, LEAK)
-    yield Quantity("the same, from life to life", "MiB", "decision", once, made, rest, LEAK)
+    workers = soaked.plan.workers_on(soaked.database)
+    each = (made[-1] - made[0]) / soaked.plan.lives  # decisions of a life
+    leak = max(LEAK, SETTLING * workers / max(1.0, each))
+    yield Quantity("memory beyond its rounds", "MiB", "decision", lives, made, rest, leak)
+    yield Quantity("the same, from life to life", "MiB", "decision", once, made, rest, leak)
     yield Quantity("memory, all (resident)", "MiB", "hour", lives, hours, [s.resident for s in samples], float("inf"))
     yield Quantity("file handles", "", "hour", lives, hours, [s.handles for s in samples], MORE / life)
     yield Quantity("threads", "", "hour", lives, hours, [s.threads for s in samples], MORE / life)
@@ -166,13 +170,16 @@ def report(found: "Sequence[Soaked]", out: Path) -> int:
             print(f"WRONG: {told}")
         if not soaked.wrong:
             print("Every campaign verifies; what was acknowledged is stored, exactly once.")
-        print(f"DRIFTS: {', '.join(drifting)}" if drifting else "Nothing drifts.")
+        unseen = not any(finding.name.startswith("decide") for finding in examined)
+        print(f"DRIFTS: {', '.join(drifting)}" if drifting else "Nothing that was measured drifts.")
+        if unseen:
+            print("LATENCY WAS NOT MEASURED: too few decides in each window, or the pace was not kept.")
         if late > MOST_LATE:
             print(f"THE PACE WAS NOT KEPT: {late:.1%} of the requests were sent late, so the latencies mean nothing.")
             print("The machine is too busy for this rate; choose a lower one (RATE=).")
         else:
             print(f"The pace was kept: {late:.1%} of the requests were sent more than 50 ms late.")
-        bad = bad or bool(drifting or soaked.wrong or late > MOST_LATE)
+        bad = bad or bool(drifting or soaked.wrong or unseen or late > MOST_LATE)
         written.append(_as_json(soaked, examined))
     out.write_text(json.dumps(written, indent=1), encoding="utf-8")
     draw(found, out.with_suffix(".png"))

@@ -13,8 +13,10 @@ from tests.databases import KINDS
 from tests.e2e.soak import Plan, soak
 from tests.e2e.soak_report import findings, report
 
-PLAN = Plan(minutes=0.1, campaigns=8, rate=15, lives=2, rounds=40, sample_seconds=0.5, workers=1)
-MORE = 25  # handles or threads: pools fill as they are used, more than 100 requests would leak more
+PLAN = Plan(minutes=0.1, campaigns=8, rate=25, lives=2, rounds=40, sample_seconds=0.5, workers=1)
+# A life has 75 requests. However slow the machine is: five pooled connections with their files; 40 threads for requests
+# and those of the lanes, the background and the outbox.
+MOST_HANDLES, MOST_THREADS = 30, 65
 
 
 @pytest.fixture(scope="module")
@@ -44,11 +46,11 @@ def test_it_runs_through_a_restart_and_everything_is_there(all_soaked, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_handles_and_threads_do_not_grow(all_soaked, kind):
+    """From the start of the last life to its end, when all is answered: pools are full, nothing stays of a request."""
     soaked = all_soaked[kind]
-    for field in ("handles", "threads"):
-        for life in (0, 1):
-            seen = [getattr(sample, field) for sample in soaked.samples if sample.life == life]
-            assert max(seen) - seen[0] < MORE, f"{field} in life {life}: {seen}"
+    first, last = next(sample for sample in soaked.samples if sample.life == 1), soaked.samples[-1]
+    assert last.handles - first.handles < MOST_HANDLES
+    assert last.threads - first.threads < MOST_THREADS
 
 
 @pytest.mark.parametrize("kind", KINDS)

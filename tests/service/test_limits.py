@@ -1,7 +1,9 @@
 """What a client may send and in which time, over a real socket: sizes, slow headers, slow bodies."""
 
+import gc
 import json
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -10,8 +12,9 @@ import httpx
 import pytest
 
 from service import limits
-from service.limits import LARGEST_BODY, LARGEST_UNASKED
+from service.limits import KEEP_ALIVE_SECONDS, LARGEST_BODY, LARGEST_UNASKED, Protocol
 from tests.service.answers import error_of, good
+from tests.service.playing import eventually
 
 SHORT = 0.4  # instead of 30 s
 CONFIG = {"name": "a", "actions": ["x", "y"], "variables": [{"name": "v", "levels": ["0", "1"]}]}
@@ -67,6 +70,11 @@ class Connection:
             body += self._more()
         self._unread = body[length:]
         return httpx.Response(int(first.split()[1]), headers=headers, content=body[:length])
+
+    def reset(self) -> None:
+        """Close it as one that has not read everything does."""
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._socket.close()
 
     def close(self) -> None:
         self._socket.close()
@@ -193,3 +201,20 @@ def test_requests_in_pieces_are_answered_and_idle_connections_kept(worker, conne
     assert good(connection.answer())["round"] == 3
     assert good(connection.answer())["round"] == 4
     assert rounds(worker) == 4
+
+
+def test_a_connection_that_is_reset_is_forgotten_at_once(worker, connect):
+    """Not when its keep-alive time is over: downloads that are aborted would fill the memory of a minute."""
+    others, begun = _protocols(), time.monotonic()
+    for _ in range(5):
+        connection = connect()
+        connection.send(head("/healthz", method="GET"))
+        good(connection.answer())
+        connection.reset()
+    eventually(lambda: _protocols() <= others, "forgotten")
+    assert time.monotonic() - begun < KEEP_ALIVE_SECONDS / 2
+
+
+def _protocols() -> int:
+    gc.collect()
+    return sum(isinstance(each, Protocol) for each in gc.get_objects())
