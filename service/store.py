@@ -68,13 +68,12 @@ IDLE_SECONDS = 1.0  # after which a connection is asked whether it is still one
 PAGE = 5_000  # rows of the log read at a time
 LONGEST_LIST = 10_000  # ids looked up at a time
 FAILURES = (DBAPIError, PoolTimeoutError, sqlite3.Error, psycopg.Error)  # of the database, however it was asked
-READ_ONLY = "25006"  # PostgreSQL's code
 NO_SPACE = "The disk of the database is full: free some space, then try again"
 WHAT_TO_DO: dict[int | str, str] = {  # by SQLite's primary code or PostgreSQL's
     sqlite3.SQLITE_FULL: NO_SPACE,
     "53100": NO_SPACE,
     sqlite3.SQLITE_READONLY: "The database is read-only: make its file and folder writable, then try again",
-    READ_ONLY: "The database is read-only, as a standby is: promote it or connect to another, then try again",
+    "25006": "The database is read-only, as a standby is: promote it or connect to another, then try again",
     sqlite3.SQLITE_IOERR: "The disk of the database fails, is full or over a limit: see to it, then try again",
 }
 LIVE = tuple(column.name for column in live.c if column.name != "campaign_id")
@@ -426,13 +425,9 @@ def _code(error: BaseException) -> int | str | None:
 
 
 def _disconnected(error: BaseException) -> bool:
-    """Did PostgreSQL go away? Then its errors have no code, or one of the classes for that.
-
-    Or it is read-only: then it is a standby, and whoever writes now must be found by connecting again.
-    """
+    """Did PostgreSQL go away? Then its errors have no code, or one of the classes for that."""
     original, code = getattr(error, "orig", None) or error, str(_code(error) or "")
-    gone = isinstance(original, psycopg.OperationalError) and (not code or code.startswith(("08", "57P")))
-    return gone or code == READ_ONLY
+    return isinstance(original, psycopg.OperationalError) and (not code or code.startswith(("08", "57P")))
 
 
 def _told(error: Exception) -> str:

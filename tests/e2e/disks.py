@@ -3,6 +3,7 @@
 import os
 import resource
 import subprocess
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
@@ -45,12 +46,26 @@ def _small(folder: Path) -> Iterator[Disk]:
 
     @contextmanager
     def full(pid: int | None = None) -> Iterator[Sequence[str]]:
+        over, filled = threading.Event(), threading.Event()
+
+        def fill() -> None:
+            """A page at a time, until not even one is left; and whatever is given back is taken at once."""
+            with rubbish.open("wb", buffering=0) as file:
+                while not over.is_set():
+                    try:
+                        file.write(bytes(4096))
+                    except OSError:
+                        filled.set()
+                        over.wait(0.001)
+
+        filling = threading.Thread(target=fill)
+        filling.start()
         try:
-            with rubbish.open("wb", buffering=0) as file, suppress(OSError):
-                while file.write(bytes(4096)):  # a page at a time, until not even one is left
-                    pass
+            filled.wait()
             yield []
         finally:
+            over.set()
+            filling.join()
             rubbish.unlink()
 
     try:

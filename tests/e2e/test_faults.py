@@ -279,95 +279,82 @@ def test_a_worker_dies_with_a_job(new_database, launch):
     assert "Traceback" not in server.complaints()
 
 
-class Faulty:
-    """A campaign on one of the servers that all tests share, and a database that can be made to fail it."""
+OURS = "datname = current_database() AND application_name = 'undercurrent'"
 
-    def __init__(self, served, name, execute, client):
-        self.database_url, (self._server, _) = served
-        self.name, self.execute, self.client = name, execute, client
-        good(self.client.post("/campaigns", json=CAMPAIGN | {"name": name}), 201)
-        self._decided = []
+
+class Faulty:
+    """A campaign, and a PostgreSQL that can be made to fail it."""
+
+    def __init__(self, database_url, client, execute):
+        self.client, self.execute, self._url = client, execute, sa.make_url(database_url)
+        self._decided = 0
+        good(client.post("/campaigns", json=CAMPAIGN | {"name": "mine"}), 201)
 
     def decide(self):
-        body = {"campaign": self.name, "decision_id": f"d{len(self._decided)}", "context": CONTEXT}
+        body = {"campaign": "mine", "decision_id": f"d{self._decided}", "context": CONTEXT}
         return self.client.post("/decide", json=body)
 
-    def decide_well(self):
-        self._decided.append(good(self.decide()))
+    def refused(self, said):
+        """The answer to a decision that cannot be made, as soon as that is why."""
+        wait_until(lambda: said in self.decide().text)
+        answer = self.decide()
+        assert (error_of(answer, 503)["code"], answer.headers["retry-after"]) == ("unavailable", "1")
+        return answer
 
-    def setting(self, change):
-        """Change a setting of the database; whoever is connected has to connect again, and so meets it."""
-        self.execute(f'ALTER DATABASE "{sa.make_url(self.database_url).database}" {change}')
+    @contextmanager
+    def setting(self, name, value):
+        """A setting of the database, for all who connect from now on, and everybody has to; later, who likes to."""
+        alter = f'ALTER DATABASE "{self._url.database}"'
+        self.execute(f"{alter} SET {name} = {value}")
         self.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {OURS}")
-        good(self.client.get("/healthz"))
+        try:
+            yield
+        finally:
+            self.execute(f"{alter} RESET {name}")
 
     @contextmanager
     def locked(self):
         """Somebody else has the campaign's row for as long as it takes."""
-        engine = sa.create_engine(sa.make_url(self.database_url), poolclass=sa.NullPool)
+        engine = sa.create_engine(self._url, poolclass=sa.NullPool)
         with engine.begin() as connection:
             connection.execute(sa.text("SELECT 1 FROM live FOR UPDATE"))
             yield
 
-    def check_end(self):
-        """It goes on without a restart, and all that was answered is there once (R17)."""
+    def check_over(self):
+        """It goes on without a restart; what was refused is decided now, and once (R17)."""
         wait_until(lambda: self.client.get("/readyz").status_code == 200)
         for _ in range(3):
-            wait_until(lambda: self.decide().status_code == 200)  # a connection of before may have to fail first
-            self.decide_well()
-        assert [made["round"] for made in self._decided] == list(range(1, len(self._decided) + 1))
-        assert main(["verify", self.name, "--database-url", self.database_url]) == 0
-        assert "Traceback" not in self._server.complaints()
+            wait_until(lambda: self.decide().status_code == 200)
+            self._decided += 1
+            assert good(self.client.get("/campaigns/mine"))["round"] == self._decided
 
 
-OURS = "datname = current_database() AND application_name = 'undercurrent'"
-
-
-@pytest.fixture
-def faulty(request, shared):
-    served, name = shared["postgresql"], request.node.name.removeprefix("test_").replace("_", "-")
-    with behind_its_back(served.database_url) as execute, client_of(served.urls[0]) as client:
-        faulty = Faulty(served, name, execute, client)
-        faulty.decide_well()
-        yield faulty
-
-
-def test_a_standby(faulty):
-    """As after a failover to one that is not promoted yet: reads go on, writes are refused, until it takes them."""
-    faulty.setting("SET default_transaction_read_only = on")
-    try:
-        wait_until(lambda: "read-only" in faulty.decide().text)
-        told = "The database is read-only, as a standby is"
-        for answer in (faulty.decide(), faulty.client.get("/readyz")):
-            check_refused(answer, told)
-        good(faulty.client.get(f"/campaigns/{faulty.name}"))
-        good(faulty.client.get(f"/campaigns/{faulty.name}/model"))
-    finally:
-        faulty.execute("SET default_transaction_read_only = off")
-        faulty.setting("RESET default_transaction_read_only")
-    faulty.check_end()
-
-
-def test_a_statement_that_takes_too_long(faulty):
-    """The database gives up waiting for another's lock, by a time-out of its own."""
-    faulty.setting("SET statement_timeout = '200ms'")
-    try:
-        with faulty.locked():
-            wait_until(lambda: "statement timeout" in faulty.decide().text)
-            error = error_of(refused := faulty.decide(), 503)
-            assert (error["code"], refused.headers["retry-after"]) == ("unavailable", "1")
-    finally:
-        faulty.setting("RESET statement_timeout")
-    faulty.check_end()
-
-
-def test_a_connection_is_lost_in_a_transaction(faulty):
-    """It had begun, and was waiting for a lock when its connection ended."""
-    waiting = f"SELECT pid FROM pg_stat_activity WHERE {OURS} AND wait_event_type = 'Lock'"
-    with ThreadPoolExecutor(1) as pool, faulty.locked():
-        refused = pool.submit(faulty.decide)
-        wait_until(lambda: faulty.execute(waiting).all())
-        assert faulty.execute(f"SELECT pg_terminate_backend(pid) FROM ({waiting}) AS them").all() == [(True,)]
-        error = error_of(refused.result(), 503)
-    assert (error["code"], refused.result().headers["retry-after"]) == ("unavailable", "1")
-    faulty.check_end()
+def test_a_postgresql_that_refuses(new_database, launch, subtests):
+    """R18: a standby, a time-out, a connection lost in the middle: 503 each time, and over when that is."""
+    database_url = new_database("postgresql")
+    server = launch(database_url)
+    with behind_its_back(database_url) as execute, client_of(server.url) as client:
+        faulty = Faulty(database_url, client, execute)
+        faulty.check_over()
+        with subtests.test("a standby, as after a failover"):
+            with faulty.setting("default_transaction_read_only", "on"):
+                told = "The database is read-only, as a standby is"
+                check_refused(faulty.refused("read-only"), told)
+                check_refused(client.get("/readyz"), told)
+                good(client.get("/campaigns/mine"))
+                good(client.get("/campaigns/mine/model"))
+            faulty.check_over()
+        with subtests.test("a statement that waits for too long"):
+            with faulty.setting("statement_timeout", "'200ms'"), faulty.locked():
+                faulty.refused("statement timeout")
+            faulty.check_over()
+        with subtests.test("a connection lost in a transaction"):
+            waiting = f"SELECT pid FROM pg_stat_activity WHERE {OURS} AND wait_event_type = 'Lock'"
+            with ThreadPoolExecutor(1) as pool, faulty.locked():
+                answer = pool.submit(faulty.decide)
+                wait_until(lambda: execute(waiting).all())
+                execute(f"SELECT pg_terminate_backend(pid) FROM ({waiting}) AS them")
+                assert (error_of(answer.result(), 503)["code"]) == "unavailable"
+            faulty.check_over()
+    assert main(["verify", "--database-url", database_url]) == 0
+    assert "Traceback" not in server.complaints()
