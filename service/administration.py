@@ -16,7 +16,7 @@ from service.audit import tell
 from service.auth import asked, require
 from service.campaigns import Archive, Change, Create, Current, Delete, RollBack, created_before, found
 from service.errors import ConflictError, FieldProblem, InvalidError
-from service.routes import Application, Limit, VersionCursor, campaign_state, creation, possible
+from service.routes import Application, Limit, campaign_state, creation, possible
 from service.schemas import CAMPAIGN_EXAMPLE, CLONE_EXAMPLE, PATCH_EXAMPLE, ActionRequest, RollbackRequest
 from service.store import RevisionRow
 from service.unit import timestamp
@@ -26,6 +26,7 @@ __all__ = ["add_administration"]
 
 Patch = Annotated[dict[str, Any], Body(examples=[PATCH_EXAMPLE])]
 ClonePatch = Annotated[dict[str, Any], Body(examples=[CLONE_EXAMPLE])]
+RevisionCursor = Annotated[int | None, Query(ge=1, le=2**31 - 1)]  # PostgreSQL compares it with 32 bits
 Confirmation = Annotated[str, Query(description="the campaign's name, once more")]
 
 
@@ -133,7 +134,7 @@ def add_administration(app: Application, service: Service) -> None:
         return Response(status_code=204)
 
     @app.get("/campaigns/{name}/revisions", tags=["campaigns"])
-    def revisions(name: str, limit: Limit = 50, cursor: VersionCursor = None) -> schemas.RevisionPage:
+    def revisions(name: str, limit: Limit = 50, cursor: RevisionCursor = None) -> schemas.RevisionPage:
         """What was changed so far, newest first, a page at a time."""
         with service.store.reading() as tx:
             row, _ = found(tx, name)

@@ -220,7 +220,23 @@ def test_text_in_every_field(nasty, asked):
 @pytest.mark.parametrize("asked", ASKED, ids=label)
 def test_text_in_every_address(nasty, asked):
     texts = [text for text in nasty.texts.values() if not isinstance(text, Raw)]
-    texts += ["a" * 64, "..", ".", "%", "%zz", "\ufffd", "-1", "1e400", "NaN", "9" * 400, "true", "[]", "{}"]
+    texts += [
+        "a" * 64,
+        "..",
+        ".",
+        "%",
+        "%zz",
+        "\ufffd",
+        "-1",
+        "1e400",
+        "NaN",
+        "9" * 400,
+        str(2**31),
+        str(2**53 - 1),
+        "true",
+        "[]",
+        "{}",
+    ]
     for text in texts:
         if len(text) > 60_000:
             continue
