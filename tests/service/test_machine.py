@@ -35,7 +35,6 @@ PLAYED = settings(
     phases=[Phase.reuse, Phase.generate, Phase.shrink] if EXAMPLES else [Phase.generate, Phase.shrink],
 )
 
-STATS = []
 NAMES = ["first", "second", "third"]
 ACTIONS = ["none", "mail", "call", "visit", "gift"]  # the first three from the beginning
 SUBJECTS = ["ann", "bob", "eve"]
@@ -261,20 +260,30 @@ class Machine(RuleBasedStateMachine):
     @rule(
         number=which,
         items=st.lists(
-            st.fixed_dictionaries({"context": contexts}, optional={"subject": st.sampled_from(SUBJECTS)}),
+            st.fixed_dictionaries(
+                {"context": contexts},
+                optional={
+                    "subject": st.sampled_from(SUBJECTS),
+                    "excluded_actions": st.lists(st.sampled_from(ACTIONS[:3]), max_size=2),
+                },
+            ),
             min_size=3,
             max_size=9,
         ),
         skipped=st.integers(2, 4),
         seconds=st.sampled_from([0, 1, 3]),
+        again=st.booleans(),
     )
-    def play(self, number: int, items: list[dict], skipped: int, seconds: float) -> None:
+    def play(self, number: int, items: list[dict], skipped: int, seconds: float, again: bool) -> None:
         """What a campaign lives on: decisions, and rewards for most of them."""
         campaign = self.campaign(number)
         if campaign.joint and len(campaign.rounds) + len(items) > MOST_ROUNDS:
             return
-        self._decide(campaign, [self._named(item) for item in items], batch=True)
+        items = [self._named(item) for item in items]
+        self._decide(campaign, items, batch=True)
         self.clock.advance(seconds)
+        if again:
+            self._decide(campaign, [_in_other_words(item) for item in items], batch=True)
         for round in campaign.rounds[-len(items) :]:
             if round.number % skipped and not round.erased:
                 self._reward(campaign, round.decision_id, SEASONS.index(round.item["context"]["season"]) - 0.5)
@@ -484,13 +493,15 @@ class Machine(RuleBasedStateMachine):
         self.show(campaign)
 
     @precondition(existing)
-    @rule(number=which, back=which)
-    def roll_back(self, number: int, back: int) -> None:
+    @rule(number=which, back=which, times=st.integers(1, 2))
+    def roll_back(self, number: int, back: int, times: int) -> None:
+        """Once, or with a retry, which finds it done."""
         campaign = self.campaign(number)
         version = max(1, len(campaign.versions) - back)
-        with self.expecting() as ask:
-            ask("POST", f"/campaigns/{campaign.config['name']}/rollback", {"model_version": version})
-            campaign.roll_back(version, self.clock.now)
+        for _ in range(times):
+            with self.expecting() as ask:
+                ask("POST", f"/campaigns/{campaign.config['name']}/rollback", {"model_version": version})
+                campaign.roll_back(version, self.clock.now)
         self.show(campaign)
 
     # --- people, time, workers ---------------------------------------------------------------------------------
@@ -557,17 +568,6 @@ class Machine(RuleBasedStateMachine):
         assert names == expected
 
     def teardown(self) -> None:
-        STATS.append(
-            {
-                n: (
-                    len(c.rounds),
-                    len(c.arrivals),
-                    [v.kind for v in c.versions if v.kind not in ("update", "estimation")],
-                    sum(1 for r in c.rounds if r.reward and r.reward.source == "default"),
-                )
-                for n, c in self.campaigns.items()
-            }
-        )
         """Everything that a campaign shows, and what `undercurrent verify` finds; then it is deleted."""
         try:
             for campaign in self.campaigns.values():
