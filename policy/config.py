@@ -124,8 +124,6 @@ class Variable(_Part):
                 raise _problem("levels", f"{len(self.levels)} labels", f"{len(self.cuts) + 1}, one more than cuts")
         if self.range is not None and not self.range[0] < self.range[1]:
             raise _problem("range", f"{list(self.range)} is empty", "[low, high] with low < high")
-        if self.range is not None and self.range[1] - self.range[0] == math.inf:
-            raise _problem("range", f"{list(self.range)} is too wide", "low and high at most 1.7e308 apart")
         return self
 
     @property

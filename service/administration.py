@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from policy import CampaignConfig, FixedError, PolicyError, StagedPolicy
 from policy.changes import cloned, patched, with_action, without_action
 from service import schemas
-from service.audit import tell
+from service.audit import receiver, tell
 from service.auth import asked, require
 from service.campaigns import Archive, Change, Create, Current, Delete, RollBack, created_before, found
 from service.errors import ConflictError, FieldProblem, InvalidError
@@ -107,7 +107,7 @@ def add_administration(app: Application, service: Service) -> None:
         service.sender.check(config)
         given = msgspec.json.encode([name, patch], order="sorted")
         digest = hashlib.blake2b(given, digest_size=16).digest()
-        record = asked(request.scope, "clone", config.name, source=name)
+        record = asked(request.scope, "clone", config.name, source=name, given=sorted(patch), **receiver(config))
         stored = await service.submit(Create(config.name, policy, digest, record))
         tell(record)
         return CampaignConfig.model_validate_json(stored)

@@ -16,7 +16,7 @@ from service.logs import REQUEST_ID, administered
 from service.store import Transaction
 from service.tables import audit
 
-__all__ = ["AuditRow", "Record", "add", "by_command", "by_request", "differences", "page", "tell"]
+__all__ = ["AuditRow", "Record", "add", "by_command", "by_request", "differences", "page", "receiver", "tell"]
 
 COMMAND_LINE = "command line"  # whoever has the database may do anything to it
 
@@ -73,11 +73,21 @@ def differences(before: CampaignConfig, after: CampaignConfig) -> dict[str, Any]
     return {name: {"from": _shown(was[name]), "to": _shown(is_now[name])} for name in was if was[name] != is_now[name]}
 
 
+def receiver(config: CampaignConfig) -> dict[str, Any]:
+    """Where a new campaign's alerts go: away from here, so it must be known later."""
+    webhook = config.alerts.webhook
+    return {} if webhook is None else {"webhook": _host(webhook)}
+
+
 def _shown(value: Any) -> Any:
-    """Of a webhook only the host: receivers are told apart by secret paths."""
     if isinstance(value, Mapping) and value.get("webhook"):
-        return {**value, "webhook": "{0.scheme}://{0.netloc}/…".format(urlsplit(value["webhook"]))}
+        return {**value, "webhook": _host(value["webhook"])}
     return value
+
+
+def _host(webhook: str) -> str:
+    """Receivers are told apart by secret paths, which need not be kept for ever."""
+    return "{0.scheme}://{0.netloc}/…".format(urlsplit(webhook))
 
 
 def page(

@@ -76,11 +76,14 @@ class Background:
         while True:
             try:
                 names = await asyncio.get_running_loop().run_in_executor(None, self._to_reduce)
-                for name in names:
+            except UnavailableError:
+                names = []  # the next look will find them
+            for name in names:
+                try:
                     while await self._submitted(Reduce(name)):
                         pass
-            except UnavailableError:
-                pass  # the next look will find them
+                except Exception:  # one campaign that cannot be read must not keep what the others must forget
+                    log.exception("campaign %s: its old requests could not be reduced", name)
             await asyncio.sleep(RETENTION_SECONDS)
 
     def _to_reduce(self) -> list[str]:

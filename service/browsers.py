@@ -27,7 +27,7 @@ class Visitors:
     """Refuses what comes through a browser from elsewhere; `names` are ours beside localhost."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
-        self._names = {name.lower() for name in names}
+        self._names = {_name_of(f"[{name}]" if name.count(":") > 1 else name) for name in names}
         self._known = {b""}  # browsers always name one
 
     def admit(self, scope: Scope) -> None:
@@ -71,7 +71,10 @@ class Visitors:
         """Browsers say it themselves, and no page can make them lie; older ones tell the page's origin only."""
         if site is not None:
             return site in OURS
-        where = urlsplit((origin or b"").decode("latin-1")).netloc.lower()
+        try:
+            where = urlsplit((origin or b"").decode("latin-1")).netloc.lower()
+        except ValueError:  # no browser's
+            return False
         return where == host.decode("latin-1").lower() != ""
 
 

@@ -21,7 +21,7 @@ REQUEST_ID: ContextVar[str | None] = ContextVar("request_id", default=None)
 STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime", "color_message", "taskName"}
 # Exceptions whose messages quote the value they are about.
 QUOTING = (LookupError, ValueError)
-QUOTING_LIBRARIES = {"fastapi", "msgspec", "psycopg", "pydantic", "pydantic_core", "sqlalchemy", "sqlite3"}
+QUOTING_LIBRARIES = {"fastapi", "msgspec", "policy", "psycopg", "pydantic", "pydantic_core", "sqlalchemy", "sqlite3"}
 CAUSED = "The above exception was the direct cause of the following exception:"
 MEANWHILE = "During handling of the above exception, another exception occurred:"
 _admin = logging.getLogger("undercurrent.admin")

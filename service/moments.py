@@ -19,7 +19,7 @@ TIME = "ISO 8601 with a time zone: 2026-10-01T00:00:00Z (in a URL a + is written
 def _moment(text: object) -> datetime:
     """A time as people write it; never a number of seconds."""
     try:
-        found = datetime.fromisoformat(text) if isinstance(text, str) else text
+        found = datetime.fromisoformat(text.upper()) if isinstance(text, str) else text
     except ValueError:
         found = None
     if isinstance(found, datetime) and found.tzinfo is not None:

@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from policy import CampaignConfig, Decision, PolicyError, Request, StagedPolicy, State
 from policy.state import Score as PolicyScore
-from service.campaigns import Campaigns, beginning, found, rebuilt
-from service.errors import InvalidError
+from service.campaigns import Campaigns, beginning, close, found, rebuilt
+from service.errors import ConflictError, InvalidError
 from service.routes import stored_decision
 from service.schemas import CONTEXT_EXAMPLE, Customer, ReadTime, Score, StoredDecision, Text
 from service.store import LiveRow, Transaction
@@ -163,7 +163,10 @@ def _counterfactual(
         return None, "It was imported: no model of this campaign has made it."
     if decision.model_version < tx.erasure_version(row.campaign_id):
         return None, "Decisions that its model had learned from were erased since: the model cannot be made again."
-    policy, state = _model_of(tx, row, campaigns, decision)
+    try:
+        policy, state = _model_of(tx, row, campaigns, decision)
+    except ConflictError:
+        return None, f"What is stored of its model does not fit the log: run `undercurrent verify {row.name}`."
     request = Request(decision.context, decision.excluded_actions)
     (again,) = policy.scores_under(state, np.array([decision.belief]), request)
     if not _same(decision.scores, again):
@@ -190,7 +193,7 @@ def _same(stored: Sequence[Score], again: Sequence[PolicyScore]) -> bool:
     if [score.action for score in stored] != [score.action for score in again]:
         return False
     mine, theirs = ([(score.estimate, score.bonus) for score in scores] for scores in (stored, again))
-    return np.allclose(mine, theirs, rtol=1e-9, atol=1e-9)
+    return close(mine, theirs)
 
 
 def _in_each_regime(

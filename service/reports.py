@@ -11,7 +11,7 @@ from policy.config import MOST_ROUNDS
 from policy.evaluation import OffPolicySums
 from policy.frozen import FrozenModel
 from service.campaigns import Campaigns, found, rebuilt
-from service.errors import FieldProblem, InvalidError
+from service.errors import ConflictError, FieldProblem, InvalidError
 from service.moments import Moment, interval
 from service.reading import logged, rounds_between
 from service.report_answer import (
@@ -92,7 +92,11 @@ def _versions(tx: Transaction, row: LiveRow, asked: list[int]) -> tuple[list[Ver
     versions = []
     for version in asked:
         if version >= oldest:
-            _, policy, state = rebuilt(tx, row, version)
+            try:
+                _, policy, state = rebuilt(tx, row, version)
+            except ConflictError as error:  # it is damaged
+                problem = FieldProblem(field="model_version", message=error.message, allowed="another version")
+                raise InvalidError([problem]) from None
             versions.append(Version(version, state.round, FrozenModel(policy, state), OffPolicySums()))
     return versions, [version for version in asked if version < oldest]
 

@@ -22,7 +22,7 @@ from policy import CampaignConfig, PolicyError, StagedPolicy, State, describe
 from policy.config import MOST_ROUNDS
 from policy.description import ModelDescription
 from service import schemas
-from service.audit import tell
+from service.audit import receiver, tell
 from service.auth import PERSONALIZER, Keys, asked, limited_to, require
 from service.browsers import Visitors
 from service.campaigns import Campaigns, Create, Current, Decide, Reward, found
@@ -243,7 +243,7 @@ def add_routes(app: Application, service: Service) -> None:
         config: Annotated[CampaignConfig, BodyField(examples=[CAMPAIGN_EXAMPLE])], request: Request
     ) -> bytes:
         """Create a campaign. The answer is its configuration with every default filled in."""
-        record = asked(request.scope, "create", config.name)
+        record = asked(request.scope, "create", config.name, **receiver(config))
         answer: bytes = await submit((await creation(service, config))._replace(record=record))
         tell(record)
         return answer

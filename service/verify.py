@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from policy import CodecError, Decision, PolicyError, State, decode
 from policy.codec import decode_estimate
-from service.campaigns import beginning, same_coefficients
+from service.campaigns import beginning, close, same_coefficients
 from service.errors import NotFoundError
 from service.fold import MissingInput, Replay
 from service.schema import require_current
@@ -20,7 +20,6 @@ from service.store import DecisionRow, LiveRow, NewModel, Store, Transaction
 
 __all__ = ["differences", "verify"]
 
-TOLERANCE = 1e-9  # across machines (R15)
 SHOWN = 20  # differences of one campaign
 
 
@@ -107,7 +106,7 @@ def differences(tx: Transaction, live: LiveRow, progress: bool = False) -> Itera
     ):
         if getattr(live, field) != found:
             yield f"live {field} is {getattr(live, field)}, the fold gives {found}"
-    if not _close(msgspec.json.decode(live.belief), state.belief):
+    if not close(msgspec.json.decode(live.belief), state.belief):
         yield f"live belief is {live.belief}, the fold gives {state.belief.tolist()}"
 
 
@@ -121,7 +120,7 @@ def _snapshot_differences(tx: Transaction, campaign: int, replay: Replay) -> Ite
             ("schedule", _schedule(stored), _schedule(state)),
             *((name, getattr(stored.statistics, name), a) for name, a in state.statistics._asdict().items()),
         ):
-            if not _close(was, now):
+            if not close(was, now):
                 yield f"snapshot of round {state.round}: its {name} differ from the fold's"
     replay.paused.clear()
 
@@ -146,14 +145,14 @@ def _decision_differences(row: DecisionRow, found: Decision) -> Iterator[str]:
         ("bonuses", [score["bonus"] for score in scores], found.bonuses),
         ("scores", [score["score"] for score in scores], [score.score for score in found.scores]),
     ):
-        if not _close(was, now):
+        if not close(was, now):
             yield f"round {row.round}: {field} is {was}, the fold gives {list(now)}"
 
 
 def _belief_differences(row: DecisionRow, found: npt.NDArray[np.float64]) -> Iterator[str]:
     """Of a row that carries no request: its action is a fact, only its belief is the fold's."""
     stored = msgspec.json.decode(row.explanation)["belief"]
-    if stored and not _close(stored, found):  # an erased row has none
+    if stored and not close(stored, found):  # an erased row has none
         yield f"round {row.round}: belief is {stored}, the fold gives {found.tolist()}"
 
 
@@ -194,11 +193,3 @@ class _Models:
         while self._next is not None:
             yield f"model {self._next.version} is stored but the log does not lead to it"
             self._next = next(self._rows, None)
-
-
-def _close(stored: npt.ArrayLike, found: npt.ArrayLike) -> bool:
-    one, other = np.asarray(stored), np.asarray(found)
-    if one.shape != other.shape:
-        return False
-    # On one machine they are the same bits (R15): that is seen at once, and allclose takes ten times as long.
-    return bool((one == other).all() or np.allclose(one, other, rtol=TOLERANCE, atol=TOLERANCE))

@@ -110,7 +110,8 @@ def test_every_administrative_action_has_its_row(admin):
     assert changes["import"] == {"rows": 6}
     assert changes["export subject"] == {"campaigns": ["spring"], "decisions": 18}
     assert changes["erase"] == {"decisions": 18}
-    assert changes["clone"] == {"source": "spring"}
+    assert changes["clone"] == {"source": "spring", "given": ["name"], "webhook": "https://hooks.example/…"}
+    assert changes["create"] == {}
     assert changes["delete"] == {"rounds": 18}
     assert {(entry["actor"], entry["role"], entry["outcome"]) for entry in found} == {(key, "admin", "done")}
     assert found[0]["request_id"] == "ticket-7"

@@ -46,6 +46,7 @@ def test_programs_and_our_own_pages_are_served(client):
         {"origin": "http://127.0.0.1:1"},
         {"origin": "null"},  # a frame without an origin, a file
         {"origin": "null", **TEXT},
+        {"origin": "http://["},
         {"origin": "http://localhost.evil.example", **TEXT},
     ],
 )
@@ -91,9 +92,9 @@ def test_names_of_this_machine():
 
 
 def test_names_that_were_allowed(start):
-    settings = Settings(allowed_hosts="bandits.example, Other.Example", host="here.example")
+    settings = Settings(allowed_hosts="bandits.example, Other.Example:8443, fd00::7", host="here.example")
     visitors = Visitors(settings.hosts)
-    for host in ("bandits.example", "bandits.example:8443", "other.example", "here.example:8000"):
+    for host in ("bandits.example", "bandits.example:8443", "other.example", "here.example:8000", "[fd00::7]:8000"):
         assert not refused(visitors, host)
         assert not refused(visitors, host, f"https://{host}")
     assert refused(visitors, "x.bandits.example")

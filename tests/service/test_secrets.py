@@ -12,6 +12,7 @@ import pytest
 from fastapi.exceptions import ResponseValidationError
 
 import service.requests
+from policy.errors import ContextError, FieldProblem
 from service.auth import PAGE, id_of
 from service.cli import main
 from service.logs import JsonFormatter, TextFormatter
@@ -143,6 +144,7 @@ def test_neither_do_failures(start, database_url, said, monkeypatch):
         ValueError(f"could not convert {LEVEL!r}"),
         ResponseValidationError([{"type": "missing", "loc": ("response",), "input": {"subject": PERSON}}]),
         msgspec.ValidationError(PERSON),
+        ContextError([FieldProblem("context.x", f"{PERSON} is not allowed", [])]),
     ]
     for error in raised:
 
@@ -165,9 +167,9 @@ def test_neither_do_failures(start, database_url, said, monkeypatch):
         patched.setattr(Transaction, "decision", twice)
         assert client.get(f"/campaigns/spring/decisions/{ORDER}").status_code == 503
     store.close()
-    eventually(lambda: said.getvalue().count("request failed") >= 2 * 9, "logged")
+    eventually(lambda: said.getvalue().count("request failed") >= 2 * 11, "logged")
     text = said.getvalue()
-    assert text.count("RuntimeError: a bug") == 2 * 8
+    assert text.count("RuntimeError: a bug") == 2 * 10
     assert text.count("KeyError") == 2 * 2
     assert "test_secrets.py" in text  # where it happened
     assert leaks(text) == []
