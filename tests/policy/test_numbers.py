@@ -226,7 +226,7 @@ def test_a_reward_beyond_the_largest_is_refused(reward):
 @pytest.mark.parametrize(
     ("field", "changes"),
     [
-        ("variables[0].range", {"variables": [{"name": "age", "range": [-1.7e308, 1.7e308]}], "signals": []}),
+        ("variables[0].range[1]", {"variables": [{"name": "age", "range": [0, 1.7e308]}], "signals": []}),
         *(
             (f"bonus.{name}", {"bonus": FORMS[form] | {"form": form, name: value}, "stage_length": 1})
             for form, name, value in [

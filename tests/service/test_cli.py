@@ -481,6 +481,8 @@ VALUES = {
     "log_format": ("json", "json"),
     "log_level": ("debug", "debug"),
     "access_log": ("true", True),
+    "https": ("true", True),
+    "allowed_hosts": ("a.example,b.example", "a.example,b.example"),
     "webhook_private": ("true", True),
 }
 
