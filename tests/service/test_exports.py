@@ -32,7 +32,15 @@ CLOCK = CONFIGS["clock"] | {"rewards": {"range": [-2, 2], "wait_seconds": 5, "de
 CONTEXT = ["context.season", "context.spend", "context.tenure"]
 COLUMNS = [*FIELDS[:8], *CONTEXT, *FIELDS[9:]]
 END = b"\r\n0\r\n\r\n"  # of a complete answer
-LONG = {"name": "long", "actions": ["a", "b"], "variables": [{"name": "x", "levels": ["y" * 100_000, "z" * 100_000]}]}
+# As long as a context can be: 50 KB of names that are 400 bytes each.
+LEVELS = [first + 99 * "\U00010000" for first in "yz"]
+LONG = {
+    "name": "long",
+    "actions": ["a", "b"],
+    "variables": [{"name": f"{i:02}" + 98 * "\U00010000", "levels": LEVELS} for i in range(64)],
+    "regimes": 1,
+    "features": {"shared": ["actions"]},
+}
 
 
 @pytest.fixture(autouse=True)
@@ -250,15 +258,15 @@ def test_single_decisions_are_still_found(shared, script):
 # --- streams --------------------------------------------------------------------------------------------------------
 
 
-def long_log(worker, rounds=150):
+def long_log(worker, rounds=300):
     """A log of 15 MB: more than sockets hold back."""
     good(worker.client.post("/campaigns", json=LONG), 201)
     decide_long(worker, rounds)
 
 
 def decide_long(worker, rounds):
-    (variable,) = LONG["variables"]
-    items = [{"decision_id": uuid4().hex, "context": {"x": variable["levels"][i % 2]}} for i in range(rounds)]
+    contexts = [{variable["name"]: level for variable in LONG["variables"]} for level in LEVELS]
+    items = [{"decision_id": uuid4().hex, "context": contexts[i % 2]} for i in range(rounds)]
     for start in range(0, rounds, 30):
         body = {"campaign": "long", "items": items[start : start + 30]}
         good(worker.client.post("/decide/batch", json=body))
@@ -294,7 +302,7 @@ def test_a_client_that_goes_away_ends_the_transaction(start):
     long_log(worker)
     for format in ("ndjson", "csv"):
         with stalled(worker, format):
-            assert transactions(worker) == 1
+            eventually(lambda: transactions(worker) == 1, "its own only")  # keys are read now and then
             decide_long(worker, 1)  # writers do not wait for it
         eventually(lambda: transactions(worker) == 0, "closed")
 
@@ -306,7 +314,7 @@ def test_a_client_that_takes_nothing_is_left(start, monkeypatch):
     with stalled(worker) as client:
         eventually(lambda: transactions(worker) == 0, "closed")
         assert not rest(client).endswith(END)
-    assert read(worker.client.get(address("long")))[-1]["round"] == 150
+    assert read(worker.client.get(address("long")))[-1]["round"] == 300
 
 
 def test_an_export_is_of_one_moment(start):
@@ -318,10 +326,10 @@ def test_an_export_is_of_one_moment(start):
         body = {"campaign": "long", "decision_id": last["decision_id"], "reward": 1.0}
         good(worker.client.post("/reward", json=body))
         text = rest(client)
-    assert text.count(b'"round":') == 150
-    assert text.count(b'"reward":null') == 150
+    assert text.count(b'"round":') == 300
+    assert text.count(b'"reward":null') == 300
     assert text.endswith(END)
-    assert len(read(worker.client.get(address("long")))) == 180
+    assert len(read(worker.client.get(address("long")))) == 330
 
 
 def test_only_some_at_a_time(start, monkeypatch):
