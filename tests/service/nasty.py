@@ -90,7 +90,7 @@ BODIES: dict[str, bytes] = {
     "a NUL": b"\x00",
     "a NUL inside": b'{"a\x00": 1}',
     "a form": b"campaign=spring&decision_id=1",
-    "XML": b'<?xml version="1.0"?><!DOCTYPE a [<!ENTITY b SYSTEM "secret.txt">]><a>&b;</a>',
+    "XML": b'<?xml version="1.0"?><!DOCTYPE a [<!ENTITY b SYSTEM "file:/etc/passwd">]><a>&b;</a>',
     "a pickle": b"\x80\x04\x95\x0b\x00\x00\x00\x00\x00\x00\x00",
     "gzip": b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\xab\xae\x05\x00\x43\xbf\xa6\xa3\x02\x00\x00\x00",
 }

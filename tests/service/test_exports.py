@@ -32,7 +32,6 @@ CLOCK = CONFIGS["clock"] | {"rewards": {"range": [-2, 2], "wait_seconds": 5, "de
 CONTEXT = ["context.season", "context.spend", "context.tenure"]
 COLUMNS = [*FIELDS[:8], *CONTEXT, *FIELDS[9:]]
 END = b"\r\n0\r\n\r\n"  # of a complete answer
-<<<<<<< HEAD
 ROUNDS = 1_200
 LEVELS = ("y" * 100, "z" * 100)
 LONG = {  # its contexts are as long as contexts can be, 13 kB, and it learns next to nothing from them
@@ -41,16 +40,6 @@ LONG = {  # its contexts are as long as contexts can be, 13 kB, and it learns ne
     "variables": [{"name": f"{i:x>100}", "levels": LEVELS} for i in range(64)],
     "signals": ["x" * 99 + "0"],
     "features": {"shared": ["actions"], "per_regime": []},
-=======
-# As long as a context can be: 50 KB of names that are 400 bytes each.
-LEVELS = [first + 99 * "\U00010000" for first in "yz"]
-LONG = {
-    "name": "long",
-    "actions": ["a", "b"],
-    "variables": [{"name": f"{i:02}" + 98 * "\U00010000", "levels": LEVELS} for i in range(64)],
-    "regimes": 1,
-    "features": {"shared": ["actions"]},
->>>>>>> fuzz
 }
 
 
@@ -269,11 +258,7 @@ def test_single_decisions_are_still_found(shared, script):
 # --- streams --------------------------------------------------------------------------------------------------------
 
 
-<<<<<<< HEAD
 def long_log(worker):
-=======
-def long_log(worker, rounds=300):
->>>>>>> fuzz
     """A log of 15 MB: more than sockets hold back."""
     good(worker.client.post("/campaigns", json=LONG), 201)
     decide_long(worker, ROUNDS)
@@ -282,13 +267,8 @@ def long_log(worker, rounds=300):
 def decide_long(worker, rounds):
     contexts = [{variable["name"]: level for variable in LONG["variables"]} for level in LEVELS]
     items = [{"decision_id": uuid4().hex, "context": contexts[i % 2]} for i in range(rounds)]
-<<<<<<< HEAD
     for start in range(0, rounds, 200):
         body = {"campaign": "long", "items": items[start : start + 200]}
-=======
-    for start in range(0, rounds, 30):
-        body = {"campaign": "long", "items": items[start : start + 30]}
->>>>>>> fuzz
         good(worker.client.post("/decide/batch", json=body))
 
 
@@ -334,12 +314,8 @@ def test_a_client_that_takes_nothing_is_left(start, monkeypatch):
     with stalled(worker) as client:
         eventually(lambda: transactions(worker) == 0, "closed")
         assert not rest(client).endswith(END)
-<<<<<<< HEAD
     monkeypatch.undo()  # a busy machine's client is slow too
     assert read(worker.client.get(address("long")))[-1]["round"] == ROUNDS
-=======
-    assert read(worker.client.get(address("long")))[-1]["round"] == 300
->>>>>>> fuzz
 
 
 def test_an_export_is_of_one_moment(start):
@@ -351,17 +327,10 @@ def test_an_export_is_of_one_moment(start):
         body = {"campaign": "long", "decision_id": last["decision_id"], "reward": 1.0}
         good(worker.client.post("/reward", json=body))
         text = rest(client)
-<<<<<<< HEAD
     assert text.count(b'"round":') == ROUNDS
     assert text.count(b'"reward":null') == ROUNDS
     assert text.endswith(END)
     assert len(read(worker.client.get(address("long")))) == ROUNDS + 30
-=======
-    assert text.count(b'"round":') == 300
-    assert text.count(b'"reward":null') == 300
-    assert text.endswith(END)
-    assert len(read(worker.client.get(address("long")))) == 330
->>>>>>> fuzz
 
 
 def test_only_some_at_a_time(start, monkeypatch):

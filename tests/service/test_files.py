@@ -5,6 +5,7 @@ import struct
 import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from unicodedata import category
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -49,6 +50,7 @@ TEXTS = st.sampled_from(NASTY) | st.text(st.characters(codec="utf-8"), min_size=
 NAMES = st.text(
     st.characters(codec="utf-8", exclude_categories=["Cc"], exclude_characters=":\x7f"), min_size=1, max_size=8
 )
+LEVELS = TEXTS.filter(lambda text: all(category(character) != "Cc" for character in text))
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 NUMBERS = FLOATS | st.integers(-(2**53), 2**53)  # more are rounded by Parquet, as by the policy
 
@@ -58,7 +60,7 @@ def campaigns(draw):
     """A campaign with texts that files like to change, and decisions of it."""
     names = draw(st.lists(NAMES, max_size=3, unique=True).filter(lambda found: not {"intercept", "actions"} & {*found}))
     variables = [
-        {"name": name, "levels": draw(st.lists(TEXTS, min_size=2, max_size=4, unique=True))}
+        {"name": name, "levels": draw(st.lists(LEVELS, min_size=2, max_size=4, unique=True))}
         if draw(st.booleans())
         else {"name": name, "cuts": [0.5]}
         for name in names

@@ -273,7 +273,7 @@ def test_text_in_headers(sqlite):
             ):
                 content = encoded(asked.body) if asked.body is not None else None
                 response = sqlite.ask(asked, content, headers={header: text.strip().encode()})
-                assert answered(response) in (200, 400, 401)
+                assert answered(response) in (200, 400, 401, 403)  # 403: what could be another site's origin
                 told = response.headers["x-request-id"] if response.status_code != 400 else "a"
                 assert told.isascii()
                 assert told.isprintable()
@@ -373,7 +373,8 @@ def test_tricks_with_paths(nasty, path):
     """Sent as they are: a client would tidy some of them up."""
     for method in (b"GET", b"POST"):
         answer = nasty.raw(
-            b"%b %b HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 0\r\n\r\n" % (method, path.encode())
+            b"%b %b HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+            % (method, path.encode())
         )
         head, _, body = answer.partition(b"\r\n\r\n")
         status = int(head.split()[1])
