@@ -21,7 +21,6 @@ from tests.service.nasty import (
     CONTEXT,
     NOT_TEXT,
     STRINGS,
-    Asked,
     Raw,
     encoded,
     places,
