@@ -188,7 +188,7 @@ ASKED = [
     Asked("POST", "/campaigns/{name}/actions", {"action": "call"}),
     Asked("POST", "/campaigns/{name}/actions/retire", {"action": "call"}),
     Asked("POST", "/campaigns/{name}/import", {"import_id": "i", "rows": [ROW]}),
-    Asked("POST", "/campaigns/{name}/clone", {"name": "nasty-2"}),
+    Asked("POST", "/campaigns/{name}/clone", {"name": "nasty-2", "actions": ["nothing", "mail"]}),
     Asked("POST", "/subjects/erase", {"subject": "nobody"}),
     Asked("POST", "/subjects/export", {"subject": "nobody"}),
     Asked("GET", "/metrics"),
