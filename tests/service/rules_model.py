@@ -286,13 +286,17 @@ class Campaign:
             return
         assert mode == "optimistic" or (mode == "control" and share > 0)
         scores = {score["action"]: score["score"] for score in answer["scores"]}
-        best = [action for action, score in scores.items() if score == max(scores.values())]
-        greedy = (answer["action"] in best) / len(best)
+        top = max(scores.values())
+        best = [action for action, score in scores.items() if top - score <= 1e-9 * max(1.0, abs(top))]
         control = 1 / count
         if round.control["kind"] == "baseline":
             control = float(answer["action"] == round.eligible[0])
-        chosen = round.floor + (1 - count * round.floor) * greedy
-        assert math.isclose(answer["propensity"], share * control + (1 - share) * chosen, rel_tol=1e-12)
+        # Scores are told after rounding: of those that look alike, any number may be the highest.
+        shares = [1 / ties for ties in range(1, len(best) + 1)] if answer["action"] in best else [0.0]
+        if len(best) > 1:
+            shares.append(0.0)
+        chances = [share * control + (1 - share) * (round.floor + (1 - count * round.floor) * s) for s in shares]
+        assert any(math.isclose(answer["propensity"], chance, rel_tol=1e-12) for chance in chances)
         assert 0 < answer["propensity"] <= 1
         if (subject := round.item.get("subject")) is not None:
             low, high = self.assigned.get(subject, (0.0, 1.0))

@@ -26,7 +26,7 @@ from tests.service.playing import BEGIN, found_differences
 from tests.service.rules_model import SEASONS, SECOND, Campaign, Refused, Round
 
 EXAMPLES = int(os.environ.get("UNDERCURRENT_EXAMPLES", "0"))
-SHORT = settings(derandomize=True, database=None, max_examples=12, stateful_step_count=30)
+SHORT = settings(derandomize=True, database=None, max_examples=16, stateful_step_count=40)
 LONG = settings(max_examples=EXAMPLES or 1, stateful_step_count=60, print_blob=True)
 PLAYED = settings(
     LONG if EXAMPLES else SHORT,
@@ -75,6 +75,7 @@ PATCHES: list[dict[str, Any]] = [
     {"alerts": {"rounds": 3}},
     {"retention_days": 30_000},
     {"paused": True},
+    {"paused": False},
     {"paused": False},
     {"paused": False, "control": {"share": 0.5}, "propensity_floor": 0.01},
 ]
@@ -230,7 +231,7 @@ class Machine(RuleBasedStateMachine):
         self.show(self.campaigns[name])
 
     @precondition(existing)
-    @rule(number=which, archived=st.booleans())
+    @rule(number=which, archived=st.sampled_from([False, False, True]))
     def archive(self, number: int, archived: bool) -> None:
         campaign = self.campaign(number)
         good(self.ask("POST", f"/campaigns/{campaign.config['name']}/{'archive' if archived else 'unarchive'}"))
@@ -238,7 +239,7 @@ class Machine(RuleBasedStateMachine):
         self.show(campaign)
 
     @precondition(existing)
-    @rule(number=which, sure=st.booleans())
+    @rule(number=which, sure=st.sampled_from([False, False, True]))
     def delete(self, number: int, sure: bool) -> None:
         name, campaign = self.some(number, self.campaigns.items())
         answer = self.ask("DELETE", f"/campaigns/{name}?confirm={name if sure else 'no'}")
@@ -254,6 +255,40 @@ class Machine(RuleBasedStateMachine):
             error_of(self.ask("POST", "/decide", body), 404)
 
     # --- decisions ---------------------------------------------------------------------------------------------
+
+    @precondition(existing)
+    @rule(
+        number=which,
+        items=st.lists(
+            st.fixed_dictionaries(
+                {"context": contexts},
+                optional={
+                    "subject": st.sampled_from(SUBJECTS),
+                    "excluded_actions": st.lists(st.sampled_from(ACTIONS[:3]), max_size=2),
+                },
+            ),
+            min_size=3,
+            max_size=9,
+        ),
+        skipped=st.integers(2, 4),
+        seconds=st.sampled_from([0, 1, 3]),
+        again=st.booleans(),
+    )
+    def play(self, number: int, items: list[dict], skipped: int, seconds: float, again: bool) -> None:
+        """What a campaign lives on: decisions, and rewards for most of them."""
+        campaign = self.campaign(number)
+        if campaign.joint and len(campaign.rounds) + len(items) > MOST_ROUNDS:
+            return
+        items = [self._named(item) for item in items]
+        self._decide(campaign, items, batch=True)
+        self.clock.advance(seconds)
+        if again:
+            self._decide(campaign, [_in_other_words(item) for item in items], batch=True)
+        for round in campaign.rounds[-len(items) :]:
+            if round.number % skipped and not round.erased:
+                self._reward(campaign, round.decision_id, SEASONS.index(round.item["context"]["season"]) - 0.5)
+
+    play_on = play_more = play_further = play  # several times as often as any other rule
 
     @precondition(existing)
     @rule(
@@ -458,13 +493,15 @@ class Machine(RuleBasedStateMachine):
         self.show(campaign)
 
     @precondition(existing)
-    @rule(number=which, back=which)
-    def roll_back(self, number: int, back: int) -> None:
+    @rule(number=which, back=which, times=st.integers(1, 2))
+    def roll_back(self, number: int, back: int, times: int) -> None:
+        """Once, or with a retry, which finds it done."""
         campaign = self.campaign(number)
         version = max(1, len(campaign.versions) - back)
-        with self.expecting() as ask:
-            ask("POST", f"/campaigns/{campaign.config['name']}/rollback", {"model_version": version})
-            campaign.roll_back(version, self.clock.now)
+        for _ in range(times):
+            with self.expecting() as ask:
+                ask("POST", f"/campaigns/{campaign.config['name']}/rollback", {"model_version": version})
+                campaign.roll_back(version, self.clock.now)
         self.show(campaign)
 
     # --- people, time, workers ---------------------------------------------------------------------------------
