@@ -15,7 +15,7 @@ from policy.kernels import Statistics
 from policy.staged import TRIAL_SHARE, StagedPolicy, recent_beliefs
 from policy.state import State
 
-__all__ = ["CHANGEABLE", "cloned", "grown", "patched", "rolled_back", "with_action", "without_action"]
+__all__ = ["CHANGEABLE", "cloned", "erased", "grown", "patched", "rolled_back", "with_action", "without_action"]
 
 # What may change without resetting the model. Actions change too, but only as `grown` allows.
 CHANGEABLE = (
@@ -225,3 +225,14 @@ def rolled_back(policy: StagedPolicy, state: State, before: StagedPolicy, past: 
         # Without an estimate joint statistics decide at random: the next one must not wait for its turn (R8).
         next_estimation=policy.stage_start(state.round + 2) if unestimated else state.next_estimation,
     )
+
+
+def erased(policy: StagedPolicy, state: State) -> State:
+    """The state, made anew without someone's rounds (R22), as it goes on.
+
+    Too few rewards may be left for the estimates that there were. Then joint statistics decide at random again (R8),
+    and the next estimate must not wait for its turn.
+    """
+    if policy.config.beliefs.statistics != "joint" or state.selection is not None:
+        return state
+    return state._replace(next_estimation=policy.stage_start(state.round + 1))

@@ -7,7 +7,7 @@ when its result was published, and what failed.
 
 import math
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby, islice
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from policy import CampaignConfig, CodecError, Decision, HmmParameters, PastRound, Request, StagedPolicy, State
-from policy.changes import grown, rolled_back
+from policy.changes import erased, grown, rolled_back
 from policy.codec import decode_estimate
 from policy.selection import Estimate
 from service.store import PAGE, DecisionRow, JobRow, RevisionRow, RewardRow, Transaction
@@ -101,7 +101,7 @@ class Log(Protocol):
     def revisions_after(self, campaign: int, revision: int) -> list[RevisionRow]: ...
     def jobs_after(self, campaign: int, round: int) -> list[JobRow]: ...
     def events_after(self, campaign: int, round: int) -> list[tuple[int, str]]: ...
-    def estimation_rounds(self, campaign: int) -> set[int]: ...
+    def estimation_rounds(self, campaign: int) -> list[int]: ...
 
 
 class Erased:
@@ -166,15 +166,18 @@ class Replay(Course):
         self._pauses = deque(pauses)
         self._changes = deque(log.revisions_after(campaign, self.revision) if eventful else ())
         self._past: dict[int, Start | None] = {row.restored: None for row in self._changes if row.restored is not None}
-        erasures = [row.revision for row in self._changes if row.erased is not None]
-        self.rebuilt_by = (
-            math.inf if given else max(erasures, default=0)
-        )  # the revision that ends what is only followed
+        erasures = [row for row in self._changes if row.erased is not None]
+        # The revision that ends what is only followed.
+        self.rebuilt_by = math.inf if given else erasures[-1].revision if erasures else 0
         if erasures and not given and (state.round or state.arrived):
             raise MissingInput  # it knows what was erased
-        self._estimated = log.estimation_rounds(campaign) if self.given else set()
         self._jobs = {job.input_round for job in jobs}
         self._published = {job.published_round: job for job in jobs if job.published_round is not None}
+        # What was estimated inline, and when any re-estimation was due, before an erasure.
+        made = Counter(log.estimation_rounds(campaign) if self.given else ())
+        self._estimated = set(made - Counter(self._published.keys()))
+        until = math.inf if given or not erasures else erasures[-1].round
+        self._due = deque(sorted(round for round in self._estimated | self._jobs if round < until))
         self._events = set(log.events_after(campaign, state.round) if eventful else ())
         self._decisions = log.decisions_after(campaign, state.round)
         self._rewards = log.rewards_after(campaign, state.arrived)
@@ -191,6 +194,8 @@ class Replay(Course):
         """Fold to the end of the log, a part at a time."""
         self._take_rewards()
         while (first := next(self._decisions, None)) is not None:
+            if self.given:
+                self._keep_to_log(self.state.round)
             self.cross()
             count = min(self.policy.rounds_ahead(self.state), PAGE)
             while self._pauses and self._pauses[0][0] <= self.state.round:
@@ -211,6 +216,13 @@ class Replay(Course):
     def given(self) -> bool:
         """Is the fold before an erasure that it knows of?"""
         return self.revision < self.rebuilt_by
+
+    def _keep_to_log(self, first: int) -> None:
+        """Before an erasure re-estimations are due when they were: what is left may lead to another schedule."""
+        while self._due and self._due[0] < first:
+            self._due.popleft()
+        if self._due:
+            self.state = self.state._replace(next_estimation=self._due[0] + 1)
 
     def _decided(self, rows: list[DecisionRow]) -> Part:
         prepared = self.policy.prepare([request_of(row) for row in rows], _places(rows))
@@ -253,6 +265,7 @@ class Replay(Course):
             self.state = rolled_back(self.policy, self.state, past.policy, past.state)
             self._made("rollback")
         if row.erased is not None:
+            self.state = erased(self.policy, self.state)
             self._renumbered("erasure", version + 1)
 
     def _made(self, kind: str) -> None:
@@ -317,6 +330,8 @@ class Replay(Course):
             self.state = self.policy.reestimate(self.state)
             if self.state.model_version > version:
                 self._made("estimation")
+        if self.given:
+            self._keep_to_log(round + 1)
 
     def update(self) -> None:
         if (self.state.round, FAILED_UPDATE) in self._events:

@@ -802,10 +802,10 @@ class Transaction:
         own = models.c.campaign_id == campaign, models.c.kind == "erasure"
         return self.connection.execute(select(sa.func.max(models.c.version)).where(*own)).scalar_one() or 0
 
-    def estimation_rounds(self, campaign: int) -> set[int]:
-        """The rounds after which an estimate was put in force."""
+    def estimation_rounds(self, campaign: int) -> list[int]:
+        """The rounds after which an estimate was put in force, by a job or inline; twice, if both happened then."""
         query = select(models.c.round).where(models.c.campaign_id == campaign, models.c.kind == "estimation")
-        return set(self.connection.execute(query).scalars())
+        return list(self.connection.execute(query).scalars())
 
     def decided_at(self, campaign: int, round: int) -> int:
         """When a round was decided."""

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from policy import CampaignConfig, Decision, Request, StagedPolicy, State, encode
-from policy.changes import grown, rolled_back
+from policy.changes import erased, grown, rolled_back
 from policy.codec import decode_estimate
 from policy.hmm import MISSING
 from service.alerts import REGIME_CHANGE, Told, regime_changes, regimes_in_use
@@ -383,7 +383,7 @@ class Unit(Course):
             name: known._replace(erased=True, reward=None) if known.round in gone else known
             for name, known in self.known.items()
         }
-        self.state = replay.state._replace(model_version=version + 1)
+        self.state = erased(self.policy, replay.state)._replace(model_version=version + 1)
         self._published("erasure", version, time.perf_counter() - begun)
         self._drop_job()
         self._revised(None, erased=len(rounds))

@@ -167,6 +167,7 @@ ASKED = [
     Asked("GET", "/campaigns", query=(("limit", "5"), ("cursor", "a"), ("archived", "false"))),
     Asked("POST", "/campaigns", CONFIG),
     Asked("POST", "/campaigns/check", CONFIG),
+    Asked("GET", "/audit", query=(*PAGE, *BETWEEN, ("campaign", "nasty"))),
     Asked("GET", "/campaigns/{name}"),
     Asked("PATCH", "/campaigns/{name}", {"control": {"share": 0.1}}),
     Asked("DELETE", "/campaigns/{name}", query=(("confirm", "nasty"),)),

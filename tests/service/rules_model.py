@@ -6,7 +6,7 @@ held against what the rules allow. Times are microseconds.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -86,6 +86,7 @@ class Version:
     estimated: bool
     actions: tuple[str, ...]
     published_at: int
+    restored: int | None = None
 
 
 @dataclass(frozen=True)
@@ -137,10 +138,15 @@ class Campaign:
     @property
     def counted(self) -> int:
         """Rewards in the model (R2, R21, R22)."""
-        return len(self._usable(self.arrivals[: self.folded]))
+        return len(self._usable(self.arrivals[: self.folded], self.excluded))
 
-    def _usable(self, rounds: Sequence[int]) -> list[int]:
-        return [number for number in rounds if number not in self.excluded and not self.rounds[number - 1].erased]
+    @property
+    def _first_rewards(self) -> int:
+        """That joint statistics need for their first estimate (R8)."""
+        return max(4, (int(self.config["warm_start_rounds"]) + 1) // 2)
+
+    def _usable(self, rounds: Sequence[int], excluded: frozenset[int]) -> list[int]:
+        return [number for number in rounds if number not in excluded and not self.rounds[number - 1].erased]
 
     def _stage_start(self, round: int) -> int:
         return math.ceil((round - 1) / self.length) * self.length + 1
@@ -241,19 +247,18 @@ class Campaign:
                 self._publish("estimation", now)
             self.next_estimation = max(due, t + 1)
             return
-        least = max(4, (self.config["warm_start_rounds"] + 1) // 2)
-        if not self.estimated and len(self._usable(self.arrivals)) < least:
+        if not self.estimated and len(self._usable(self.arrivals, self.excluded)) < self._first_rewards:
             self.next_estimation = self._stage_start(t + 1)
             return
         self.estimated, self.folded = True, len(self.arrivals)
         self._publish("estimation", now)
         self.next_estimation = self._stage_start(max(due, t + 1))
 
-    def _publish(self, kind: str, now: int) -> None:
+    def _publish(self, kind: str, now: int, restored: int | None = None) -> None:
         self.versions.append(
             Version(
                 kind, len(self.rounds), self.folded, self.counted, self.excluded, self.estimated,
-                tuple(self.config["actions"]), now,
+                tuple(self.config["actions"]), now, restored,
             )
         )  # fmt: skip
 
@@ -397,7 +402,7 @@ class Campaign:
         self.estimated = past.estimated
         if past.actions != tuple(self.config["actions"]):
             self._grow()
-        self._publish("rollback", max(now, self.clock))
+        self._publish("rollback", max(now, self.clock), version)
         self._revise(now, restored=version)
 
     def archive(self, archived: bool, now: int) -> None:
@@ -419,9 +424,25 @@ class Campaign:
         for round in gone:
             round.erased = True
         if gone:
+            self._estimate_again()
             self._publish("erasure", max(now, self.clock))
             self._revise(now, erased=len(gone))
         return len(gone)
+
+    def _estimate_again(self) -> None:
+        """Which of the estimates there would have been without what was erased; none: the next stage tries again."""
+        if not self.joint:
+            return
+        before, self.versions, self.estimated = self.versions, [], False
+        for version in before:
+            if version.restored is not None:
+                self.estimated = self.versions[version.restored - 1].estimated
+            elif version.kind == "estimation" and not self.estimated:
+                left = self._usable(self.arrivals[: version.folded], version.excluded)
+                self.estimated = len(left) >= self._first_rewards
+            self.versions.append(replace(version, estimated=self.estimated))
+        if not self.estimated:
+            self.next_estimation = self._stage_start(len(self.rounds) + 1)
 
     # --- what it shows -----------------------------------------------------------------------------------------
 

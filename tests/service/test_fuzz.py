@@ -196,6 +196,7 @@ def _script() -> Iterator[Asked]:
     yield Asked(post, "/personalizer/v1.0/rank", {**rank, "eventId": "e2"})
     # Reading.
     yield Asked("GET", "/campaigns", query=(("limit", "0"),))
+    yield Asked("GET", "/audit", query=(("limit", "0"),))
     for path in ("stages", "revisions", "alerts", "report", "series", "decisions"):
         wrong = {"report": "model_version", "series": "points", "decisions": "format"}.get(path, "limit")
         yield Asked("GET", f"/campaigns/{{name}}/{path}", query=((wrong, "no"),))

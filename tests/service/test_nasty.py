@@ -267,7 +267,7 @@ def test_text_in_headers(sqlite):
             asked = READ[number % 3]
             content = encoded(asked.body) if asked.body is not None else None
             response = sqlite.ask(asked, content, headers={header: text.strip().encode()})
-            assert answered(response) in (200, 400)
+            assert answered(response) in (200, 400, 403)  # 403: what could be another site's origin
             told = response.headers.get("x-request-id", "")  # none where HTTP itself was wrong
             assert told.isascii()
             assert told.isprintable() or not told
@@ -367,7 +367,8 @@ def test_tricks_with_paths(nasty, path):
     """Sent as they are: a client would tidy some of them up."""
     for method in (b"GET", b"POST"):
         answer = nasty.raw(
-            b"%b %b HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 0\r\n\r\n" % (method, path.encode())
+            b"%b %b HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+            % (method, path.encode())
         )
         head, _, body = answer.partition(b"\r\n\r\n")
         status = int(head.split()[1])
@@ -375,7 +376,7 @@ def test_tricks_with_paths(nasty, path):
         assert json.loads(body)["error"]["message"], answer[:300]
 
 
-LINE = b"POST /subjects/export HTTP/1.1\r\nhost: a\r\nconnection: close\r\n"
+LINE = b"POST /subjects/export HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
 BODY = b'{"subject": "x"}'
 LENGTH = b"content-length: %d\r\n" % len(BODY)
 CONTRADICTIONS = {
@@ -396,9 +397,9 @@ CONTRADICTIONS = {
     "a bare return in a header": LINE + b"x-request-id: a\rset-cookie: b\r\n" + LENGTH + b"\r\n" + BODY,
     "no HTTP": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 50,
     "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-    "no such method": b"STEAL / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n",
-    "no such version": b"GET / HTTP/9.9\r\nhost: a\r\nconnection: close\r\n\r\n",
-    "a space in the path": b"GET /campaigns /x HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n",
+    "no such method": b"STEAL / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n",
+    "no such version": b"GET / HTTP/9.9\r\nhost: localhost\r\nconnection: close\r\n\r\n",
+    "a space in the path": b"GET /campaigns /x HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n",
 }
 
 

@@ -110,6 +110,30 @@ def script_context():
     return {"season": "spring", "spend": 20, "tenure": 1.5}
 
 
+@pytest.mark.parametrize(("factor", "rounds"), [(1.5, 20), (1.5, 30), (2.0, 13), (2.0, 30)])
+def test_erasing_what_the_first_estimate_rested_on(direct, clock, factor, rounds):
+    """Versions keep their numbers though that estimate is gone, and another one comes soon (R8)."""
+    worker = direct()
+    own = {"stage_length": 4, "warm_start_rounds": 6, "beliefs": {"every": {"factor": factor}}}
+    worker.post("/campaigns", CONFIGS["default"] | own | {"name": "few"})
+
+    def decide(number):
+        body = {"campaign": "few", "decision_id": f"d{number}"}
+        subject = {"subject": WHO} if number <= 3 else {}
+        decision = worker.post("/decide", body | {"context": script_context()} | subject)
+        if number <= 4 or number > 8:
+            worker.post("/reward", body | {"reward": number % 3})
+        return decision["mode"]
+
+    assert "optimistic" in [decide(number) for number in range(1, rounds + 1)]
+    assert erase(worker, "few") == 3
+    assert "optimistic" in [decide(number) for number in range(rounds + 1, rounds + 10)]
+    assert worker.differences("few") == []
+    worker.process(worker.campaigns.past("few", 4))
+    decide(rounds + 10)
+    assert direct().differences("few") == []
+
+
 def test_two_erasures_at_once(direct, clock):
     """The fold for the second one still knows the first: it has to be made again."""
     worker = direct()
