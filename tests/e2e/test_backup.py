@@ -41,7 +41,7 @@ def run(command: str, folder: Path, *tools: Path, **variables: str) -> None:
 def begin(load: Load, url: str) -> None:
     """Let callers work."""
     campaigns = load.create(url, "spring", "autumn", "winter")
-    load.age(url, "spring", 980)  # its re-estimations are jobs, and its first snapshot is near
+    load.age(url, "spring", 980)  # its first snapshot is near
     load.start([url], campaigns)
 
 

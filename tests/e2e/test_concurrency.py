@@ -43,7 +43,7 @@ def test_two_processes_share_campaigns(shared, load):
     """R15, R17, R19: no gap, no repeat, no lost reward, and one answer to a request that both get at the same time."""
     database_url, urls = shared["postgresql"].database_url, shared["postgresql"].urls
     campaigns = load.create(urls[0], "summer", "winter")
-    load.age(urls[1], "summer", 400)  # from here on its re-estimations are jobs (R16)
+    load.age(urls[1], "summer", 400)  # one of them has estimated its regimes before
     load.start(urls, campaigns, most_steps=30, twins=True)
     load.join()
     assert load.unanswered == load.refusals == []

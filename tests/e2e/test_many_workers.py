@@ -13,7 +13,7 @@ def test_four_processes_serve_sixteen_campaigns(new_database, launch, load):
     urls, names = [server.url for server in servers], [f"campaign-{number}" for number in range(CAMPAIGNS)]
     for place, url in enumerate(urls):
         load.create(url, *names[place::PROCESSES])
-    for place, url in enumerate(urls):  # one that another process created; its re-estimations become jobs (R16)
+    for place, url in enumerate(urls):  # one that another process created; its first snapshot is near
         load.age(url, names[place + 1], 980)
     load.start(urls, names, CALLERS, STEPS, twins=True, reads=True)
     load.join()
