@@ -121,5 +121,5 @@ def test_text_is_what_it_says_by_default(new_database, launch):
     assert server.exit_code() == 0
     (line,) = [line for line in server.said().splitlines() if "undercurrent" in line]
     assert " INFO undercurrent.admin: create request_id=" in line
-    assert line.endswith(" campaign=spring")
+    assert line.endswith(" campaign=spring by=local")
     assert server.complaints() == ""
