@@ -100,11 +100,10 @@ def _limited(folder: Path) -> Iterator[Disk]:
     yield Disk(folder, full)
 
 
-# Whatever this machine allows, and at least one.
-DISKS: Mapping[str, Callable[[Path], AbstractContextManager[Disk]]] = {
-    "limited": _limited,
-    **({"small": _small} if _mounting() is not None else {}),
-}
+# The truer one, if this machine allows it.
+DISKS: Mapping[str, Callable[[Path], AbstractContextManager[Disk]]] = (
+    {"limited": _limited} if _mounting() is None else {"small": _small}
+)
 
 
 @contextmanager
