@@ -26,9 +26,10 @@ class Documented:
         """Every answer has its documented shape, and every number in it is one."""
         path, method = response.request.url.path, response.request.method.lower()
         documented = next(methods[method] for known, methods in self._paths if known.match(path) and method in methods)
-        answers = documented["responses"]
-        answer = answers.get(str(response.status_code)) or answers.get(f"{response.status_code // 100}XX")
+        answer = documented["responses"].get(str(response.status_code))
         assert answer is not None, f"{method} {path}: {response.status_code} {response.text}"
+        if "$ref" in answer:  # errors are described once
+            answer = self._document["components"]["responses"][answer["$ref"].rpartition("/")[2]]
         kind, _, _ = response.headers.get("content-type", "").partition(";")
         if kind != "application/json":
             return
