@@ -184,7 +184,7 @@ class Steady:
             assert decision["decision_id"] == item["decision_id"]
             if self._chance.random() < 0.75:  # else its reward never comes
                 value = worth + 0.5 * (decision["action"] == "mail")
-                # To the last digit: what equals a default that came first is taken for a repetition, and stored as that.
+                # All digits: what equals a default that came first is taken for a repetition, and stored as that.
                 self._pending[name].append((item["decision_id"], value))
         return first
 
