@@ -10,7 +10,7 @@ from typing import Literal
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
-__all__ = ["KIND", "Assets", "Kind", "Pairs", "by_kind"]
+__all__ = ["KIND", "Assets", "Kind", "Pairs", "by_kind", "root_of"]
 
 Kind = Literal["api", "asset", "page", "swagger", "redoc"]
 Pairs = tuple[tuple[bytes, bytes], ...]
@@ -67,3 +67,8 @@ class Assets(StaticFiles):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope[KIND] = "asset"
         await super().__call__(scope, receive, send)
+
+
+def root_of(scope: Scope) -> str:
+    """Where a reverse proxy mounted the service, as the browser sees it; empty without one."""
+    return str(scope.get("root_path", "")).rstrip("/")

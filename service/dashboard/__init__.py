@@ -12,7 +12,7 @@ from fastapi.responses import HTMLResponse
 from fastapi.templating import Jinja2Templates
 
 from service.dashboard.login import add_login
-from service.headers import KIND, Assets
+from service.headers import KIND, Assets, root_of
 from service.worker import Service
 
 __all__ = ["add_dashboard"]
@@ -39,7 +39,7 @@ def add_dashboard(app: FastAPI, service: Service) -> None:
     def add(path: str, template: str) -> None:
         async def page(request: Request) -> HTMLResponse:
             request.scope[KIND] = "page"
-            root = str(request.scope.get("root_path", "")).rstrip("/")
+            root = root_of(request.scope)
             known = {"root": root, "assets": f"{root}{ASSETS}", "name": request.path_params.get("name", "")}
             return templates.TemplateResponse(request, template, known)
 

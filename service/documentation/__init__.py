@@ -9,7 +9,7 @@ from pathlib import Path
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse
 
-from service.headers import KIND, Assets, Kind
+from service.headers import KIND, Assets, Kind, root_of
 
 __all__ = ["add_documentation"]
 
@@ -46,8 +46,7 @@ def add_documentation(app: FastAPI) -> None:
 
     def page(request: Request, kind: Kind, body: str, style: str) -> HTMLResponse:
         request.scope[KIND] = kind
-        # Where a reverse proxy mounted the service, as the browser sees it; empty without one.
-        root = str(request.scope.get("root_path", "")).rstrip("/")
+        root = root_of(request.scope)
         assets = f"{root}{ASSETS}"
         known = {"assets": assets, "style": f"{assets}/{style}", "openapi": f"{root}{app.openapi_url}"}
         return HTMLResponse((HEAD + body).format(title=app.title, **known))
