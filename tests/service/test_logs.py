@@ -10,7 +10,6 @@ import threading
 import time
 from datetime import UTC, datetime
 
-import httpx
 import pytest
 
 import service.requests
