@@ -1,4 +1,4 @@
-"""Background work: large re-estimations as leased jobs (R16), and snapshots. Never in the way of a decision."""
+"""Background work: large re-estimations as leased jobs (R16), snapshots, and tidying. Never in a decision's way."""
 
 import asyncio
 import logging
@@ -13,6 +13,7 @@ from service.campaigns import Campaigns, FinishJob, KeepSnapshot, Reduce, Snapsh
 from service.errors import NotFoundError, UnavailableError
 from service.fold import SECOND
 from service.lanes import Lanes
+from service.memory import give_back
 from service.retention import campaigns_to_reduce
 from service.store import ClaimedJob
 from service.unit import LEASE_SECONDS, Job
@@ -21,6 +22,7 @@ __all__ = ["Background"]
 
 POLL_SECONDS = 15.0  # between two looks for jobs whose worker has died
 RETENTION_SECONDS = 600.0  # between two looks for requests that are kept for too long
+TIDY_SECONDS = 20.0  # between two times that freed memory is given back
 RETRY_SECONDS = 1.0
 MOST_ATTEMPTS = 3
 FAR_FUTURE = 2**62
@@ -41,9 +43,10 @@ class Background:
         self._keep(self._estimate(work) if isinstance(work, Job) else self._snapshot(work))
 
     def watch(self) -> None:
-        """Look now and then for jobs whose worker has died, and for requests that are kept for too long."""
+        """Look now and then for jobs whose worker has died, for requests kept for too long, and for freed memory."""
         self._keep(self._watch())
         self._keep(self._retain())
+        self._keep(self._tidy())
 
     def _keep(self, coroutine: "asyncio._CoroutineLike[None]") -> None:
         task = asyncio.create_task(coroutine)
@@ -89,6 +92,11 @@ class Background:
     def _to_reduce(self) -> list[str]:
         with self._campaigns.store.reading() as tx:
             return campaigns_to_reduce(tx, self._campaigns.clock())
+
+    async def _tidy(self) -> None:
+        while True:
+            await asyncio.sleep(TIDY_SECONDS)
+            await asyncio.get_running_loop().run_in_executor(None, give_back)
 
     async def _submitted(self, operation: FinishJob | KeepSnapshot | Reduce) -> Any:
         while True:

@@ -63,7 +63,8 @@ __all__ = [
 
 Row = Mapping[str, Any]
 BUSY_SECONDS = 10  # that SQLite waits for another process's transaction, and PostgreSQL's pool for a connection
-CACHE_KIB, SCAN_KIB = 65_536, 2_048  # of SQLite's pages in memory: as a rule, and of one that reads each page once
+# Of SQLite's pages in memory. The writer knows them all; a reader has to forget its own whenever somebody writes.
+WRITER_KIB, READER_KIB = 65_536, 2_048
 IDLE_SECONDS = 1.0  # after which a connection is asked whether it is still one
 PAGE = 5_000  # rows of the log read at a time
 LONGEST_LIST = 10_000  # ids looked up at a time
@@ -343,10 +344,12 @@ class Store:
                     connection.close()
 
     def _writing_connection(self) -> Connection:
-        # SQLite's one writer keeps its connection: taking it from the pool each time costs as much as a commit.
-        connection = self._writer or self.engine.connect()
+        if self._writer is not None:
+            return self._writer
+        connection = self.engine.connect()
         connection.info["writes"] = True
-        if self.embedded:
+        if self.embedded:  # SQLite's one writer keeps it: taking it from the pool each time costs as much as a commit
+            connection.connection.cursor().execute(f"PRAGMA cache_size=-{WRITER_KIB}")
             self._writer = connection
         return connection
 
@@ -367,17 +370,11 @@ class Store:
 
     @contextmanager
     def scanning(self) -> Iterator["Transaction"]:
-        """`reading` for one that walks through a whole log: what it reads is not worth keeping in SQLite's cache."""
+        """`reading` for one that walks through a whole log: it may work on a page for long."""
         with self.reading() as inside:
-            if not self.embedded:  # it may work on a page for long, and PostgreSQL would take it for dead
+            if not self.embedded:  # PostgreSQL would take it for dead
                 inside.connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
-                yield inside
-                return
-            inside.connection.exec_driver_sql(f"PRAGMA cache_size=-{SCAN_KIB}")
-            try:
-                yield inside
-            finally:
-                inside.connection.exec_driver_sql(f"PRAGMA cache_size=-{CACHE_KIB}")
+            yield inside
 
     def overwrite_journal(self) -> None:
         """SQLite's journal holds what was written, and so what is erased by now, until it begins anew."""
@@ -453,7 +450,7 @@ def _sqlite_engine(url: str) -> Engine:
             "journal_mode=WAL",
             "synchronous=FULL",
             "foreign_keys=ON",
-            f"cache_size=-{CACHE_KIB}",
+            f"cache_size=-{READER_KIB}",
             "secure_delete=ON",
         ):
             connection.execute(f"PRAGMA {pragma}")

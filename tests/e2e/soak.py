@@ -26,7 +26,7 @@ import sqlalchemy as sa
 
 from policy import CampaignConfig, StagedPolicy
 from service.columns import Columns
-from service.store import CACHE_KIB, Store
+from service.store import WRITER_KIB, Store
 from service.tables import campaigns, decisions, rewards
 from service.verify import differences
 from tests.databases import KINDS, Databases
@@ -46,7 +46,7 @@ class Plan(NamedTuple):
 
     minutes: float = 10.0
     campaigns: int = 50
-    rate: float = 60.0  # requests a second to each service
+    rate: float = 30.0  # requests a second to each service
     lives: int = 3
     rounds: int = 1_200  # of every campaign before the load: past its first snapshot and its first job
     sample_seconds: float = 2.0
@@ -137,7 +137,7 @@ class Looking:
         if self._life != life:
             self._life, self._stored_before = life, stored
         if self._database == "sqlite":  # the writer keeps the pages that it has written
-            held += min(1_024 * CACHE_KIB, stored - self._stored_before)
+            held += min(1_024 * WRITER_KIB, stored - self._stored_before)
         now = time.monotonic()
         return Sample(now, life, now - begun, decisions, resident, unique, held, handles, threads, stored, journal, lag)
 
