@@ -61,7 +61,7 @@ class Plan(NamedTuple):
 
     @property
     def settling_seconds(self) -> float:
-        """After a start: what was cached is read again, and rarely used modules are loaded."""
+        """After a start: pages are read again, pools fill, and rarely used modules are loaded."""
         return min(60.0, 0.4 * self.life_seconds)
 
 
@@ -176,6 +176,8 @@ async def soak(database: str, url: str, plan: Plan, folder: Path, tell: Callable
                 if life == 0:
                     tell(f"{database}: {plan.campaigns} campaigns of {plan.rounds} rounds ...")
                     await steady.create(plan.rounds)
+                await steady.touch(workers)
+                if life == 0:
                     load = asyncio.create_task(steady.run())
                 await _live(plan, life, server, looking, load, samples, lambda text: tell(f"{database}: {text}"))
                 if life < plan.lives - 1:

@@ -128,6 +128,13 @@ class Steady:
                 await self._decide(name, min(LARGEST_BATCH, rounds - start), batch=True)
                 await self._reward(name, LARGEST_BATCH, batch=True)
 
+    async def touch(self, workers: int) -> None:
+        """Ask for what workers keep of each campaign once somebody has asked, so that it does not come bit by bit."""
+        times = 1 if workers == 1 else 4 * workers  # on connections of their own: each goes to any of the workers
+        for name in self.names:
+            for what in ("model", "series") * times:
+                await self._good("GET", f"/campaigns/{name}/{what}", headers={"connection": "close"})
+
     # --- the load ------------------------------------------------------------------------------------------------
 
     @property
