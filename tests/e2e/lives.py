@@ -33,7 +33,7 @@ JOB_SECONDS = 5.0  # to wait for a re-estimation to kill
 # database itself was killed, and with two workers: one of them, only their parent, or all at once.
 LIVES = {
     "sqlite": ("job", "start", "any"),
-    "postgresql": ("job", "database", "start", "worker", "any", "parent", "job", "group"),
+    "postgresql": ("job", "database", "worker", "start", "any", "parent", "job", "group"),
 }
 WITH_WORKERS = ("worker", "parent", "group")
 

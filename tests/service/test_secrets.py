@@ -215,8 +215,8 @@ def test_a_key_is_printed_once_and_nowhere_else(new_database, capfd):
     assert main(["keys", "create", "--role", "admin", "--database-url", url]) == 0
     key = capfd.readouterr().out.strip()
     secret = key.split("_", 2)[2]
-    for command in (["list"], ["revoke", key], ["revoke", f"uc_0000000000_{secret}"], ["revoke", secret]):
-        main(["keys", *command, "--database-url", url])
+    for command in (["list"], ["revoke", key], ["revoke", f"uc_0000000000_{secret}"], ["revoke", "--", secret]):
+        main(["keys", command[0], "--database-url", url, *command[1:]])  # a secret may begin with a hyphen
     main(["audit", "--database-url", url])
     told = "".join(capfd.readouterr())
     assert id_of(key) in told
