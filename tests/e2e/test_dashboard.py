@@ -212,6 +212,16 @@ def test_a_decisions_explanation(window, worker):
     expect(answer.locator(".big")).to_have_text(f"{made['reward']['reward']:.2f}" if made["reward"]["reward"] else "0")
 
 
+def test_what_is_typed_before_the_script_is_there_is_kept(window):
+    page, held = window.page, []
+    page.route("**/decision.js", held.append)
+    page.goto("/view/market/decision", wait_until="commit")
+    page.get_by_label("Decision id").fill("d150")
+    held[0].continue_()
+    page.get_by_role("button", name="Explain").click()  # waits until the script lets it
+    expect(page.locator("#answer .lead strong")).to_be_visible()
+
+
 def test_an_unknown_decision_is_said_to_be_unknown(window):
     window.expected = {404}
     page = window.open("/view/market/decision#nobody")

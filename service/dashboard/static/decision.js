@@ -20,7 +20,7 @@ const wanted = () => {
 
 async function explain() {
   const id = wanted();
-  $("#decision-id").value = id;
+  if (id) $("#decision-id").value = id; // else it stays: somebody may have typed before this script was here
   document.title = `Why this action? · ${name} · Undercurrent`;
   if (!id) {
     place.replaceChildren(h("p", { class: "soft" }, "Enter the id of a decision: the decision_id that your system sent to /decide, or that the answer carried."));
