@@ -214,7 +214,7 @@ def test_a_decisions_explanation(window, worker):
 
 def test_what_is_typed_before_the_script_is_there_is_kept(window):
     page, held = window.page, []
-    page.route("**/decision.js", held.append)
+    page.route("**/decision.js", lambda route: held.append(route))
     page.goto("/view/market/decision", wait_until="commit")
     page.get_by_label("Decision id").fill("d150")
     held[0].continue_()
