@@ -1,8 +1,8 @@
 """The numba kernels behind everything: one implementation for service and simulator.
 
 All compiled code lives in this one file because numba's disk cache notices a change only in the file that holds
-the kernel. No fastmath: sums run in the order written, so one-by-one, batch, replay and restart agree to the
-last bit (R15). Shapes: T rounds, V variables, K actions, H regimes, X symbols, D columns of z.
+the kernel. Sums run in the order written, so one-by-one, batch, replay and restart agree to the last bit (R15): of
+fastmath only what `_fused` says. Shapes: T rounds, V variables, K actions, H regimes, X symbols, D columns of z.
 """
 
 from typing import Any, NamedTuple
@@ -72,7 +72,7 @@ _FOLDED, _SINCE_FACTORED = 0, 1
 # A rank-one update divides by 1 + q and loses log10(q) digits: past this q factor anew. Also anew every so often,
 # which bounds the drift of the downdated inverse.
 _LARGEST_QUADRATIC = 1e4
-_FACTOR_EVERY = 256
+_FACTOR_EVERY = 512
 # So many rank-one steps go into the inverse in one pass: it is the memory, not the arithmetic, that takes time.
 _STEPS = 4
 
@@ -122,6 +122,15 @@ def _jit(function: Any) -> Any:
 def _inline(function: Any) -> Any:
     """For the small pieces of the hot loops: merged into their callers, where arrays need no reference counting."""
     return njit(nogil=True, error_model="numpy", inline="always")(function)
+
+
+def _fused(function: Any) -> Any:
+    """For the inner loops of the linear algebra: a product and its addition may be one instruction, half the work.
+
+    Their sums are chains, ((x + ab) + cd) + …, which can be fused in one way only: wherever such a loop is compiled,
+    and for whatever width, it gives the same bits.
+    """
+    return njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})(function)
 
 
 # --- chance (R11) --------------------------------------------------------------------------------------------
@@ -241,14 +250,15 @@ def _padded(size):  # type: ignore[no-untyped-def]
 def _add_rows(out, row, scales, column, matrix, first, last, start, stop, sign):  # type: ignore[no-untyped-def]
     """out[row] += sign · Σ scales[k, column] · matrix[k] over k in first … last-1, between columns start and stop.
 
-    Every inner loop of the linear algebra is this one, along rows and four at a time: most of its cost is in memory.
+    Along rows and four at a time: most of its cost is in memory.
     """
     k = first
     while k + 4 <= last:
         a, b = sign * scales[k, column], sign * scales[k + 1, column]
         c, d = sign * scales[k + 2, column], sign * scales[k + 3, column]
         for j in range(start, stop):
-            out[row, j] += (a * matrix[k, j] + b * matrix[k + 1, j]) + (c * matrix[k + 2, j] + d * matrix[k + 3, j])
+            first_two = (out[row, j] + a * matrix[k, j]) + b * matrix[k + 1, j]
+            out[row, j] = (first_two + c * matrix[k + 2, j]) + d * matrix[k + 3, j]
         k += 4
     while k < last:
         a = sign * scales[k, column]
@@ -257,7 +267,23 @@ def _add_rows(out, row, scales, column, matrix, first, last, start, stop, sign):
         k += 1
 
 
-@_jit
+@_fused
+def _downdate(inverse, steps, held):  # type: ignore[no-untyped-def]
+    """inverse -= Σ s sᵀ over the first `held` rows of steps; two of its rows at a time where all are there."""
+    size, width, done = inverse.shape[0], inverse.shape[1], 0
+    while held == _STEPS and done + 2 <= size:
+        a, b, c, d = -steps[0, done], -steps[1, done], -steps[2, done], -steps[3, done]
+        e, f, g, h = -steps[0, done + 1], -steps[1, done + 1], -steps[2, done + 1], -steps[3, done + 1]
+        for j in range(width):
+            p, q, r, s = steps[0, j], steps[1, j], steps[2, j], steps[3, j]
+            inverse[done, j] = (((inverse[done, j] + a * p) + b * q) + c * r) + d * s
+            inverse[done + 1, j] = (((inverse[done + 1, j] + e * p) + f * q) + g * r) + h * s
+        done += 2
+    for i in range(done, size):
+        _add_rows(inverse, i, steps, i, steps, 0, held, 0, width, -1.0)
+
+
+@_fused
 def _factor(statistics, null, ridge):  # type: ignore[no-untyped-def]
     """Inverse and θ̂ = G⁻¹ Σ z r (eq. estimate-theta) by Cholesky.
 
@@ -303,7 +329,7 @@ def _factor(statistics, null, ridge):  # type: ignore[no-untyped-def]
         theta[i] = total / upper[i, i]
 
 
-@_inline
+@_fused
 def _combine(matrix, columns, weights, start, stop, vectors, out):  # type: ignore[no-untyped-def]
     """vectors[out] += Σ weights[i] · matrix[columns[i]] over i in start … stop-1, four rows at a time."""
     size, i = matrix.shape[1], start
@@ -311,12 +337,13 @@ def _combine(matrix, columns, weights, start, stop, vectors, out):  # type: igno
         a, b, c, d = columns[i], columns[i + 1], columns[i + 2], columns[i + 3]
         wa, wb, wc, wd = weights[i], weights[i + 1], weights[i + 2], weights[i + 3]
         for j in range(size):
-            vectors[out, j] += (wa * matrix[a, j] + wb * matrix[b, j]) + (wc * matrix[c, j] + wd * matrix[d, j])
+            first_two = (vectors[out, j] + wa * matrix[a, j]) + wb * matrix[b, j]
+            vectors[out, j] = (first_two + wc * matrix[c, j]) + wd * matrix[d, j]
         i += 4
     if i + 2 <= stop:
         a, b, wa, wb = columns[i], columns[i + 1], weights[i], weights[i + 1]
         for j in range(size):
-            vectors[out, j] += wa * matrix[a, j] + wb * matrix[b, j]
+            vectors[out, j] = (vectors[out, j] + wa * matrix[a, j]) + wb * matrix[b, j]
         i += 2
     if i < stop:
         a, wa = columns[i], weights[i]
@@ -385,8 +412,7 @@ def _update(  # type: ignore[no-untyped-def]
             one_by_one = since < _FACTOR_EVERY and _rank_one(inverse, theta, columns, weights, n, reward, vectors, held)
             held += 1
         if one_by_one and (held == _STEPS or place == stop - 1):
-            for i in range(inverse.shape[0]):
-                _add_rows(inverse, i, vectors, i, vectors, 0, held, 0, inverse.shape[1], -1.0)
+            _downdate(inverse, vectors, held)
             held = 0
     statistics.counters[_FOLDED] += stop - start
     if not one_by_one:

@@ -98,13 +98,16 @@ class StagedPolicy:
         self.chance = kernels.Chance(
             config.seed, config.control.share, config.control.kind == "baseline", config.propensity_floor
         )
-        # What every decision hands to the kernel, gathered once: a decision takes microseconds.
-        self._fixed = {regimes: (*m.plan[:3], *self.chance) for regimes, m in self.maps.items()}
+        # What every decision needs, gathered once: a decision takes microseconds.
+        self._names, self._length, self._clock = config.actions, config.stage_length, config.clock
+        self._row_shape = (len(config.variables), self.features.numbers, self.features.regimes)
         active = len(config.actions) - len(config.retired_actions)
         trial = self.chance._replace(floor=max(config.propensity_floor, TRIAL_SHARE / active))
-        self._fixed_trial = {regimes: (*m.plan[:3], *trial) for regimes, m in self.maps.items()}
-        self._row_shape = (len(config.variables), self.features.numbers, self.features.regimes)
-        self._shapes = {(m.dimension, regimes, self._row_shape) for regimes, m in self.maps.items()}
+        # By what must fit in a state, see `_check`.
+        self._fixed = {
+            (m.dimension, regimes, self._row_shape): ((*m.plan[:3], *self.chance), (*m.plan[:3], *trial))
+            for regimes, m in self.maps.items()
+        }
         self._action_index = {name: i for i, name in enumerate(config.actions)}
         self._active = np.array([[name not in config.retired_actions for name in config.actions]])
         self._all_active = not config.retired_actions
@@ -155,9 +158,9 @@ class StagedPolicy:
     ) -> tuple[State, Decision]:
         """Decide one round; `at` (seconds) is needed where the campaign has a clock."""
         codes, numbers = self.features.encode_one(context)
-        gaps, periods = self._ticks(state, (at,)) if self.config.clock else (_NO_GAPS, _NO_PERIODS)
-        rows = _Rows(gaps, codes, numbers, *self._rules(excluded_actions, subject))
-        state, decisions = self._advance(state, rows, periods)
+        gaps, periods = self._ticks(state, (at,)) if self._clock else (_NO_GAPS, _NO_PERIODS)
+        eligible, key = self._rules(excluded_actions, subject)
+        state, decisions = self._advance(state, _Rows(gaps, codes, numbers, eligible, key), periods)
         return state, decisions[0]
 
     def decide_batch(self, state: State, requests: Sequence[Request]) -> tuple[State, list[Decision]]:
@@ -185,7 +188,7 @@ class StagedPolicy:
     def decide_prepared(self, state: State, prepared: "Prepared") -> tuple[State, list[Decision]]:
         """Decide what `prepare` made, or a part of it."""
         codes, numbers, eligible, subjects, times = prepared
-        gaps, periods = self._ticks(state, times) if self.config.clock else (_NO_GAPS, _NO_PERIODS)
+        gaps, periods = self._ticks(state, times) if self._clock else (_NO_GAPS, _NO_PERIODS)
         return self._advance(state, _Rows(gaps, codes, numbers, eligible, subjects), periods)
 
     def prepare_past(self, rounds: Sequence[PastRound], prefixes: Sequence[str] | None = None) -> "PreparedPast":
@@ -422,26 +425,31 @@ class StagedPolicy:
         decisions: list[Decision] = []
         done, count = 0, len(rows.codes)
         while done < count:
-            state = self._at_boundary(state)
-            size = count - done
-            if size > 1:
-                size = min(size, self.rounds_ahead(state))
+            size = min(count - done, self.rounds_ahead(state))
+            if size == 0:
+                state = self._at_boundary(state)
+                size = min(count - done, self.rounds_ahead(state))
             part = rows if size == count else rows.part(done, done + size)
             history = state.history.at(state.round, state.arrived)
             made, belief = self._decide_rows(state, part, history)
             state = State(
                 state.round + size, belief, state.hmm, state.next_estimation, state.next_update,
                 state.statistics, state.model_version, history, state.arrived, state.folded, state.rebuild,
-                state.selection, int(periods[done + size - 1]) if periods.size else 0, state.trial_end,
+                state.selection, int(periods[done + size - 1]) if self._clock else 0, state.trial_end,
             )  # fmt: skip
             decisions += made
             done += size
         return state, decisions
 
-    def _check(self, state: State) -> None:
-        """A state of another campaign would make the kernels read foreign memory."""
-        if (state.statistics.theta.size, state.belief.size, state.history.shape) not in self._shapes:
+    def _check(self, state: State) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """What the state's decisions hand to the kernel, usually and while there is a trial.
+
+        A state of another campaign would make the kernels read foreign memory.
+        """
+        found = self._fixed.get((state.statistics.theta.size, state.belief.size, state.history.shape))
+        if found is None:
             raise ArgumentError("state", "is another campaign's", "a state of this campaign")
+        return found
 
     def _at_boundary(self, state: State) -> State:
         """What is due before the next round is decided; at a boundary that may be a whole re-estimation."""
@@ -465,42 +473,43 @@ class StagedPolicy:
     @staticmethod
     def rounds_ahead(state: State) -> int:
         """How many rounds can be decided before something is due; 0 when something is."""
-        ahead = state.next_update
-        if state.next_estimation:
-            ahead = min(ahead, state.next_estimation)
-        return max(0, ahead - 1 - state.round)
+        due = state.next_update
+        if 0 < state.next_estimation < due:
+            due = state.next_estimation
+        return max(0, due - 1 - state.round)
 
     def _decide_rows(self, state: State, rows: "_Rows", history: History) -> tuple[list[Decision], FloatArray]:
         """Decide rows that share one reward model and one HMM, and append them; also give the belief after them."""
-        names, length = self.config.actions, self.config.stage_length
-        count, arms, t, regimes = len(rows.codes), len(names), state.round + 1, state.belief.size
+        names, length, history_rows = self._names, self._length, history.rounds
+        count, arms, first, regimes = len(rows.codes), len(names), state.round + 1, state.belief.size
         answers = np.empty((count, 3 + 2 * arms + regimes))
         history.reserve(count)
         _, _, inverse, theta, _, units = state.statistics
         # All rows are of one stage, and a trial ends with a stage.
-        fixed = self._fixed if t > state.trial_end else self._fixed_trial
+        usual, trial = self._check(state)
         kernels.decide_rounds(
-            *fixed[regimes], self._warm_rounds(state),
-            *(self.exploration(t, count, units[1]) if self._varying else self._exploration),
-            inverse, theta, units[0], state.counted, *self._chain(state), *rows, t,
-            history.rounds, *history.contexts, history.steps, history.actions, history.beliefs, answers,
+            *(usual if first > state.trial_end else trial), self._warm_rounds(state),
+            *(self.exploration(first, count, units[1]) if self._varying else self._exploration),
+            inverse, theta, units[0], state.counted, *self._chain(state), *rows, first,
+            history_rows, *history.contexts, history.steps, history.actions, history.beliefs, answers,
         )  # fmt: skip
-        history.rounds += count
-        decisions = []
+        history.rounds = history_rows + count
         everyone = self._all_active if rows.eligible is self._active else bool(rows.eligible.all())
-        for i, answer in enumerate(answers.tolist()):
-            who, estimates, bonuses = names, tuple(answer[3 : arms + 3]), tuple(answer[arms + 3 : 2 * arms + 3])
+        bonuses_at, beliefs_at = 3 + arms, 3 + 2 * arms
+        decisions = []
+        for t, answer in enumerate(answers.tolist(), first):
+            who, estimates, bonuses = names, tuple(answer[3:bonuses_at]), tuple(answer[bonuses_at:beliefs_at])
             if not everyone:
-                left = np.flatnonzero(rows.eligible[i]).tolist()
+                left = np.flatnonzero(rows.eligible[t - first]).tolist()
                 who = tuple([names[a] for a in left])
                 estimates, bonuses = tuple([estimates[a] for a in left]), tuple([bonuses[a] for a in left])
             decisions.append(
                 Decision(
-                    t + i, (t + i - 1) // length + 1, state.model_version, MODES[int(answer[1])], names[int(answer[0])],
-                    answer[2], tuple(answer[2 * arms + 3 :]), who, estimates, bonuses,
+                    t, (t - 1) // length + 1, state.model_version, MODES[int(answer[1])], names[int(answer[0])],
+                    answer[2], tuple(answer[beliefs_at:]), who, estimates, bonuses,
                 )
             )  # fmt: skip
-        return decisions, history.beliefs[history.rounds - 1, :regimes]
+        return decisions, history.beliefs[history_rows + count - 1, :regimes]
 
     def _chain(self, state: State) -> tuple[FloatArray, FloatArray, FloatArray]:
         """How the belief takes the next symbols (R5): transition and emission, none yet or none needed; the belief."""
