@@ -1,13 +1,13 @@
-"""What a client may send, and in which time: the body's size, and time-outs for headers and bodies."""
+"""The server's side of a connection: what a client may send and in which time, and answers that leave in one piece."""
 
 import asyncio
 
 from starlette.types import Message, Receive, Scope
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from service.errors import RequestTimeoutError, TooLargeError, error_response
 
-__all__ = ["KEEP_ALIVE_SECONDS", "LARGEST_BODY", "Protocol", "body_of", "with_body"]
+__all__ = ["KEEP_ALIVE_SECONDS", "LARGEST_BODY", "WHOLE", "Protocol", "body_of", "with_body"]
 
 LARGEST_BODY = 4 * 2**20
 REQUEST_SECONDS = 30.0  # for a request's headers, and again for its body
@@ -15,6 +15,7 @@ KEEP_ALIVE_SECONDS = 75  # more than the 60 s of common proxies: they close an i
 LARGEST_UNASKED = 2 * LARGEST_BODY  # bytes while no request is being answered: headers
 LARGEST_REFUSED = 4 * LARGEST_BODY  # of a body that was refused: many clients read no answer before they have sent all
 LATE = "undercurrent.late"  # in the scope: the body did not come in time
+WHOLE = "undercurrent.whole"  # in the scope: sends a whole answer at once; missing if the server is another
 BODILESS = frozenset({"GET", "HEAD", "OPTIONS"})  # nobody reads what they may bring
 
 
@@ -87,6 +88,11 @@ class Protocol(HttpToolsProtocol):
             if incomplete is not None:
                 self._timer = self.loop.call_later(REQUEST_SECONDS, self._overdue)
 
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        if self.cycle is not None and self.cycle.scope is self.scope:  # else it became another protocol's
+            self.scope[WHOLE] = _Whole(self.cycle)  # type: ignore[literal-required]
+
     def send_400_response(self, msg: str) -> None:
         """What is no HTTP is answered in the one shape too (R24)."""
         answer = error_response(400, "This is no HTTP request, or its headers contradict each other")
@@ -112,3 +118,27 @@ class Protocol(HttpToolsProtocol):
         self._stop_timer()
         self._unset_keepalive_if_required()  # which would hold all of this for as long, after a reset connection
         super().connection_lost(exc)
+
+
+class _Whole:
+    """Sends a whole answer with one call to the system; uvicorn makes two, and looks at every header again."""
+
+    __slots__ = ("_cycle",)
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+
+    async def __call__(self, status: int, headers: bytes, body: bytes) -> None:
+        cycle = self._cycle
+        if cycle.flow.write_paused and not cycle.disconnected:
+            await cycle.flow.drain()
+        if cycle.disconnected:
+            return
+        always = b"".join([b"%b: %b\r\n" % header for header in cycle.default_headers])
+        end = b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n"
+        cycle.transport.write(b"".join((STATUS_LINE[status], always, headers, end, body)))
+        cycle.response_started = cycle.response_complete = True
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            cycle.transport.close()
+        cycle.on_response()

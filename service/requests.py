@@ -11,12 +11,14 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.headers import KIND, by_kind
+from service.limits import WHOLE
 from service.logs import REQUEST_ID
 from service.metrics import Metrics
 
-__all__ = ["Requests"]
+__all__ = ["ANSWER", "Requests"]
 
 HEADER = b"x-request-id"
+ANSWER = "undercurrent.answer"  # a message of ours: a whole answer in JSON, to be sent in one piece
 ALLOWED = re.compile(rb"[!-~]{1,128}")  # visible ASCII: safe in a header and in a log
 NO_ROUTE = "other"  # what no route answers, and mounted files: their paths are the caller's to invent
 SLOW_SECONDS = 1.0
@@ -28,6 +30,8 @@ class Requests:
 
     def __init__(self, metrics: Metrics, access_log: bool, https: bool = False) -> None:
         self._metrics, self._access_log, self._headers = metrics, access_log, by_kind(https)
+        fixed = ((b"content-type", b"application/json"), *self._headers["api"])
+        self._whole = b"".join(b"%b: %b\r\n" % header for header in fixed)
         self._prefix, self._numbers = os.urandom(6).hex().encode(), count(1)
 
     async def watch(self, answer: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
@@ -45,7 +49,16 @@ class Requests:
 
         async def sending(message: Message) -> None:
             nonlocal status
-            if message["type"] == "http.response.start":
+            if message["type"] == ANSWER:
+                status, body = message["status"], message["body"]
+                if WHOLE in scope:
+                    own = b"content-length: %d\r\n%b: %b\r\n" % (len(body), HEADER, request_id)
+                    await scope[WHOLE](status, self._whole + own, body)
+                    return
+                headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+                await sending({"type": "http.response.start", "status": status, "headers": headers})
+                message = {"type": "http.response.body", "body": body}
+            elif message["type"] == "http.response.start":
                 status = message["status"]
                 fixed = self._headers[scope.get(KIND, "api")]
                 message["headers"] = [*message.get("headers", ()), *fixed, (HEADER, request_id)]

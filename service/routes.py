@@ -38,7 +38,7 @@ from service.errors import (
     response_of,
 )
 from service.limits import body_of, with_body
-from service.requests import Requests
+from service.requests import ANSWER, Requests
 from service.schema import require_current
 from service.schemas import (
     CAMPAIGN_EXAMPLE,
@@ -112,9 +112,7 @@ class LeanRoute(APIRoute):
         if self._campaign is not None:
             require(scope, getattr(body, self._campaign))
         answer = await (self._answer(body, Request(scope)) if self._asks else self._answer(body))
-        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
-        await send({"type": "http.response.start", "status": self.status_code or 200, "headers": headers})
-        await send({"type": "http.response.body", "body": answer})
+        await send({"type": ANSWER, "status": self.status_code or 200, "body": answer})
 
 
 class Failing:
