@@ -340,6 +340,8 @@ def _beyond(cut: float) -> float:
 
 
 def _number(value: Any) -> float:
+    if value.__class__ is float and isfinite(value):  # nearly always
+        return value
     if isinstance(value, bool | np.bool_ | str | bytes):
         raise TypeError
     number = float(value)

@@ -65,6 +65,8 @@ class History:
 
     def arrivals(self, start: int, stop: int) -> npt.NDArray[np.int64]:
         """The rows whose rewards arrived start-th … (stop-1)-th, in round order, without those that do not count."""
+        if start == stop:
+            return _NO_ROWS
         rows = np.sort(self._order[start:stop])
         rows = rows[~np.isnan(self.rewards[rows])]
         if not self.excluded.size:
@@ -80,7 +82,7 @@ class History:
     def without_erased(self, rounds: int, start: int, stop: int) -> Self:
         """This history, or a copy in which the erased ones of the start-th … (stop-1)-th rewards are excluded."""
         rows = self._order[start:stop]
-        erased = rows[np.isnan(self.rewards[rows])]
+        erased = rows[np.isnan(self.rewards[rows])] if rows.size else rows
         if not erased.size:
             return self
         other = self.copy(rounds, stop)

@@ -34,7 +34,7 @@ from service.imports import Importing
 from service.metrics import Metrics
 from service.retention import reduced
 from service.schemas import DecideItem, ImportRow, RewardItem
-from service.store import FAILURES, LiveRow, NewMessage, Store, Transaction
+from service.store import FAILURES, LiveRow, NewMessage, Query, Store, Transaction
 from service.unit import Entry, Job, Unit, decision_answers, reward_answer, snapshot_row
 
 __all__ = [
@@ -64,6 +64,7 @@ SNAPSHOT_ROUNDS = 1_000  # at least between two snapshots; and a fifth of all ro
 MOST_ROUNDS_TO_FOLD = 50_000  # after a restart: a few seconds
 RECENT_SNAPSHOTS = 3
 CACHED_CAMPAIGNS = 1_000
+STILL_SHARED = 32  # transactions without a trace of another worker, until none is expected
 TOLERANCE = 1e-9  # across machines (R15)
 _encode = msgspec.json.Encoder().encode
 log = logging.getLogger("undercurrent")
@@ -218,6 +219,9 @@ class Campaigns:
         self.owner = owner or uuid4().hex
         self._queued = queued  # is told, in whichever thread, of messages that were committed
         self._cache: dict[int, Entry] = {}
+        # What to ask for ahead, never what to believe: ids by name, and how long to expect that others serve one too.
+        self._numbers: dict[str, int] = {}
+        self._shared: dict[int, int] = {}
         self._lock = threading.Lock()  # lanes of PostgreSQL are threads
         self._snapshots_under_way: set[int] = set()
         self._snapshots_owed: set[int] = set()
@@ -236,7 +240,10 @@ class Campaigns:
         kept: list[tuple[Unit, Entry]] = []
         try:
             with self.store.writing() as tx:
-                rows, now = tx.lock(by_campaign), self.clock()
+                ahead = chain.from_iterable(
+                    self._ahead(name, [operations[i] for i in places]) for name, places in by_campaign.items()
+                )
+                rows, now = tx.lock(by_campaign, ahead), self.clock()
                 touched = [row.campaign_id for row in rows.values()]
                 for name, places in by_campaign.items():
                     unit = self._serve_all(tx, rows.get(name), [(i, operations[i]) for i in places], outcomes, now)
@@ -250,7 +257,7 @@ class Campaigns:
         if deleted := [o.campaign for o, told in zip(operations, outcomes, strict=True) if _deletes(o, told)]:
             self.metrics.forget(deleted)
         for unit, entry in kept:
-            self._keep(unit.row.campaign_id, entry)
+            self._keep(unit.row, entry)
             self.metrics.committed(unit)
             if unit.new_rows[NewMessage]:
                 self._queued()
@@ -294,12 +301,24 @@ class Campaigns:
             return self._serve_all(tx, None, numbered[len(results) :], outcomes, now)
         return unit
 
-    def _keep(self, campaign: int, entry: Entry) -> None:
+    def _ahead(self, name: str, operations: Sequence[Operation]) -> Iterator[Query]:
+        """What the operations on a campaign will ask, if it is still the one of that name."""
+        number = self._numbers.get(name)
+        entry = None if number is None else self._cache.get(number)
+        if number is not None and entry is not None:
+            moment = (entry.state.round, entry.state.arrived) if self._shared.get(number) else None
+            yield from Transaction.will_ask(number, _ids(operations), moment)
+
+    def _keep(self, row: LiveRow, entry: Entry) -> None:
         with self._lock:
-            self._cache.pop(campaign, None)
-            self._cache[campaign] = entry
+            self._cache.pop(row.campaign_id, None)
+            self._cache[row.campaign_id] = entry
+            self._numbers[row.name] = row.campaign_id
             if len(self._cache) > CACHED_CAMPAIGNS:
-                del self._cache[next(iter(self._cache))]  # the one that has been quiet for longest
+                quiet = next(iter(self._cache))  # for longest
+                del self._cache[quiet]
+                self._shared.pop(quiet, None)
+                self._numbers = {name: number for name, number in self._numbers.items() if number in self._cache}
 
     def snapshot_ended(self, campaign: int) -> None:
         """It was kept, or could not be: another may be started."""
@@ -382,7 +401,12 @@ class Campaigns:
 
     def _entry(self, tx: Transaction, row: LiveRow) -> Entry:
         """The campaign as of its live row: from the cache, else by folding what is new since then or a snapshot."""
-        return self._caught_up(tx, row, self._cache.get(row.campaign_id))
+        entry, number = self._cache.get(row.campaign_id), row.campaign_id
+        if entry is not None and entry.version != row.version:
+            self._shared[number] = STILL_SHARED
+        elif self._shared.get(number):
+            self._shared[number] -= 1
+        return self._caught_up(tx, row, entry)
 
     def readable(self, tx: Transaction, row: LiveRow) -> Entry:
         """The campaign as of its live row, or a moment later, for a thread that has no lock on it.
@@ -399,7 +423,7 @@ class Campaigns:
             entry = entry._replace(start=Start(revision, policy, own))
         found = self._caught_up(tx, row, entry)
         if row.campaign_id not in self._cache:  # after a restart: the next one need not fold again
-            self._keep(row.campaign_id, found)
+            self._keep(row, found)
         return found
 
     def read(self, name: str) -> tuple[StagedPolicy, State]:

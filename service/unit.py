@@ -236,8 +236,8 @@ class Unit(Course):
 
     def _tell_of_regimes(self, made: Sequence[Decision]) -> None:
         """An event, and a message where a webhook is configured, for every change of regime that these rounds bring."""
-        (regimes, told), belief, state = self._told, made[-1].belief, self.state
-        if regimes < 2 or (len(made) == 1 and belief.index(max(belief)) == told):  # nearly always
+        (regimes, told), state = self._told, self.state
+        if regimes < 2 or all(one.belief.index(max(one.belief)) == told for one in made):  # nearly always
             return
         alerts, beliefs = self.policy.config.alerts, state.history.beliefs[: state.round, :regimes]
         changes, told = regime_changes(beliefs, state.round - len(made), alerts.rounds, told)
@@ -472,7 +472,7 @@ class Unit(Course):
             return
         version, begun = self.state.model_version, time.perf_counter()
         try:
-            self.state = _finite(self.policy.publish(self.state, decode_estimate(job.result)))
+            self.state = _finite(self.policy.publish(self.state, decode_estimate(job.result)), self.state)
         except Exception as error:  # the campaign goes on with the model it has
             self._closed += ((job.input_round, "failed", None),)
             self._failed(FAILED_PUBLICATION, error)
@@ -498,7 +498,7 @@ class Unit(Course):
     def _estimate_now(self) -> None:
         policy, state, begun = self.policy, self.state, time.perf_counter()
         try:
-            self.state = _finite(policy.reestimate(state))
+            self.state = _finite(policy.reestimate(state), state)
         except Exception as error:
             self.state = policy.without_estimation(state)
             self._failed(FAILED_ESTIMATION, error)
@@ -517,7 +517,7 @@ class Unit(Course):
     def update(self) -> None:
         version, begun = self.state.model_version, time.perf_counter()
         try:
-            self.state = _finite(self.policy.update(self.state))
+            self.state = _finite(self.policy.update(self.state), self.state)
         except Exception as error:
             self.state = self.policy.without_update(self.state)
             self._failed(FAILED_UPDATE, error)
@@ -557,9 +557,11 @@ class Unit(Course):
         return number
 
 
-def _finite(state: State) -> State:
+def _finite(state: State, before: State) -> State:
     """A state whose model is not put in force if it holds a NaN or an infinity, which would stay for ever."""
     statistics, belief = state.statistics, state.belief
+    if statistics is before.statistics and belief is before.belief:  # nothing was learned
+        return state
     # A sum is finite only if every number in it is; none comes near the largest float otherwise.
     sums = (statistics.theta.sum(), statistics.inverse.sum(), statistics.moment.sum(), statistics.units.sum())
     if not (math.isfinite(sum(sums)) and math.isfinite(belief.sum())):
