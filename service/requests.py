@@ -72,6 +72,7 @@ class Requests:
                 raise
             error = unexpected
         finally:
+            scope.pop(WHOLE, None)  # it knows the scope: nothing of the request would go before the collector comes
             seconds, status = perf_counter() - begun, status or 500
             route, method = scope.get("route"), scope["method"]
             template = route.path_format if isinstance(route, Route) else NO_ROUTE

@@ -203,6 +203,17 @@ def test_requests_in_pieces_are_answered_and_idle_connections_kept(worker, conne
     assert rounds(worker) == 4
 
 
+@pytest.mark.parametrize("told", ["Connection: close", "HTTP/1.0"])
+def test_whoever_does_not_keep_the_connection_gets_a_whole_answer(worker, connect, told):
+    connection = connect()
+    asked = head(LEAN, f"Content-Length: {len(DECIDE)}", *([told] if ":" in told else []))
+    connection.send(asked.replace(b"HTTP/1.1", b"HTTP/1.0") + DECIDE if "HTTP" in told else asked + DECIDE)
+    answer = connection.answer()
+    assert good(answer)["round"] == 1
+    assert answer.headers["connection"] == "close"
+    assert connection.rest() == b""  # and it is closed
+
+
 def test_a_connection_that_is_reset_is_forgotten_at_once(worker, connect):
     """Not when its keep-alive time is over: downloads that are aborted would fill the memory of a minute."""
     others, begun = _protocols(), time.monotonic()
