@@ -48,7 +48,7 @@ class Plan(NamedTuple):
     campaigns: int = 50
     rate: float = 30.0  # requests a second to each service
     lives: int = 3
-    rounds: int = 1_200  # of every campaign before the load: past its first snapshot and its first job
+    rounds: int = 1_200  # and up to twice that, of every campaign before the load: past its first snapshot and job
     sample_seconds: float = 2.0
     workers: int = 2  # on PostgreSQL; SQLite has one (R19)
 

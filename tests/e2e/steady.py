@@ -21,6 +21,7 @@ PATIENCE_SECONDS = 120  # that a request is asked again: longer than any restart
 LATE_SECONDS = 0.05  # after its moment: the load generator itself did not keep the pace
 BATCH = 10
 LARGEST_BATCH = 1_000
+TURN = 50  # decisions of one campaign before the next one's, while they are made
 CHURN_ROUNDS = 30  # of a campaign that is deleted again
 REGIME_ROUNDS = 40  # that a regime lasts
 SECRET = "of the soak test's webhooks"
@@ -121,12 +122,19 @@ class Steady:
     # --- before the load -----------------------------------------------------------------------------------------
 
     async def create(self, rounds: int) -> None:
-        """All campaigns, each as many rounds old."""
+        """All campaigns, so many rounds old and a little more each.
+
+        In turn, as the load goes on with them: the database's indexes have the slack that they will keep. Of different
+        ages, so that their snapshots do not come all at once.
+        """
+        ages = {name: rounds + rounds * number // len(self.names) for number, name in enumerate(self.names)}
         for number, name in enumerate(self.names):
             await self._good("POST", "/campaigns", json=configuration(number, name, self._webhook))
-            for start in range(0, rounds, LARGEST_BATCH):
-                await self._decide(name, min(LARGEST_BATCH, rounds - start), batch=True)
-                await self._reward(name, LARGEST_BATCH, batch=True)
+        for start in range(0, max(ages.values()), TURN):
+            for name, age in ages.items():
+                if start < age:
+                    await self._decide(name, min(TURN, age - start), batch=True)
+                    await self._reward(name, LARGEST_BATCH, batch=True)
 
     async def touch(self, workers: int) -> None:
         """Ask for what workers keep of each campaign once somebody has asked, so that it does not come bit by bit."""
