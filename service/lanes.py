@@ -65,7 +65,7 @@ class Lanes:
             self._run(key, lane)
 
     def _run(self, key: str, lane: _Lane) -> None:
-        weights = accumulate(len(o.items) if isinstance(o, Decide | Reward) else 1 for o, _ in lane.waiting)
+        weights = accumulate(len(o.items) if isinstance(o, (Decide, Reward)) else 1 for o, _ in lane.waiting)
         count = max(1, sum(weight <= LARGEST_GATHER for weight in weights))
         gathered, lane.waiting = lane.waiting[:count], lane.waiting[count:]
         operations = [operation for operation, _ in gathered]

@@ -25,7 +25,7 @@ from service.routes import Application
 from service.schemas import DecideItem, RewardItem
 from service.schemas import Reward as Value
 from service.schemas import Text as EventId
-from service.unit import request_hashes
+from service.unit import request_hash
 from service.worker import Service
 
 __all__ = ["add_personalizer_routes"]
@@ -265,7 +265,7 @@ def _deferred(shape: Shape) -> InvalidError:
 def _digest(context: Mapping[str, Any], eligible: Sequence[str]) -> bytes:
     """What makes two ranks the same (R17): not which other actions the campaign has, for it may get more of them."""
     item = DecideItem.model_construct(context=dict(context), excluded_actions=tuple(eligible), subject=None, at=None)
-    return hashlib.blake2b(request_hashes([item])[0], digest_size=16, person=b"rank").digest()
+    return hashlib.blake2b(request_hash(item), digest_size=16, person=b"rank").digest()
 
 
 def _in_their_words(error: InvalidError) -> InvalidError:

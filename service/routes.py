@@ -49,7 +49,7 @@ from service.schemas import (
     RewardRequest,
 )
 from service.store import KnownDecision, LiveRow, Row, Transaction
-from service.unit import decision_answers, request_hashes, timestamp
+from service.unit import decision_answers, request_hash, timestamp
 from service.worker import Service
 
 __all__ = [
@@ -218,7 +218,7 @@ def add_routes(app: Application, service: Service) -> None:
 
     async def decide(request: DecideRequest) -> bytes:
         """Decide for one customer. The answer is committed before it leaves; a repeated `decision_id` gets it again."""
-        answer: bytes = await submit(Decide(request.campaign, [(request, request_hashes([request])[0])], False))
+        answer: bytes = await submit(Decide(request.campaign, [(request, request_hash(request))], False))
         return answer
 
     async def reward(request: RewardRequest) -> bytes:
@@ -228,7 +228,7 @@ def add_routes(app: Application, service: Service) -> None:
 
     async def decide_batch(request: DecideBatch) -> bytes:
         """Decide for up to 1,000 customers: exactly what single calls in that order would answer; all or nothing."""
-        items = list(zip(request.items, request_hashes(request.items), strict=True))
+        items = [(item, request_hash(item)) for item in request.items]
         answer: bytes = await submit(Decide(request.campaign, items, True))
         return answer
 

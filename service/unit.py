@@ -56,7 +56,7 @@ __all__ = [
     "Unit",
     "check_numbers",
     "decision_answers",
-    "request_hashes",
+    "request_hash",
     "reward_answer",
     "snapshot_row",
     "timestamp",
@@ -572,25 +572,17 @@ def _finite(state: State, before: State) -> State:
 # --- in and out ------------------------------------------------------------------------------------------------
 
 
-def request_hashes(items: Sequence[DecideItem]) -> list[bytes]:
+def request_hash(item: DecideItem) -> bytes:
     """What makes two requests the same (R17): 36 and 36.0 are one number, 1 and "1" one level, exclusions a set."""
-    whole = [
-        (
-            {name: _same_written(value) for name, value in item.context.items()},
-            sorted(set(item.excluded_actions)) if item.excluded_actions else (),
-            item.subject,
-            None if item.at is None else item.at.timestamp(),
-        )
-        for item in items
-    ]
+    context = {name: _same_written(value) for name, value in item.context.items()}
+    excluded = sorted(set(item.excluded_actions)) if item.excluded_actions else []
+    at = None if item.at is None else item.at.timestamp()
+    whole = [context, excluded, item.subject, at]
     try:
-        texts = _canonical.encode_lines(whole).split(b"\n")
+        text = _canonical.encode(whole)
     except (OverflowError, TypeError, ValueError):  # a number beyond 64 bits
-        if len(items) > 1:
-            return [digest for item in items for digest in request_hashes([item])]
-        context, excluded, *rest = whole[0]
-        texts = [repr([context, list(excluded), *rest]).encode()]
-    return [hashlib.blake2b(text, digest_size=16).digest() for text in texts[: len(items)]]
+        text = repr(whole).encode()
+    return hashlib.blake2b(text, digest_size=16).digest()
 
 
 def _same_written(value: Any) -> Any:

@@ -20,6 +20,7 @@ from service.webhooks import Sender
 
 __all__ = ["Service"]
 
+CHANGING = (Create, Change, Archive, Delete)  # what lists of campaigns show
 log = logging.getLogger("undercurrent")
 
 
@@ -56,7 +57,7 @@ class Service:
         """The operation's outcome, once it is committed."""
         assert self._lanes is not None, "the service has not started"
         outcome = self._lanes.submit(operation)
-        if isinstance(operation, Create | Change | Archive | Delete):
+        if isinstance(operation, CHANGING):
             outcome.add_done_callback(self._changed)
         return outcome
 

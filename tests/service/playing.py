@@ -17,7 +17,7 @@ from service.campaigns import Campaigns, Create, Decide, FinishJob, KeepSnapshot
 from service.errors import ApiError, detail_of
 from service.schemas import DecideBatch, DecideRequest, RewardBatch, RewardRequest
 from service.store import Store, Transaction
-from service.unit import Job, request_hashes
+from service.unit import Job, request_hash
 from service.verify import differences
 
 Post = Callable[[str, dict], dict]
@@ -179,7 +179,7 @@ def operation(path: str, body: dict) -> Any:
         batch = path == "/decide/batch"
         request: Any = (DecideBatch if batch else DecideRequest).model_validate_json(text)
         items = request.items if batch else [request]
-        return Decide(request.campaign, list(zip(items, request_hashes(items), strict=True)), batch)
+        return Decide(request.campaign, [(item, request_hash(item)) for item in items], batch)
     batch = path == "/reward/batch"
     request = (RewardBatch if batch else RewardRequest).model_validate_json(text)
     return Reward(request.campaign, request.items if batch else [request], batch)
