@@ -169,13 +169,12 @@ async def soak(database: str, url: str, plan: Plan, folder: Path, tell: Callable
         steady = Steady(plan.campaigns, plan.rate, receiver.url)
         workers = plan.workers_on(database)
         looking = Looking(database, url, steady, workers)
+        tell(f"{database}: {plan.campaigns} campaigns of {plan.rounds} rounds or more ...")
+        await _created(plan, launched(url, workers, folder / f"{database}.stderr"), steady)
         for life in range(plan.lives):
             server = launched(url, workers, folder / f"{database}-{life}.stderr")
             try:
                 await steady.resume(await asyncio.to_thread(lambda server=server: server.url))
-                if life == 0:
-                    tell(f"{database}: {plan.campaigns} campaigns of {plan.rounds} rounds ...")
-                    await steady.create(plan.rounds)
                 await steady.touch(workers)
                 if life == 0:
                     load = asyncio.create_task(steady.run())
@@ -199,6 +198,16 @@ async def soak(database: str, url: str, plan: Plan, folder: Path, tell: Callable
     wrong = [told for told in exits if told not in ("ended with 0", "killed")]
     wrong += await asyncio.to_thread(mistakes, url, steady)
     return Soaked(database, plan, steady, samples, exits, wrong)
+
+
+async def _created(plan: Plan, server: Server, steady: Steady) -> None:
+    """The campaigns, by a service of their own: so that all lives begin alike, with campaigns that are there."""
+    try:
+        await steady.resume(await asyncio.to_thread(lambda: server.url))
+        await steady.create(plan.rounds)
+        await _ended(server, steady, killed=False)
+    finally:
+        await asyncio.to_thread(server.end)
 
 
 def launched(url: str, workers: int, stderr: Path) -> Server:
