@@ -121,7 +121,6 @@ class Looking:
     def __init__(self, database: str, url: str, steady: Steady, workers: int) -> None:
         self._database, self._url, self._steady, self._workers = database, url, steady, workers
         self._costs = {name: bytes_a_round(configuration(i, name)) for i, name in enumerate(steady.names)}
-        self._life = self._stored_before = -1
 
     def look(self, server: Server, life: int, begun: float, lag: float) -> Sample:
         decisions, counts = self._steady.decided.total(), dict(self._steady.decided)
@@ -134,10 +133,8 @@ class Looking:
                 handles, threads = handles + process.num_fds(), threads + process.num_threads()
                 handles -= _held_by_callers(process, server)
         stored, journal = self._sizes()
-        if self._life != life:
-            self._life, self._stored_before = life, stored
-        if self._database == "sqlite":  # the writer keeps the pages that it has written
-            held += min(1_024 * WRITER_KIB, stored - self._stored_before)
+        if self._database == "sqlite":  # the writer keeps the pages that it has read or written (Steady.touch)
+            held += min(1_024 * WRITER_KIB, stored)
         now = time.monotonic()
         return Sample(now, life, now - begun, decisions, resident, unique, held, handles, threads, stored, journal, lag)
 

@@ -137,9 +137,17 @@ class Steady:
                     await self._reward(name, LARGEST_BATCH, batch=True)
 
     async def touch(self, workers: int) -> None:
-        """Ask for what workers keep of each campaign once somebody has asked, so that it does not come bit by bit."""
+        """Ask for what workers keep of each campaign once somebody has asked, so that it does not come bit by bit.
+
+        Every id once, for another customer, which is refused: then SQLite's writer has all pages that it can keep.
+        """
         times = 1 if workers == 1 else 4 * workers  # on connections of their own: each goes to any of the workers
         for name in self.names:
+            ids = [f"{name}-{number}" for number in range(1, self._numbers[name] + 1)]
+            for start in range(0, len(ids), LARGEST_BATCH):
+                items = [{"decision_id": each, "context": {}} for each in ids[start : start + LARGEST_BATCH]]
+                answer, _ = await self._ask("POST", "/decide/batch", json={"campaign": name, "items": items})
+                assert answer.status_code == 409, answer.text
             for what in ("model", "series") * times:
                 await self._good("GET", f"/campaigns/{name}/{what}", headers={"connection": "close"})
 
