@@ -608,13 +608,19 @@ class Transaction:
     def close(self) -> None:
         """Let go: SQLite's connections do not end before the last cursor that has used them, whoever still holds it."""
         self._cursor.close()
+        self._forget_ahead()
+
+    def _forget_ahead(self) -> None:
+        """What was answered ahead, before something is written, is no answer afterwards."""
         for _, cursor in self._ahead:
             cursor.close()
+        self._ahead.clear()
 
     @property
     def connection(self) -> Connection:
         """SQLAlchemy's, for all that is not hot, and for the schema's tools."""
         self.wait()
+        self._forget_ahead()
         return self._connection
 
     # --- the hot path ------------------------------------------------------------------------------------------
@@ -625,7 +631,7 @@ class Transaction:
     def _hot(self, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:
         for place, (query, cursor) in enumerate(self._ahead):
             if query == (statement, parameters):
-                del self._ahead[place]  # asked again it is another question: meanwhile we may have written
+                del self._ahead[place]
                 with closing(cursor):
                     return list(cursor.fetchall())
         sql, order = self._statements[statement]
@@ -677,6 +683,7 @@ class Transaction:
     def append(self, rows: Sequence[NewRow]) -> None:
         """New rows, all of one table."""
         if rows:
+            self._forget_ahead()
             self._without_waiting()
             self._cursor.executemany(self._statements[APPENDED[type(rows[0])].name].sql, rows)
 
@@ -685,6 +692,7 @@ class Transaction:
         values: dict[str, Any] = {f"new_{name}": getattr(after, name) for name in MOVED}
         values |= {"campaign": before.campaign_id, "before": before.version}
         sql, order = self._statements["move"]
+        self._forget_ahead()
         self._without_waiting()
         self._cursor.execute(sql, [values[name] for name in order])
         if self._embedded and self._cursor.rowcount != 1:  # impossible under the lock; PostgreSQL answers later

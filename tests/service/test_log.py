@@ -16,7 +16,7 @@ from policy.changes import patched
 from service.alerts import REGIME_CHANGE
 from service.campaigns import Change
 from service.errors import ApiError, ConflictError, InvalidError, NotFoundError, UnavailableError
-from service.store import Transaction
+from service.store import NewDecision, Transaction
 from service.tables import campaigns, decisions, events, jobs, live, models, rewards, snapshots
 from service.warm_up import warm_up
 from tests.service.playing import (
@@ -678,3 +678,26 @@ def test_a_new_campaign_of_an_old_name_starts_afresh(direct, clock):
     new.play(first.post, new.round + 20)
     assert new.answers == expected.answers
     assert first.differences("spring") == []
+
+
+# --- asked ahead --------------------------------------------------------------------------------------------------
+
+
+def test_what_was_answered_ahead_is_no_answer_after_a_write(direct, clock):
+    """PostgreSQL is asked with the lock for what will probably be needed; what is written afterwards is not in it."""
+    worker = direct()
+    Script(CONFIGS["one-regime"], clock, name="spring").create(worker.post).play(worker.post, 12)
+    row = worker.campaign("spring")
+    ahead = list(Transaction.will_ask(row.campaign_id, ["new"], (row.round, row.arrived)))
+    assert [query.statement for query in ahead] == ["known", "decision page", "reward page"]
+    with worker.store.writing() as tx:
+        tx.lock(["spring"], ahead)
+        assert tx.known(row.campaign_id, ["new"]) == {}
+        known = next(tx.decisions_after(row.campaign_id, 0))  # not what was asked
+        assert known.round == 1
+        tx.append(
+            [NewDecision(row.campaign_id, row.round + 1, "new", b"", None, known.context, None, None, 0, "control",
+                         known.action, 1.0, known.explanation, row.clock)]
+        )  # fmt: skip
+        assert [later.round for later in tx.decisions_after(row.campaign_id, row.round)] == [row.round + 1]
+        assert tx.known(row.campaign_id, ["new"])["new"].round == row.round + 1
