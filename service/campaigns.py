@@ -318,6 +318,7 @@ class Campaigns:
                 quiet = next(iter(self._cache))  # for longest
                 del self._cache[quiet]
                 self._shared.pop(quiet, None)
+            if len(self._numbers) > 2 * CACHED_CAMPAIGNS:  # now and then: it takes as long as a small transaction
                 self._numbers = {name: number for name, number in self._numbers.items() if number in self._cache}
 
     def snapshot_ended(self, campaign: int) -> None:
