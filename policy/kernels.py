@@ -9,7 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic, models, register_model
 
 __all__ = [
     "ACTION_DRAW",
@@ -65,7 +68,7 @@ WARM_START_DRAW, CONTROL_ROUND, CONTROL_SUBJECT, CONTROL_DRAW, ACTION_DRAW, ROTA
 COMPLEX, SIMPLIFIED, PLAIN, ELLIPTICAL, TABLED, TABLED_ELLIPTICAL = range(6)
 
 # Columns of Plan.terms.
-_VARIABLE, _VALUE, _START, _WIDTH, _WITH_ACTIONS, _PER_REGIME, _POSITIONS = range(7)
+_VARIABLE, _VALUE, _START, _WIDTH, _PER_REGIME, _POSITIONS = range(6)
 # Columns of Statistics.counters.
 _FOLDED, _SINCE_FACTORED = 0, 1
 
@@ -80,9 +83,9 @@ _STEPS = 4
 class Plan(NamedTuple):
     """The feature map as tables (features.py builds it): what a context and an action switch on in z(b, a, x)."""
 
-    terms: IntArray  # one row a term: variable or -1, number or -1, start, width, with actions?, per regime?, map
+    terms: IntArray  # one row a term: variable or -1, number or -1, start, width, per regime?, map; with actions last
     positions: IntArray  # level -> position inside the term's block, -1 where the level has no column
-    sizes: IntArray  # H, K, shared width, per-regime width
+    sizes: IntArray  # H, K, shared width, per-regime width, terms without actions
     null: FloatArray  # D×D projector on the directions no z ever has (collinear one-hot blocks), see `_factor`
 
 
@@ -133,6 +136,111 @@ def _fused(function: Any) -> Any:
     return njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})(function)
 
 
+# --- eight numbers at a time ----------------------------------------------------------------------------------
+# What the compiler makes of a loop over a short row is mostly checks and remainders. So the linear algebra is written
+# in blocks: eight neighbours of a table's row, held in one or a few vector registers while rows are added to them.
+
+_WIDE = 8
+_DOUBLES = ir.VectorType(ir.DoubleType(), _WIDE)
+
+
+class _Block(types.Type):  # type: ignore[misc]
+    """Eight numbers side by side, as a numba type."""
+
+    def __init__(self) -> None:
+        super().__init__("block")
+
+
+@register_model(_Block)
+class _BlockModel(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, kind: Any) -> None:
+        super().__init__(manager, kind, _DOUBLES)
+
+
+_block = _Block()
+
+
+def _everywhere(builder: Any, number: Any) -> Any:
+    """A block, or its indices, with one number in every place."""
+    empty = ir.Constant(ir.VectorType(number.type, _WIDE), ir.Undefined)
+    first = builder.insert_element(empty, number, ir.IntType(32)(0))
+    return builder.shuffle_vector(first, empty, ir.Constant(ir.VectorType(ir.IntType(32), _WIDE), [0] * _WIDE))
+
+
+def _place(context: Any, builder: Any, kind: Any, table: Any, row: Any, start: Any) -> tuple[Any, Any]:
+    """Where table[row, start] is, and how many numbers the row has from there on."""
+    array = context.make_array(kind)(context, builder, table)
+    width = cgutils.unpack_tuple(builder, array.shape)[1]
+    place = builder.gep(array.data, [builder.add(builder.mul(row, width), start)])
+    return builder.bitcast(place, _DOUBLES.as_pointer()), builder.sub(width, start)
+
+
+@intrinsic
+def _zeros(typing):  # type: ignore[no-untyped-def]
+    return _block(), lambda context, builder, signature, arguments: ir.Constant(_DOUBLES, [0.0] * _WIDE)
+
+
+@intrinsic
+def _read(typing, table, row, start):  # type: ignore[no-untyped-def]
+    """The block table[row, start:start+8] of a C-contiguous table, zeros beyond the row's end."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        place, left = _place(context, builder, signature.args[0], *arguments)
+        index = ir.Constant(ir.VectorType(ir.IntType(64), _WIDE), list(range(_WIDE)))
+        inside = builder.icmp_signed("<", index, _everywhere(builder, left))
+        law = ir.FunctionType(_DOUBLES, [place.type, ir.IntType(32), inside.type, _DOUBLES])
+        load = cgutils.get_or_insert_function(builder.module, law, "llvm.masked.load.v8f64.p0v8f64")
+        return builder.call(load, [place, ir.IntType(32)(8), inside, ir.Constant(_DOUBLES, [0.0] * _WIDE)])
+
+    return _block(table, types.int64, types.int64), generate
+
+
+@intrinsic
+def _take(typing, table, row, start):  # type: ignore[no-untyped-def]
+    """`_read` of a work table (`_table`), where blocks are whole."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        return builder.load(_place(context, builder, signature.args[0], *arguments)[0], align=8)
+
+    return _block(table, types.int64, types.int64), generate
+
+
+@intrinsic
+def _put(typing, table, row, start, block):  # type: ignore[no-untyped-def]
+    """table[row, start:start+8] = block, in a work table."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        builder.store(arguments[3], _place(context, builder, signature.args[0], *arguments[:3])[0], align=8)
+        return context.get_dummy_value()
+
+    return types.void(table, types.int64, types.int64, _block), generate
+
+
+@intrinsic
+def _plus(typing, block, weight, other):  # type: ignore[no-untyped-def]
+    """block + weight · other, a product and its addition in one instruction where the machine has it."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        block, weight, other = arguments
+        factor = weight if signature.args[1] == _block else _everywhere(builder, weight)
+        return builder.fadd(block, builder.fmul(factor, other, flags=("contract",)), flags=("contract",))
+
+    return _block(block, _block if weight == _block else types.float64, other), generate
+
+
+@intrinsic
+def _total(typing, block):  # type: ignore[no-untyped-def]
+    """The sum of the eight, in pairs: an order that no machine changes."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        terms = [builder.extract_element(arguments[0], ir.IntType(32)(i)) for i in range(_WIDE)]
+        while len(terms) > 1:
+            terms = [builder.fadd(*terms[i : i + 2]) for i in range(0, len(terms), 2)]
+        return terms[0]
+
+    return types.float64(block), generate
+
+
 # --- chance (R11) --------------------------------------------------------------------------------------------
 
 
@@ -167,17 +275,14 @@ def uniform(seed, purpose, counter):  # type: ignore[no-untyped-def]
 def _active_columns(plan, levels, values, beliefs, row, action, columns, weights, n):  # type: ignore[no-untyped-def]
     """Append the non-zero (column, weight) pairs of z(b, a, x) of a row to the n written so far; return their number.
 
-    action ≥ 0 gives the terms with actions at that action (none at the baseline 0); action = -1 gives the terms
+    action > 0 gives the terms with actions at that action (the baseline 0 has none); action = -1 gives the terms
     without. z of an action is the two together, so a scorer computes the second part once for all actions.
     """
     terms, positions = plan.terms, plan.positions
-    regimes, shared, per_regime = plan.sizes[0], plan.sizes[2], plan.sizes[3]
-    if action == 0:
-        return n
-    for i in range(terms.shape[0]):
-        if (action > 0) != (terms[i, _WITH_ACTIONS] == 1):
-            continue
-        column, weight = terms[i, _START], 1.0
+    regimes, shared, per_regime, without = plan.sizes[0], plan.sizes[2], plan.sizes[3], plan.sizes[4]
+    first, last, place = (without, terms.shape[0], action - 1) if action > 0 else (0, without if action else 0, 0)
+    for i in range(first, last):
+        column, weight = terms[i, _START] + place * terms[i, _WIDTH], 1.0
         if terms[i, _VARIABLE] >= 0:
             position = positions[terms[i, _POSITIONS] + levels[row, terms[i, _VARIABLE]]]
             if position < 0:
@@ -185,8 +290,6 @@ def _active_columns(plan, levels, values, beliefs, row, action, columns, weights
             column += position
         if terms[i, _VALUE] >= 0:
             weight = values[row, terms[i, _VALUE]]
-        if action > 0:
-            column += (action - 1) * terms[i, _WIDTH]
         if terms[i, _PER_REGIME] == 1:
             for h in range(regimes):
                 columns[n] = shared + h * per_regime + column
@@ -213,34 +316,65 @@ def row_columns(plan, levels, values, beliefs, row, action, columns, weights):  
 
 
 @_inline
-def _add_square(gram, columns, weights, n):  # type: ignore[no-untyped-def]
-    """gram += z zᵀ for a sparse z."""
+def _write_out(columns, weights, n, dense):  # type: ignore[no-untyped-def]
+    """A sparse z into the row `dense`, which must be zero."""
     for i in range(n):
-        line, weight = columns[i], weights[i]
-        for j in range(n):
-            gram[line, columns[j]] += weight * weights[j]
+        dense[0, columns[i]] = weights[i]
+
+
+@_inline
+def _add_square(gram, columns, weights, n, dense):  # type: ignore[no-untyped-def]
+    """gram += z zᵀ, with z also written out in `dense`, which is cleared."""
+    for j in range(0, gram.shape[1], _WIDE):
+        block = _take(dense, 0, j)
+        for i in range(n):
+            _put(gram, columns[i], j, _plus(_take(gram, columns[i], j), weights[i], block))
+    for i in range(n):
+        dense[0, columns[i]] = 0.0
 
 
 @_jit
 def span_gram(plan, levels, values, actions, beliefs, gram):  # type: ignore[no-untyped-def]
     """gram += Σ z zᵀ over the given rows: features.py finds the directions that no z ever has with it."""
-    columns, weights, _ = _scratch(plan)
+    columns, weights, _, dense = _scratch(plan)
+    work = _padded(gram)
     for row in range(levels.shape[0]):
         n = _row_columns(plan, levels, values, beliefs, row, actions[row], columns, weights)
-        _add_square(gram, columns, weights, n)
+        _write_out(columns, weights, n, dense)
+        _add_square(work, columns, weights, n, dense)
+    _copy(work, gram)
 
 
 @_jit
 def _scratch(plan):  # type: ignore[no-untyped-def]
-    """Room for the active columns and weights of a z, and for a few vectors of its length."""
-    limit = plan.terms.shape[0] * plan.sizes[0]
-    return np.empty(limit, np.int64), np.empty(limit), np.empty((_STEPS, _padded(plan.null.shape[0])))
+    """Room for the active columns and weights of a z, for a few vectors of its length, and for z written out."""
+    limit, size = plan.terms.shape[0] * plan.sizes[0], plan.null.shape[0]
+    return np.empty(limit, np.int64), np.empty(limit), _table(_STEPS, size), _table(1, size)
 
 
 @_jit
-def _padded(size):  # type: ignore[no-untyped-def]
-    """Columns of a work table: whole cache lines, so that vector instructions meet neither their edges nor a rest."""
-    return (size + 7) // 8 * 8
+def _table(rows, columns):  # type: ignore[no-untyped-def]
+    """Zeros, each row in whole cache lines: blocks meet neither the edge of a row nor that of a line."""
+    width = (columns + _WIDE - 1) // _WIDE * _WIDE
+    memory = np.zeros(rows * width + _WIDE)
+    first = -(memory.ctypes.data // 8) % _WIDE
+    return memory[first : first + rows * width].reshape((rows, width))
+
+
+@_jit
+def _padded(matrix):  # type: ignore[no-untyped-def]
+    """A copy of the matrix in a work table."""
+    table = _table(matrix.shape[0], matrix.shape[1])
+    _copy(matrix, table)
+    return table
+
+
+@_jit
+def _copy(source, target):  # type: ignore[no-untyped-def]
+    """Between a matrix and its work table, either way."""
+    for i in range(source.shape[0]):
+        for j in range(min(source.shape[1], target.shape[1])):
+            target[i, j] = source[i, j]
 
 
 # --- LinUCB --------------------------------------------------------------------------------------------------
@@ -248,42 +382,63 @@ def _padded(size):  # type: ignore[no-untyped-def]
 
 @_inline
 def _add_rows(out, row, scales, column, matrix, first, last, start, stop, sign):  # type: ignore[no-untyped-def]
-    """out[row] += sign · Σ scales[k, column] · matrix[k] over k in first … last-1, between columns start and stop.
+    """out[row] += sign · Σ scales[k, column] · matrix[k] over k in first … last-1, in blocks that reach start … stop-1.
 
-    Along rows and four at a time: most of its cost is in memory.
+    Tables of work; two blocks side by side, because each waits for its own sum.
     """
-    k = first
-    while k + 4 <= last:
-        a, b = sign * scales[k, column], sign * scales[k + 1, column]
-        c, d = sign * scales[k + 2, column], sign * scales[k + 3, column]
-        for j in range(start, stop):
-            first_two = (out[row, j] + a * matrix[k, j]) + b * matrix[k + 1, j]
-            out[row, j] = (first_two + c * matrix[k + 2, j]) + d * matrix[k + 3, j]
-        k += 4
-    while k < last:
-        a = sign * scales[k, column]
-        for j in range(start, stop):
-            out[row, j] += a * matrix[k, j]
-        k += 1
+    j = start // _WIDE * _WIDE
+    while j + 3 * _WIDE < stop:
+        a, b, c, d = _take(out, row, j), _take(out, row, j + 8), _take(out, row, j + 16), _take(out, row, j + 24)
+        for k in range(first, last):
+            scale = sign * scales[k, column]
+            a, b = _plus(a, scale, _take(matrix, k, j)), _plus(b, scale, _take(matrix, k, j + 8))
+            c, d = _plus(c, scale, _take(matrix, k, j + 16)), _plus(d, scale, _take(matrix, k, j + 24))
+        _put(out, row, j, a)
+        _put(out, row, j + 8, b)
+        _put(out, row, j + 16, c)
+        _put(out, row, j + 24, d)
+        j += 32
+    while j < stop:
+        a = _take(out, row, j)
+        for k in range(first, last):
+            a = _plus(a, sign * scales[k, column], _take(matrix, k, j))
+        _put(out, row, j, a)
+        j += 8
 
 
-@_fused
+@_jit
 def _downdate(inverse, steps, held):  # type: ignore[no-untyped-def]
-    """inverse -= Σ s sᵀ over the first `held` rows of steps; two of its rows at a time where all are there."""
-    size, width, done = inverse.shape[0], inverse.shape[1], 0
-    while held == _STEPS and done + 2 <= size:
-        a, b, c, d = -steps[0, done], -steps[1, done], -steps[2, done], -steps[3, done]
-        e, f, g, h = -steps[0, done + 1], -steps[1, done + 1], -steps[2, done + 1], -steps[3, done + 1]
-        for j in range(width):
-            p, q, r, s = steps[0, j], steps[1, j], steps[2, j], steps[3, j]
-            inverse[done, j] = (((inverse[done, j] + a * p) + b * q) + c * r) + d * s
-            inverse[done + 1, j] = (((inverse[done + 1, j] + e * p) + f * q) + g * r) + h * s
-        done += 2
-    for i in range(done, size):
-        _add_rows(inverse, i, steps, i, steps, 0, held, 0, width, -1.0)
+    """inverse -= Σ s sᵀ over the first `held` rows of steps; two rows and four steps at a time."""
+    size, width = inverse.shape
+    for i in range(0, size - 1, 2):
+        for k in range(0, held - 3, 4):
+            a, b, c, d = -steps[k, i], -steps[k + 1, i], -steps[k + 2, i], -steps[k + 3, i]
+            e, f, g, h = -steps[k, i + 1], -steps[k + 1, i + 1], -steps[k + 2, i + 1], -steps[k + 3, i + 1]
+            for j in range(0, width, _WIDE):
+                p, q, r, s = _take(steps, k, j), _take(steps, k + 1, j), _take(steps, k + 2, j), _take(steps, k + 3, j)
+                upper, lower = _plus(_take(inverse, i, j), a, p), _plus(_take(inverse, i + 1, j), e, p)
+                _put(inverse, i, j, _plus(_plus(_plus(upper, b, q), c, r), d, s))
+                _put(inverse, i + 1, j, _plus(_plus(_plus(lower, f, q), g, r), h, s))
+        for k in range(held // 4 * 4, held):
+            a, b = -steps[k, i], -steps[k, i + 1]
+            for j in range(0, width, _WIDE):
+                p = _take(steps, k, j)
+                _put(inverse, i, j, _plus(_take(inverse, i, j), a, p))
+                _put(inverse, i + 1, j, _plus(_take(inverse, i + 1, j), b, p))
+    for i in range(size // 2 * 2, size):
+        for k in range(held):
+            for j in range(0, width, _WIDE):
+                _put(inverse, i, j, _plus(_take(inverse, i, j), -steps[k, i], _take(steps, k, j)))
 
 
-@_fused
+@_inline
+def _scale(table, row, factor):  # type: ignore[no-untyped-def]
+    """table[row] *= factor."""
+    for j in range(0, table.shape[1], _WIDE):
+        _put(table, row, j, _plus(_zeros(), factor, _take(table, row, j)))
+
+
+@_jit
 def _factor(statistics, null, ridge):  # type: ignore[no-untyped-def]
     """Inverse and θ̂ = G⁻¹ Σ z r (eq. estimate-theta) by Cholesky.
 
@@ -293,62 +448,58 @@ def _factor(statistics, null, ridge):  # type: ignore[no-untyped-def]
     """
     gram, moment, inverse, theta = statistics.gram, statistics.moment, statistics.inverse, statistics.theta
     size = gram.shape[0]
-    # G = RᵀR with R in the upper triangle.
-    upper = gram + null
+    # G = RᵀR with R in the upper triangle; what blocks leave below it is never read but times 0. Σ z r goes along as
+    # one more column, which ends as R⁻ᵀ Σ z r.
+    upper, lower, solved, pivots = _table(size, size + 1), _table(size, size), _table(1, size + 1), np.empty(size)
     for i in range(size):
-        _add_rows(upper, i, upper, i, upper, 0, i, i, size, -1.0)
-        pivot = np.sqrt(max(upper[i, i], ridge))
-        upper[i, i] = pivot
-        for j in range(i + 1, size):
-            upper[i, j] /= pivot
-    # W = R⁻ᵀ, lower triangular, by forward substitution.
-    lower = np.zeros((size, size))
-    for i in range(size):
+        for j in range(size):
+            upper[i, j] = gram[i, j] + null[i, j]
+        upper[i, size] = moment[i]
         lower[i, i] = 1.0
+    for i in range(size):
+        _add_rows(upper, i, upper, i, upper, 0, i, i, size + 1, -1.0)
+        pivots[i] = np.sqrt(max(upper[i, i], ridge))
+        _scale(upper, i, 1.0 / pivots[i])
+    # W = R⁻ᵀ, lower triangular, by forward substitution.
+    for i in range(size):
         _add_rows(lower, i, upper, i, lower, 0, i, 0, i, -1.0)
-        for j in range(i + 1):
-            lower[i, j] /= upper[i, i]
+        _scale(lower, i, 1.0 / pivots[i])
     # G⁻¹ = WᵀW.
     for i in range(size):
-        for j in range(i + 1):
+        for j in range(inverse.shape[1]):
             inverse[i, j] = 0.0
         _add_rows(inverse, i, lower, i, lower, i, size, 0, i + 1, 1.0)
         for j in range(i):
             inverse[j, i] = inverse[i, j]
-    # θ̂ by two triangular solves, more accurate than the product with the inverse.
-    half = np.empty(size)
-    for i in range(size):
-        total = moment[i]
-        for k in range(i):
-            total -= upper[k, i] * half[k]
-        half[i] = total / upper[i, i]
+    # θ̂ by back substitution, more accurate than the product with the inverse.
+    solved[0, size] = -1.0
     for i in range(size - 1, -1, -1):
-        total = half[i]
-        for k in range(i + 1, size):
-            total -= upper[i, k] * theta[k]
-        theta[i] = total / upper[i, i]
+        total = _zeros()
+        for j in range(i // _WIDE * _WIDE, size + 1, _WIDE):
+            total = _plus(total, _take(upper, i, j), _take(solved, 0, j))
+        solved[0, i] = theta[i] = -_total(total) / pivots[i]
 
 
-@_fused
-def _combine(matrix, columns, weights, start, stop, vectors, out):  # type: ignore[no-untyped-def]
-    """vectors[out] += Σ weights[i] · matrix[columns[i]] over i in start … stop-1, four rows at a time."""
-    size, i = matrix.shape[1], start
-    while i + 4 <= stop:
-        a, b, c, d = columns[i], columns[i + 1], columns[i + 2], columns[i + 3]
-        wa, wb, wc, wd = weights[i], weights[i + 1], weights[i + 2], weights[i + 3]
-        for j in range(size):
-            first_two = (vectors[out, j] + wa * matrix[a, j]) + wb * matrix[b, j]
-            vectors[out, j] = (first_two + wc * matrix[c, j]) + wd * matrix[d, j]
-        i += 4
-    if i + 2 <= stop:
-        a, b, wa, wb = columns[i], columns[i + 1], weights[i], weights[i + 1]
-        for j in range(size):
-            vectors[out, j] = (vectors[out, j] + wa * matrix[a, j]) + wb * matrix[b, j]
-        i += 2
-    if i < stop:
-        a, wa = columns[i], weights[i]
-        for j in range(size):
-            vectors[out, j] += wa * matrix[a, j]
+@_jit
+def _combine(matrix, columns, weights, start, stop, vectors, origin, out):  # type: ignore[no-untyped-def]
+    """vectors[out] = vectors[origin] (0 at -1) + Σ weights[i] · matrix[columns[i]] over i in start … stop-1."""
+    for j in range(0, matrix.shape[1], _WIDE):
+        block = _take(vectors, origin, j) if origin >= 0 else _zeros()
+        for i in range(start, stop):
+            block = _plus(block, weights[i], _read(matrix, columns[i], j))
+        _put(vectors, out, j, block)
+
+
+@_inline
+def _square(matrix, columns, weights, start, stop, vectors, origin):  # type: ignore[no-untyped-def]
+    """‖vectors[origin] + Σ weights[i] · matrix[columns[i]]‖² over i in start … stop-1."""
+    total = _zeros()
+    for j in range(0, matrix.shape[1], _WIDE):
+        block = _take(vectors, origin, j)
+        for i in range(start, stop):
+            block = _plus(block, weights[i], _read(matrix, columns[i], j))
+        total = _plus(total, block, block)
+    return _total(total)
 
 
 @_inline
@@ -358,15 +509,13 @@ def _rank_one(inverse, theta, columns, weights, n, reward, steps, held):  # type
     `inverse` still lacks the `held` steps before it. False if the step would lose too many digits.
     """
     width = inverse.shape[1]
-    for j in range(width):
-        steps[held, j] = 0.0
-    _combine(inverse, columns, weights, 0, n, steps, held)
+    _combine(inverse, columns, weights, 0, n, steps, -1, held)
     for k in range(held):
         inner = 0.0
         for i in range(n):
             inner += weights[i] * steps[k, columns[i]]
-        for j in range(width):
-            steps[held, j] -= inner * steps[k, j]
+        for j in range(0, width, _WIDE):
+            _put(steps, held, j, _plus(_take(steps, held, j), -inner, _take(steps, k, j)))
     quadratic, estimate = 0.0, 0.0
     for i in range(n):
         quadratic += weights[i] * steps[held, columns[i]]
@@ -377,8 +526,7 @@ def _rank_one(inverse, theta, columns, weights, n, reward, steps, held):  # type
     for j in range(theta.shape[0]):
         theta[j] += gain * steps[held, j]
     shrink = 1.0 / np.sqrt(1.0 + quadratic)
-    for j in range(width):
-        steps[held, j] *= shrink
+    _scale(steps, held, shrink)
     return True
 
 
@@ -388,7 +536,23 @@ def update_statistics(plan, statistics, ridge, levels, values, actions, beliefs,
 
     Few rows (always so at ℓ = 1) go in by rank-one updates with periodic re-factorisation, many by one Cholesky.
     """
-    _update(plan, statistics, ridge, levels, values, actions, beliefs, rewards, rows, 0, rows.shape[0], _scratch(plan))
+    work, scratch = _work(statistics), _scratch(plan)
+    _update(plan, work, ridge, levels, values, actions, beliefs, rewards, rows, 0, rows.shape[0], scratch)
+    _publish(work, statistics)
+
+
+@_jit
+def _work(statistics):  # type: ignore[no-untyped-def]
+    """The same statistics, their matrices in work tables."""
+    gram, moment, inverse, theta, counters, units = statistics
+    return Statistics(_padded(gram), moment, _padded(inverse), theta, counters, units)
+
+
+@_jit
+def _publish(work, statistics):  # type: ignore[no-untyped-def]
+    """What was done in the work tables, done to the statistics."""
+    _copy(work.gram, statistics.gram)
+    _copy(work.inverse, statistics.inverse)
 
 
 @_inline
@@ -397,20 +561,21 @@ def _update(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """update_statistics for rows[start:stop], or for rows start … stop-1 themselves where `rows` is empty."""
     gram, moment, inverse, theta = statistics.gram, statistics.moment, statistics.inverse, statistics.theta
-    columns, weights, vectors = scratch
+    columns, weights, vectors, dense = scratch
     since, centre = statistics.counters[_SINCE_FACTORED], statistics.units[0]
     one_by_one, held = since >= 0 and stop - start <= gram.shape[0], 0
     for place in range(start, stop):
         row = rows[place] if rows.shape[0] else place
         reward = rewards[row] - centre
         n = _row_columns(plan, levels, values, beliefs, row, actions[row], columns, weights)
-        _add_square(gram, columns, weights, n)
+        _write_out(columns, weights, n, dense)
         for i in range(n):
             moment[columns[i]] += weights[i] * reward
         if one_by_one:
             since += 1
             one_by_one = since < _FACTOR_EVERY and _rank_one(inverse, theta, columns, weights, n, reward, vectors, held)
             held += 1
+        _add_square(gram, columns, weights, n, dense)  # late: a block just written number by number is slow to read
         if one_by_one and (held == _STEPS or place == stop - 1):
             _downdate(inverse, vectors, held)
             held = 0
@@ -426,8 +591,7 @@ def _score(  # type: ignore[no-untyped-def]
     plan, inverse, theta, elliptical, levels, values, beliefs, row, eligible, allowed, estimates, norms, scratch
 ):  # fmt: skip
     """Estimate θ̂ᵀz and norm (‖z‖_{G⁻¹} if elliptical, else ‖G⁻¹z‖₂) of every action that eligible[allowed] has."""
-    columns, weights, vectors = scratch
-    common, product, width = 0, 1, inverse.shape[1]
+    columns, weights, vectors, _ = scratch
     n = _active_columns(plan, levels, values, beliefs, row, -1, columns, weights, 0)
     common_estimate, common_quadratic = 0.0, 0.0
     for i in range(n):
@@ -439,9 +603,7 @@ def _score(  # type: ignore[no-untyped-def]
                 inner += weights[j] * inverse[line, columns[j]]
             common_quadratic += weights[i] * inner
     else:
-        for j in range(width):
-            vectors[common, j] = 0.0
-        _combine(inverse, columns, weights, 0, n, vectors, common)
+        _combine(inverse, columns, weights, 0, n, vectors, -1, 0)
     for action in range(eligible.shape[1]):
         if not eligible[allowed, action]:
             estimates[action] = np.nan
@@ -463,25 +625,7 @@ def _score(  # type: ignore[no-untyped-def]
                 quadratic += weights[i] * (2.0 * cross + own)
             norms[action] = np.sqrt(max(quadratic, 0.0))
         else:
-            for j in range(width):
-                vectors[product, j] = vectors[common, j]
-            _combine(inverse, columns, weights, n, m, vectors, product)
-            norms[action] = np.sqrt(_sum_of_squares(vectors, product, theta.shape[0]))
-
-
-@_inline
-def _sum_of_squares(vectors, row, size):  # type: ignore[no-untyped-def]
-    """‖vectors[row]‖² in four interleaved sums, a fixed order that the processor can run side by side."""
-    a, b, c, d = 0.0, 0.0, 0.0, 0.0
-    whole = size // 4 * 4
-    for j in range(0, whole, 4):
-        a += vectors[row, j] * vectors[row, j]
-        b += vectors[row, j + 1] * vectors[row, j + 1]
-        c += vectors[row, j + 2] * vectors[row, j + 2]
-        d += vectors[row, j + 3] * vectors[row, j + 3]
-    for j in range(whole, size):
-        a += vectors[row, j] * vectors[row, j]
-    return (a + b) + (c + d)
+            norms[action] = np.sqrt(_square(inverse, columns, weights, n, m, vectors, 0))
 
 
 @_jit
@@ -623,12 +767,7 @@ def play_rounds(  # type: ignore[no-untyped-def]
     are in the statistics already; folded = -1 asks to rebuild them from all rows at the next stage update (R4).
     """
     scratch, every_row = _scratch(plan), np.empty(0, np.int64)
-    published, size = statistics.inverse, statistics.theta.shape[0]
-    inverse = np.zeros((size, _padded(size)))
-    inverse[:, :size] = published
-    statistics = Statistics(
-        statistics.gram, statistics.moment, inverse, statistics.theta, statistics.counters, statistics.units
-    )
+    published, statistics = statistics, _work(statistics)
     arms, stage_length = reward_table.shape[1], exploration.stage_length
     elliptical = _is_elliptical(exploration.form)
     estimates, scores, law = np.empty(arms), np.empty(arms), np.empty(arms)
@@ -649,7 +788,7 @@ def play_rounds(  # type: ignore[no-untyped-def]
         action, _, _ = _choose(chance, t, warm, scores, eligible, 0, np.uint64(0), False, law)
         actions[row] = action
         rewards[row] = reward_table[row - start, action]
-    published[:, :] = inverse[:, :size]
+    _publish(statistics, published)
     return folded
 
 
@@ -919,7 +1058,9 @@ def profile_predictions(columns, weights, owners, counts, theta, predictions):  
 @_jit
 def refactor(statistics, null, ridge):  # type: ignore[no-untyped-def]
     """G⁻¹ and θ̂ anew from G and Σ z r, for callers outside compiled code."""
-    _factor(statistics, null, ridge)
+    work = _work(statistics)
+    _factor(work, null, ridge)
+    _publish(work, statistics)
     statistics.counters[_SINCE_FACTORED] = 0
 
 
