@@ -92,11 +92,10 @@ class FeatureMap:
             stride *= sizes[name]
         self._encoders = [(v.name, v.range is not None, _encoder(v), strides[v.name]) for v in config.variables]
 
-        without: list[list[int]] = []
-        with_actions: list[list[int]] = []
+        rows: tuple[list[list[int]], list[list[int]]] = ([], [])  # the terms without actions, and those with
         positions: list[int] = []
-        shared = self._tabulate(features.shared, False, without, with_actions, positions)
-        per_regime = self._tabulate(features.per_regime, True, without, with_actions, positions)
+        shared = self._tabulate(features.shared, False, rows, positions)
+        per_regime = self._tabulate(features.per_regime, True, rows, positions)
         self.column_parts = shared + [
             column._replace(regime=h + 1) if self.regimes > 1 else column
             for h in range(self.regimes)
@@ -109,22 +108,21 @@ class FeatureMap:
             allowed = f"at most {MAX_COLUMNS}: fewer terms, levels, actions or per_regime terms"
             raise ConfigError([FieldProblem("features", message, allowed)])
         plan = kernels.Plan(
-            np.array(without + with_actions, np.int64),
+            np.array(rows[0] + rows[1], np.int64),
             np.array([*positions, 0], np.int64),
-            np.array([self.regimes, len(self.actions), len(shared), len(per_regime), len(without)], np.int64),
+            np.array([self.regimes, len(self.actions), len(shared), len(per_regime), len(rows[0])], np.int64),
             np.zeros((self.dimension, self.dimension)),
         )
         self.plan = plan._replace(null=self._null_projector(plan))
         # Every term has at most one active column, of weight at most 1, and b is a law: ‖b ⊗ φ‖₂ ≤ ‖φ‖₂ ≤ this.
-        self.norm_bound = len(without + with_actions) ** 0.5
+        self.norm_bound = len(rows[0] + rows[1]) ** 0.5
         self.context_dimension = len(shared) + len(per_regime)  # d of φ(a, x), before the regimes
 
     def _tabulate(
         self,
         terms: Sequence[Term],
         per_regime: bool,
-        without: list[list[int]],
-        with_actions: list[list[int]],
+        rows: tuple[list[list[int]], list[list[int]]],
         positions: list[int],
     ) -> list[Column]:
         """Append the terms' rows of Plan.terms and their level maps; return their columns, of no regime yet."""
@@ -136,8 +134,7 @@ class FeatureMap:
             levels = self.variables[place].level_names if place >= 0 else ()
             kept = [x for x in levels if term.levels is None or x in term.levels]
             effects: list[str | None] = [*kept] or [None]
-            row = [place, number, len(columns), len(effects), int(per_regime), len(positions)]
-            (with_actions if term.with_actions else without).append(row)
+            rows[term.with_actions].append([place, number, len(columns), len(effects), per_regime, len(positions)])
             positions += [kept.index(x) if x in kept else -1 for x in levels] or [0]
             actions = self.actions[1:] if term.with_actions else (None,)
             columns += [Column(term.term, action, level) for action in actions for level in effects]

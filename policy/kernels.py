@@ -2,7 +2,7 @@
 
 All compiled code lives in this one file because numba's disk cache notices a change only in the file that holds
 the kernel. Sums run in the order written, so one-by-one, batch, replay and restart agree to the last bit (R15): of
-fastmath only what `_fused` says. Shapes: T rounds, V variables, K actions, H regimes, X symbols, D columns of z.
+fastmath only what `_plus` does. Shapes: T rounds, V variables, K actions, H regimes, X symbols, D columns of z.
 """
 
 from typing import Any, NamedTuple
@@ -76,7 +76,7 @@ _FOLDED, _SINCE_FACTORED = 0, 1
 # which bounds the drift of the downdated inverse.
 _LARGEST_QUADRATIC = 1e4
 _FACTOR_EVERY = 512
-# So many rank-one steps go into the inverse in one pass: it is the memory, not the arithmetic, that takes time.
+# So many rank-one steps go into the inverse in one pass: fewer visits to memory.
 _STEPS = 4
 
 
@@ -127,24 +127,21 @@ def _inline(function: Any) -> Any:
     return njit(nogil=True, error_model="numpy", inline="always")(function)
 
 
-def _fused(function: Any) -> Any:
-    """For the inner loops of the linear algebra: a product and its addition may be one instruction, half the work.
-
-    Their sums are chains, ((x + ab) + cd) + …, which can be fused in one way only: wherever such a loop is compiled,
-    and for whatever width, it gives the same bits.
-    """
-    return njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})(function)
+def _intrinsic(function: Any) -> Any:
+    """For what numba cannot say: the function gives the types, and the instructions in LLVM's language."""
+    return intrinsic(function)
 
 
 # --- eight numbers at a time ----------------------------------------------------------------------------------
 # What the compiler makes of a loop over a short row is mostly checks and remainders. So the linear algebra is written
 # in blocks: eight neighbours of a table's row, held in one or a few vector registers while rows are added to them.
+# Sums are chains, ((x + ab) + cd) + …, which can be fused in one way only: wherever compiled, the bits are the same.
 
 _WIDE = 8
 _DOUBLES = ir.VectorType(ir.DoubleType(), _WIDE)
 
 
-class _Block(types.Type):  # type: ignore[misc]
+class _Block(types.Type):
     """Eight numbers side by side, as a numba type."""
 
     def __init__(self) -> None:
@@ -152,7 +149,7 @@ class _Block(types.Type):  # type: ignore[misc]
 
 
 @register_model(_Block)
-class _BlockModel(models.PrimitiveModel):  # type: ignore[misc]
+class _BlockModel(models.PrimitiveModel):
     def __init__(self, manager: Any, kind: Any) -> None:
         super().__init__(manager, kind, _DOUBLES)
 
@@ -169,18 +166,19 @@ def _everywhere(builder: Any, number: Any) -> Any:
 
 def _place(context: Any, builder: Any, kind: Any, table: Any, row: Any, start: Any) -> tuple[Any, Any]:
     """Where table[row, start] is, and how many numbers the row has from there on."""
+    assert kind.layout == "C", "blocks are neighbours in memory"
     array = context.make_array(kind)(context, builder, table)
     width = cgutils.unpack_tuple(builder, array.shape)[1]
     place = builder.gep(array.data, [builder.add(builder.mul(row, width), start)])
     return builder.bitcast(place, _DOUBLES.as_pointer()), builder.sub(width, start)
 
 
-@intrinsic
+@_intrinsic
 def _zeros(typing):  # type: ignore[no-untyped-def]
     return _block(), lambda context, builder, signature, arguments: ir.Constant(_DOUBLES, [0.0] * _WIDE)
 
 
-@intrinsic
+@_intrinsic
 def _read(typing, table, row, start):  # type: ignore[no-untyped-def]
     """The block table[row, start:start+8] of a C-contiguous table, zeros beyond the row's end."""
 
@@ -195,7 +193,7 @@ def _read(typing, table, row, start):  # type: ignore[no-untyped-def]
     return _block(table, types.int64, types.int64), generate
 
 
-@intrinsic
+@_intrinsic
 def _take(typing, table, row, start):  # type: ignore[no-untyped-def]
     """`_read` of a work table (`_table`), where blocks are whole."""
 
@@ -205,7 +203,7 @@ def _take(typing, table, row, start):  # type: ignore[no-untyped-def]
     return _block(table, types.int64, types.int64), generate
 
 
-@intrinsic
+@_intrinsic
 def _put(typing, table, row, start, block):  # type: ignore[no-untyped-def]
     """table[row, start:start+8] = block, in a work table."""
 
@@ -216,7 +214,7 @@ def _put(typing, table, row, start, block):  # type: ignore[no-untyped-def]
     return types.void(table, types.int64, types.int64, _block), generate
 
 
-@intrinsic
+@_intrinsic
 def _plus(typing, block, weight, other):  # type: ignore[no-untyped-def]
     """block + weight · other, a product and its addition in one instruction where the machine has it."""
 
@@ -228,7 +226,7 @@ def _plus(typing, block, weight, other):  # type: ignore[no-untyped-def]
     return _block(block, _block if weight == _block else types.float64, other), generate
 
 
-@intrinsic
+@_intrinsic
 def _total(typing, block):  # type: ignore[no-untyped-def]
     """The sum of the eight, in pairs: an order that no machine changes."""
 
@@ -384,26 +382,16 @@ def _copy(source, target):  # type: ignore[no-untyped-def]
 def _add_rows(out, row, scales, column, matrix, first, last, start, stop, sign):  # type: ignore[no-untyped-def]
     """out[row] += sign · Σ scales[k, column] · matrix[k] over k in first … last-1, in blocks that reach start … stop-1.
 
-    Tables of work; two blocks side by side, because each waits for its own sum.
+    All of them work tables. Two blocks side by side, because each waits for its own sum.
     """
-    j = start // _WIDE * _WIDE
-    while j + 3 * _WIDE < stop:
-        a, b, c, d = _take(out, row, j), _take(out, row, j + 8), _take(out, row, j + 16), _take(out, row, j + 24)
+    for j in range(start // _WIDE * _WIDE, stop, 2 * _WIDE):
+        right = min(j + _WIDE, (stop - 1) // _WIDE * _WIDE)
+        a, b = _take(out, row, j), _take(out, row, right)
         for k in range(first, last):
             scale = sign * scales[k, column]
-            a, b = _plus(a, scale, _take(matrix, k, j)), _plus(b, scale, _take(matrix, k, j + 8))
-            c, d = _plus(c, scale, _take(matrix, k, j + 16)), _plus(d, scale, _take(matrix, k, j + 24))
+            a, b = _plus(a, scale, _take(matrix, k, j)), _plus(b, scale, _take(matrix, k, right))
         _put(out, row, j, a)
-        _put(out, row, j + 8, b)
-        _put(out, row, j + 16, c)
-        _put(out, row, j + 24, d)
-        j += 32
-    while j < stop:
-        a = _take(out, row, j)
-        for k in range(first, last):
-            a = _plus(a, sign * scales[k, column], _take(matrix, k, j))
-        _put(out, row, j, a)
-        j += 8
+        _put(out, row, right, b)
 
 
 @_jit
@@ -448,8 +436,7 @@ def _factor(statistics, null, ridge):  # type: ignore[no-untyped-def]
     """
     gram, moment, inverse, theta = statistics.gram, statistics.moment, statistics.inverse, statistics.theta
     size = gram.shape[0]
-    # G = RᵀR with R in the upper triangle; what blocks leave below it is never read but times 0. Σ z r goes along as
-    # one more column, which ends as R⁻ᵀ Σ z r.
+    # G = RᵀR with R in the upper triangle; Σ z r goes along as one more column, which ends as R⁻ᵀ Σ z r.
     upper, lower, solved, pivots = _table(size, size + 1), _table(size, size), _table(1, size + 1), np.empty(size)
     for i in range(size):
         for j in range(size):
@@ -460,6 +447,8 @@ def _factor(statistics, null, ridge):  # type: ignore[no-untyped-def]
         _add_rows(upper, i, upper, i, upper, 0, i, i, size + 1, -1.0)
         pivots[i] = np.sqrt(max(upper[i, i], ridge))
         _scale(upper, i, 1.0 / pivots[i])
+        for j in range(i // _WIDE * _WIDE, i):  # the block reached below the diagonal
+            upper[i, j] = 0.0
     # W = R⁻ᵀ, lower triangular, by forward substitution.
     for i in range(size):
         _add_rows(lower, i, upper, i, lower, 0, i, 0, i, -1.0)
@@ -481,21 +470,21 @@ def _factor(statistics, null, ridge):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def _combine(matrix, columns, weights, start, stop, vectors, origin, out):  # type: ignore[no-untyped-def]
-    """vectors[out] = vectors[origin] (0 at -1) + Σ weights[i] · matrix[columns[i]] over i in start … stop-1."""
+def _combine(matrix, columns, weights, n, vectors, out):  # type: ignore[no-untyped-def]
+    """vectors[out] = Σ weights[i] · matrix[columns[i]] over the first n."""
     for j in range(0, matrix.shape[1], _WIDE):
-        block = _take(vectors, origin, j) if origin >= 0 else _zeros()
-        for i in range(start, stop):
+        block = _zeros()
+        for i in range(n):
             block = _plus(block, weights[i], _read(matrix, columns[i], j))
         _put(vectors, out, j, block)
 
 
 @_inline
-def _square(matrix, columns, weights, start, stop, vectors, origin):  # type: ignore[no-untyped-def]
-    """‖vectors[origin] + Σ weights[i] · matrix[columns[i]]‖² over i in start … stop-1."""
+def _square(matrix, columns, weights, start, stop, vectors):  # type: ignore[no-untyped-def]
+    """‖vectors[0] + Σ weights[i] · matrix[columns[i]]‖² over i in start … stop-1."""
     total = _zeros()
     for j in range(0, matrix.shape[1], _WIDE):
-        block = _take(vectors, origin, j)
+        block = _take(vectors, 0, j)
         for i in range(start, stop):
             block = _plus(block, weights[i], _read(matrix, columns[i], j))
         total = _plus(total, block, block)
@@ -509,7 +498,7 @@ def _rank_one(inverse, theta, columns, weights, n, reward, steps, held):  # type
     `inverse` still lacks the `held` steps before it. False if the step would lose too many digits.
     """
     width = inverse.shape[1]
-    _combine(inverse, columns, weights, 0, n, steps, -1, held)
+    _combine(inverse, columns, weights, n, steps, held)
     for k in range(held):
         inner = 0.0
         for i in range(n):
@@ -525,8 +514,7 @@ def _rank_one(inverse, theta, columns, weights, n, reward, steps, held):  # type
     gain = (reward - estimate) / (1.0 + quadratic)
     for j in range(theta.shape[0]):
         theta[j] += gain * steps[held, j]
-    shrink = 1.0 / np.sqrt(1.0 + quadratic)
-    _scale(steps, held, shrink)
+    _scale(steps, held, 1.0 / np.sqrt(1.0 + quadratic))
     return True
 
 
@@ -603,7 +591,7 @@ def _score(  # type: ignore[no-untyped-def]
                 inner += weights[j] * inverse[line, columns[j]]
             common_quadratic += weights[i] * inner
     else:
-        _combine(inverse, columns, weights, 0, n, vectors, -1, 0)
+        _combine(inverse, columns, weights, n, vectors, 0)
     for action in range(eligible.shape[1]):
         if not eligible[allowed, action]:
             estimates[action] = np.nan
@@ -625,7 +613,7 @@ def _score(  # type: ignore[no-untyped-def]
                 quadratic += weights[i] * (2.0 * cross + own)
             norms[action] = np.sqrt(max(quadratic, 0.0))
         else:
-            norms[action] = np.sqrt(_square(inverse, columns, weights, n, m, vectors, 0))
+            norms[action] = np.sqrt(_square(inverse, columns, weights, n, m, vectors))
 
 
 @_jit
