@@ -11,6 +11,7 @@ from service.auth import Keys
 from service.background import Background
 from service.campaigns import Archive, Campaigns, Change, Create, Delete, Operation
 from service.lanes import Lanes
+from service.memory import one_heap
 from service.metrics import Exporter, Metrics
 from service.schema import require_current
 from service.settings import Settings
@@ -44,6 +45,7 @@ class Service:
         self._warming: asyncio.Future[None] | None = None
 
     async def start(self) -> None:
+        one_heap()
         require_current(self.store)
         load_first()
         gc.freeze()  # the compiler leaves a million objects that stay: the collector need not look at them again

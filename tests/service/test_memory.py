@@ -1,5 +1,6 @@
 """Memory that was freed is given back, and a worker does so by itself."""
 
+import subprocess
 import sys
 
 import psutil
@@ -9,6 +10,29 @@ from service import background
 from service.memory import give_back
 from tests.service.playing import eventually
 
+THREADS = 3
+# Threads that allocate at the same time, and then what the library says about its heaps.
+COUNTED = """
+import ctypes, os, sys, threading
+from service.memory import one_heap
+limited, threads = map(int, sys.argv[1:])
+assert not limited or one_heap()
+library = ctypes.CDLL(None)
+library.fdopen.restype = ctypes.c_void_p
+together = threading.Barrier(threads + 1)
+def allocate():
+    library.free(ctypes.c_void_p(library.malloc(100_000)))
+    together.wait()
+    together.wait()
+library.malloc.restype = ctypes.c_void_p
+for _ in range(threads):
+    threading.Thread(target=allocate).start()
+together.wait()
+out = ctypes.c_void_p(library.fdopen(1, b"w"))
+library.malloc_info(0, out)
+library.fflush(out)
+together.wait()
+"""
 PIECES, SIZE = 20_000, 2_000  # bytes of each: more than Python's own allocator takes
 
 
@@ -26,6 +50,16 @@ def test_gaps_are_given_back():
     assert give_back()
     assert with_gaps - resident() > PIECES * SIZE / 2
     assert len(few) == PIECES / 20
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only the GNU library has a heap for each thread")
+@pytest.mark.parametrize("limited", [True, False])
+def test_threads_share_a_heap(limited):
+    """In a process of its own, because it is for good."""
+    told = subprocess.run(
+        [sys.executable, "-c", COUNTED, str(int(limited)), str(THREADS)], capture_output=True, text=True, check=True
+    )
+    assert (told.stdout.count("<heap nr=") == 1) == limited
 
 
 def test_a_worker_gives_back_now_and_then(start, monkeypatch):
