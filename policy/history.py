@@ -18,6 +18,11 @@ SmallInts = npt.NDArray[np.int16]
 _NO_ROWS = np.empty(0, np.int64)
 
 
+def _roomy(rounds: int) -> int:
+    """Rows of a history that has so many: a quarter to spare, a compromise between memory and copying."""
+    return max(64, rounds * 5 // 4)
+
+
 class History:
     """Columns with spare room at the end; `rounds` and `arrived` say how far they are filled."""
 
@@ -104,7 +109,7 @@ class History:
         excluded: npt.NDArray[np.int64] | None = None,
     ) -> Self:
         """A history from its columns; `rewards` belong to the rows in `arrivals`."""
-        history = cls(levels.shape[1], values.shape[1], beliefs.shape[1], max(64, 2 * actions.size))
+        history = cls(levels.shape[1], values.shape[1], beliefs.shape[1], _roomy(actions.size))
         history.append(Contexts(levels, values, symbols), steps, actions, beliefs)
         history.rewards[arrivals] = rewards
         history._order[: arrivals.size] = arrivals
@@ -134,7 +139,7 @@ class History:
         return other
 
     def _grow(self, needed: int) -> None:
-        larger = self._copy(self.rounds, self.arrived, max(needed, 2 * self._capacity))
+        larger = self._copy(self.rounds, self.arrived, _roomy(needed))
         for name in self.__slots__:
             setattr(self, name, getattr(larger, name))
 

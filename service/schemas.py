@@ -56,7 +56,8 @@ CONTEXT_EXAMPLE: JsonDict = {"risk": "low", "revenue": 36_000}
 
 
 class _Request(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    # Ids are never the same twice: remembering them would only fill the memory.
+    model_config = ConfigDict(extra="forbid", cache_strings="keys")
 
 
 class Customer(_Request):

@@ -21,6 +21,7 @@ PATIENCE_SECONDS = 120  # that a request is asked again: longer than any restart
 LATE_SECONDS = 0.05  # after its moment: the load generator itself did not keep the pace
 BATCH = 10
 LARGEST_BATCH = 1_000
+AT_ONCE = 64  # requests while a service is made to hold all that it will
 TURN = 50  # decisions of one campaign before the next one's, while they are made
 CHURN_ROUNDS = 30  # of a campaign that is deleted again
 REGIME_ROUNDS = 40  # that a regime lasts
@@ -139,7 +140,8 @@ class Steady:
     async def touch(self, workers: int) -> None:
         """Ask for what workers keep of each campaign once somebody has asked, so that it does not come bit by bit.
 
-        Every id once, for another customer, which is refused: then SQLite's writer has all pages that it can keep.
+        Every id once, for another customer, which is refused: then SQLite's writer has all pages that it can keep. Many
+        at once, as after a restart under load: then the pools of threads and connections are as large as they get.
         """
         times = 1 if workers == 1 else 4 * workers  # on connections of their own: each goes to any of the workers
         for name in self.names:
@@ -148,8 +150,10 @@ class Steady:
                 items = [{"decision_id": each, "context": {}} for each in ids[start : start + LARGEST_BATCH]]
                 answer, _ = await self._ask("POST", "/decide/batch", json={"campaign": name, "items": items})
                 assert answer.status_code == 409, answer.text
-            for what in ("model", "series") * times:
-                await self._good("GET", f"/campaigns/{name}/{what}", headers={"connection": "close"})
+        pages = [f"/campaigns/{name}/{what}" for name in self.names for what in ("model", "series") * times]
+        for start in range(0, len(pages), AT_ONCE):
+            some = (self._good("GET", page, headers={"connection": "close"}) for page in pages[start : start + AT_ONCE])
+            await asyncio.gather(*some)
 
     # --- the load ------------------------------------------------------------------------------------------------
 
