@@ -61,7 +61,7 @@ def simulated(credit_card, count, uniform_until=0):
 
 @pytest.fixture(scope="module")
 def rounds(credit_card):
-    return simulated(credit_card, 10_300)
+    return simulated(credit_card, 10_600)
 
 
 def exact_solution(rounds, count, ridge, sides):
@@ -152,13 +152,62 @@ def test_a_wrong_ridge_is_refused(ridge):
     assert caught.value.problems[0].allowed
 
 
+@pytest.mark.parametrize("size", range(1, 34))
+def test_every_number_of_columns_is_factored(size):
+    """The kernels go eight columns at a time: whole blocks, none, and what is left over."""
+    design = np.random.default_rng(size).normal(size=(3 * size, size))
+    gram, moment = design.T @ design + 0.3 * np.eye(size), design.sum(axis=0)
+    found = linucb.initial_statistics(size, 0.3)._replace(gram=gram.copy(), moment=moment)
+    kernels.refactor(found, np.zeros((size, size)), 0.3)
+    np.testing.assert_allclose(found.inverse, np.linalg.inv(gram), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(found.theta, np.linalg.solve(gram, moment), rtol=1e-9, atol=1e-12)
+    assert (found.gram == gram).all()
+    assert (found.inverse == found.inverse.T).all()
+
+
+@pytest.mark.parametrize("levels", range(2, 19))
+@pytest.mark.parametrize("form", ["complex", "elliptical"])
+def test_every_number_of_columns_is_scored_and_updated(levels, form):
+    """From 4 columns to 54: decisions one by one against plain matrix products."""
+    names = [str(level) for level in range(levels)]
+    config = CampaignConfig(
+        name="columns", actions=["none", "call"], variables=[{"name": "x", "levels": names}], regimes=2,
+        stage_length=5, ridge=0.5, warm_start_rounds=5, features={"shared": ["x"], "per_regime": ["actions:x"]},
+        beliefs={"estimator": "none"}, bonus={"form": form, "scale": 0.1},
+    )  # fmt: skip
+    policy, generator = StagedPolicy(config), np.random.default_rng(levels)
+    state, gram, moment = policy.initial_state(), 0.5 * np.eye(3 * levels), np.zeros(3 * levels)
+    pending = []
+    for t in range(1, 61):
+        if t % 5 == 1 and t > 1:
+            for z, reward in pending:
+                gram, moment = gram + np.outer(z, z), moment + reward * z
+            pending.clear()
+        state, decision = policy.decide(state, {"x": names[generator.integers(levels)]})
+        contexts, belief = state.history.contexts, state.history.beliefs[t - 1]
+        every = [policy.features.dense(belief, action, contexts, t - 1) for action in (0, 1)]
+        if t > 5:
+            products = [np.linalg.solve(gram, z) for z in every]
+            norms = [
+                np.linalg.norm(p) if form == "complex" else (p @ z) ** 0.5 for p, z in zip(products, every, strict=True)
+            ]
+            factor = 0.1 * (math.ceil(t / 5) * 5**0.5 if form == "complex" else 1.0)
+            np.testing.assert_allclose(decision.bonuses, factor * np.array(norms), rtol=1e-9)
+            np.testing.assert_allclose(decision.estimates, [p @ moment for p in products], rtol=1e-8, atol=1e-10)
+        reward = float(generator.normal())
+        pending.append((every[config.actions.index(decision.action)], reward))
+        state = policy.reward(state, t, reward)
+
+
 # --- rank-one and factorised ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ridge", [1e-9, 0.3, 10])
 def test_rank_one_equals_factorised_after_ten_thousand_rounds(rounds, ridge):
     one_by_one, count = rounds.one_by_one(ridge, 10_000), 10_000
-    while one_by_one.counters[1] < 255:  # go on to just before a re-factorisation, where the drift is largest
+    while (
+        one_by_one.counters[1] < kernels._FACTOR_EVERY - 1
+    ):  # go on to just before a re-factorisation, where the drift is largest
         one_by_one = rounds.folded(ridge, [count], one_by_one)
         count += 1
     factorised = rounds.folded(ridge, range(count))
