@@ -9,6 +9,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
 from typing import Any, NamedTuple
 
 import httpx
@@ -79,6 +80,7 @@ class Steady:
         self._stopping = False
         self._up = asyncio.Event()
         self._client: httpx.AsyncClient | None = None
+        self._transports: list[httpx.AsyncHTTPTransport] = []
 
     # --- the service comes and goes ------------------------------------------------------------------------------
 
@@ -86,7 +88,8 @@ class Steady:
         """The service is there."""
         await self.pause()
         limits = httpx.Limits(max_connections=200, max_keepalive_connections=32, keepalive_expiry=60)
-        self._client = httpx.AsyncClient(base_url=url, timeout=60, limits=limits, verify=False)
+        self._transports.append(httpx.AsyncHTTPTransport(limits=limits, verify=False))
+        self._client = httpx.AsyncClient(base_url=url, timeout=60, transport=self._transports[-1])
         self._up.set()
 
     async def pause(self) -> None:
@@ -94,6 +97,8 @@ class Steady:
         self._up.clear()
         if self._client is not None:
             await self._client.aclose()
+        for transport in self._transports:  # also those of before: who was just connecting has opened one more since
+            await transport.aclose()
 
     async def _ask(self, method: str, path: str, **more: Any) -> tuple[httpx.Response, bool]:
         """An answer that is none of 5xx, and whether it was the first attempt that gave it."""
@@ -300,8 +305,8 @@ class Steady:
             path = f"/campaigns/{self._campaign()}/decisions"
             async with self._client.stream("GET", path, params={"format": "ndjson"}) as answer:
                 assert answer.status_code in (200, 503), answer.status_code
-                async for _ in answer.aiter_raw(1_000):
-                    break
+                async with aclosing(answer.aiter_raw(1_000)) as pieces:
+                    await anext(pieces, None)
         except (httpx.TransportError, RuntimeError):
             self.tally["interrupted"] += 1
         return False
