@@ -178,24 +178,44 @@ def _zeros(typing):  # type: ignore[no-untyped-def]
     return _block(), lambda context, builder, signature, arguments: ir.Constant(_DOUBLES, [0.0] * _WIDE)
 
 
+def _inside(builder: Any, left: Any) -> Any:
+    """Which numbers of a block are still in a row that has so many left."""
+    index = ir.Constant(ir.VectorType(ir.IntType(64), _WIDE), list(range(_WIDE)))
+    return builder.icmp_signed("<", index, _everywhere(builder, left))
+
+
 @_intrinsic
 def _read(typing, table, row, start):  # type: ignore[no-untyped-def]
     """The block table[row, start:start+8] of a C-contiguous table, zeros beyond the row's end."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         place, left = _place(context, builder, signature.args[0], *arguments)
-        index = ir.Constant(ir.VectorType(ir.IntType(64), _WIDE), list(range(_WIDE)))
-        inside = builder.icmp_signed("<", index, _everywhere(builder, left))
-        law = ir.FunctionType(_DOUBLES, [place.type, ir.IntType(32), inside.type, _DOUBLES])
+        inside, align = _inside(builder, left), ir.IntType(32)
+        law = ir.FunctionType(_DOUBLES, [place.type, align, inside.type, _DOUBLES])
         load = cgutils.get_or_insert_function(builder.module, law, "llvm.masked.load.v8f64.p0v8f64")
-        return builder.call(load, [place, ir.IntType(32)(8), inside, ir.Constant(_DOUBLES, [0.0] * _WIDE)])
+        return builder.call(load, [place, align(8), inside, ir.Constant(_DOUBLES, [0.0] * _WIDE)])
 
     return _block(table, types.int64, types.int64), generate
 
 
 @_intrinsic
+def _write(typing, table, row, start, block):  # type: ignore[no-untyped-def]
+    """table[row, start:start+8] = block, as far as the row goes."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        place, left = _place(context, builder, signature.args[0], *arguments[:3])
+        inside, align = _inside(builder, left), ir.IntType(32)
+        law = ir.FunctionType(ir.VoidType(), [_DOUBLES, place.type, align, inside.type])
+        store = cgutils.get_or_insert_function(builder.module, law, "llvm.masked.store.v8f64.p0v8f64")
+        builder.call(store, [arguments[3], place, align(8), inside])
+        return context.get_dummy_value()
+
+    return types.void(table, types.int64, types.int64, _block), generate
+
+
+@_intrinsic
 def _take(typing, table, row, start):  # type: ignore[no-untyped-def]
-    """`_read` of a work table (`_table`), where blocks are whole."""
+    """`_read` of a block that is whole, as all of a work table (`_table`) are."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         return builder.load(_place(context, builder, signature.args[0], *arguments)[0], align=8)
@@ -205,7 +225,7 @@ def _take(typing, table, row, start):  # type: ignore[no-untyped-def]
 
 @_intrinsic
 def _put(typing, table, row, start, block):  # type: ignore[no-untyped-def]
-    """table[row, start:start+8] = block, in a work table."""
+    """`_write` of a block that is whole."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         builder.store(arguments[3], _place(context, builder, signature.args[0], *arguments[:3])[0], align=8)
@@ -323,10 +343,16 @@ def _write_out(columns, weights, n, dense):  # type: ignore[no-untyped-def]
 @_inline
 def _add_square(gram, columns, weights, n, dense):  # type: ignore[no-untyped-def]
     """gram += z zᵀ, with z also written out in `dense`, which is cleared."""
-    for j in range(0, gram.shape[1], _WIDE):
+    width = gram.shape[1]
+    whole = width // _WIDE * _WIDE
+    for j in range(0, whole, _WIDE):
         block = _take(dense, 0, j)
         for i in range(n):
             _put(gram, columns[i], j, _plus(_take(gram, columns[i], j), weights[i], block))
+    if whole < width:
+        block = _take(dense, 0, whole)
+        for i in range(n):
+            _write(gram, columns[i], whole, _plus(_read(gram, columns[i], whole), weights[i], block))
     for i in range(n):
         dense[0, columns[i]] = 0.0
 
@@ -335,12 +361,10 @@ def _add_square(gram, columns, weights, n, dense):  # type: ignore[no-untyped-de
 def span_gram(plan, levels, values, actions, beliefs, gram):  # type: ignore[no-untyped-def]
     """gram += Σ z zᵀ over the given rows: features.py finds the directions that no z ever has with it."""
     columns, weights, _, dense = _scratch(plan)
-    work = _padded(gram)
     for row in range(levels.shape[0]):
         n = _row_columns(plan, levels, values, beliefs, row, actions[row], columns, weights)
         _write_out(columns, weights, n, dense)
-        _add_square(work, columns, weights, n, dense)
-    _copy(work, gram)
+        _add_square(gram, columns, weights, n, dense)
 
 
 @_jit
@@ -398,25 +422,31 @@ def _add_rows(out, row, scales, column, matrix, first, last, start, stop, sign):
 def _downdate(inverse, steps, held):  # type: ignore[no-untyped-def]
     """inverse -= Σ s sᵀ over the first `held` rows of steps; two rows and four steps at a time."""
     size, width = inverse.shape
+    whole = width // _WIDE * _WIDE
     for i in range(0, size - 1, 2):
         for k in range(0, held - 3, 4):
             a, b, c, d = -steps[k, i], -steps[k + 1, i], -steps[k + 2, i], -steps[k + 3, i]
             e, f, g, h = -steps[k, i + 1], -steps[k + 1, i + 1], -steps[k + 2, i + 1], -steps[k + 3, i + 1]
-            for j in range(0, width, _WIDE):
+            for j in range(0, whole, _WIDE):
                 p, q, r, s = _take(steps, k, j), _take(steps, k + 1, j), _take(steps, k + 2, j), _take(steps, k + 3, j)
                 upper, lower = _plus(_take(inverse, i, j), a, p), _plus(_take(inverse, i + 1, j), e, p)
                 _put(inverse, i, j, _plus(_plus(_plus(upper, b, q), c, r), d, s))
                 _put(inverse, i + 1, j, _plus(_plus(_plus(lower, f, q), g, r), h, s))
         for k in range(held // 4 * 4, held):
             a, b = -steps[k, i], -steps[k, i + 1]
-            for j in range(0, width, _WIDE):
+            for j in range(0, whole, _WIDE):
                 p = _take(steps, k, j)
                 _put(inverse, i, j, _plus(_take(inverse, i, j), a, p))
                 _put(inverse, i + 1, j, _plus(_take(inverse, i + 1, j), b, p))
     for i in range(size // 2 * 2, size):
         for k in range(held):
-            for j in range(0, width, _WIDE):
+            for j in range(0, whole, _WIDE):
                 _put(inverse, i, j, _plus(_take(inverse, i, j), -steps[k, i], _take(steps, k, j)))
+    for i in range(size if whole < width else 0):  # what is left of each row
+        block = _read(inverse, i, whole)
+        for k in range(held):
+            block = _plus(block, -steps[k, i], _take(steps, k, whole))
+        _write(inverse, i, whole, block)
 
 
 @_inline
@@ -453,13 +483,6 @@ def _factor(statistics, null, ridge):  # type: ignore[no-untyped-def]
     for i in range(size):
         _add_rows(lower, i, upper, i, lower, 0, i, 0, i, -1.0)
         _scale(lower, i, 1.0 / pivots[i])
-    # G⁻¹ = WᵀW.
-    for i in range(size):
-        for j in range(inverse.shape[1]):
-            inverse[i, j] = 0.0
-        _add_rows(inverse, i, lower, i, lower, i, size, 0, i + 1, 1.0)
-        for j in range(i):
-            inverse[j, i] = inverse[i, j]
     # θ̂ by back substitution, more accurate than the product with the inverse.
     solved[0, size] = -1.0
     for i in range(size - 1, -1, -1):
@@ -467,6 +490,13 @@ def _factor(statistics, null, ridge):  # type: ignore[no-untyped-def]
         for j in range(i // _WIDE * _WIDE, size + 1, _WIDE):
             total = _plus(total, _take(upper, i, j), _take(solved, 0, j))
         solved[0, i] = theta[i] = -_total(total) / pivots[i]
+    # G⁻¹ = WᵀW, a row at a time in a row that is free now.
+    for i in range(size):
+        for j in range(0, i + 1, _WIDE):
+            _put(solved, 0, j, _zeros())
+        _add_rows(solved, 0, lower, i, lower, i, size, 0, i + 1, 1.0)
+        for j in range(i + 1):
+            inverse[i, j] = inverse[j, i] = solved[0, j]
 
 
 @_jit
@@ -524,23 +554,7 @@ def update_statistics(plan, statistics, ridge, levels, values, actions, beliefs,
 
     Few rows (always so at ℓ = 1) go in by rank-one updates with periodic re-factorisation, many by one Cholesky.
     """
-    work, scratch = _work(statistics), _scratch(plan)
-    _update(plan, work, ridge, levels, values, actions, beliefs, rewards, rows, 0, rows.shape[0], scratch)
-    _publish(work, statistics)
-
-
-@_jit
-def _work(statistics):  # type: ignore[no-untyped-def]
-    """The same statistics, their matrices in work tables."""
-    gram, moment, inverse, theta, counters, units = statistics
-    return Statistics(_padded(gram), moment, _padded(inverse), theta, counters, units)
-
-
-@_jit
-def _publish(work, statistics):  # type: ignore[no-untyped-def]
-    """What was done in the work tables, done to the statistics."""
-    _copy(work.gram, statistics.gram)
-    _copy(work.inverse, statistics.inverse)
+    _update(plan, statistics, ridge, levels, values, actions, beliefs, rewards, rows, 0, rows.shape[0], _scratch(plan))
 
 
 @_inline
@@ -755,7 +769,9 @@ def play_rounds(  # type: ignore[no-untyped-def]
     are in the statistics already; folded = -1 asks to rebuild them from all rows at the next stage update (R4).
     """
     scratch, every_row = _scratch(plan), np.empty(0, np.int64)
-    published, statistics = statistics, _work(statistics)
+    # In work tables, because they are used often.
+    published, (gram, moment, inverse, theta, counters, units) = statistics, statistics
+    statistics = Statistics(_padded(gram), moment, _padded(inverse), theta, counters, units)
     arms, stage_length = reward_table.shape[1], exploration.stage_length
     elliptical = _is_elliptical(exploration.form)
     estimates, scores, law = np.empty(arms), np.empty(arms), np.empty(arms)
@@ -776,7 +792,8 @@ def play_rounds(  # type: ignore[no-untyped-def]
         action, _, _ = _choose(chance, t, warm, scores, eligible, 0, np.uint64(0), False, law)
         actions[row] = action
         rewards[row] = reward_table[row - start, action]
-    _publish(statistics, published)
+    _copy(statistics.gram, published.gram)
+    _copy(statistics.inverse, published.inverse)
     return folded
 
 
@@ -1046,9 +1063,7 @@ def profile_predictions(columns, weights, owners, counts, theta, predictions):  
 @_jit
 def refactor(statistics, null, ridge):  # type: ignore[no-untyped-def]
     """G⁻¹ and θ̂ anew from G and Σ z r, for callers outside compiled code."""
-    work = _work(statistics)
-    _factor(work, null, ridge)
-    _publish(work, statistics)
+    _factor(statistics, null, ridge)
     statistics.counters[_SINCE_FACTORED] = 0
 
 
