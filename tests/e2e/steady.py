@@ -22,6 +22,7 @@ PATIENCE_SECONDS = 120  # that a request is asked again: longer than any restart
 LATE_SECONDS = 0.05  # after its moment: the load generator itself did not keep the pace
 BATCH = 10
 LARGEST_BATCH = 1_000
+LIMITS = httpx.Limits(max_connections=200, max_keepalive_connections=32, keepalive_expiry=60)
 AT_ONCE = 64  # requests while a service is made to hold all that it will
 TURN = 50  # decisions of one campaign before the next one's, while they are made
 CHURN_ROUNDS = 30  # of a campaign that is deleted again
@@ -87,8 +88,7 @@ class Steady:
     async def resume(self, url: str) -> None:
         """The service is there."""
         await self.pause()
-        limits = httpx.Limits(max_connections=200, max_keepalive_connections=32, keepalive_expiry=60)
-        self._transports.append(httpx.AsyncHTTPTransport(limits=limits, verify=False))
+        self._transports.append(httpx.AsyncHTTPTransport(limits=LIMITS, verify=False))
         self._client = httpx.AsyncClient(base_url=url, timeout=60, transport=self._transports[-1])
         self._up.set()
 
@@ -155,10 +155,12 @@ class Steady:
                 items = [{"decision_id": each, "context": {}} for each in ids[start : start + LARGEST_BATCH]]
                 answer, _ = await self._ask("POST", "/decide/batch", json={"campaign": name, "items": items})
                 assert answer.status_code == 409, answer.text
-        pages = [f"/campaigns/{name}/{what}" for name in self.names for what in ("model", "series") * times]
-        for start in range(0, len(pages), AT_ONCE):
-            some = (self._good("GET", page, headers={"connection": "close"}) for page in pages[start : start + AT_ONCE])
-            await asyncio.gather(*some)
+            for what in ("model", "series") * times:
+                await self._good("GET", f"/campaigns/{name}/{what}", headers={"connection": "close"})
+        assert self._client is not None
+        async with httpx.AsyncClient(base_url=self._client.base_url, timeout=60, limits=LIMITS, verify=False) as many:
+            for _ in range(times):
+                await asyncio.gather(*(many.get(f"/campaigns/{self.names[0]}/series") for _ in range(AT_ONCE)))
 
     # --- the load ------------------------------------------------------------------------------------------------
 
