@@ -32,8 +32,8 @@ CHANGEABLE = (
 TRIAL_PLAYS = 20  # that a new action gets at least, on average, before only its score speaks for it
 _OWN_WAYS = {
     "name": "it is the campaign's identity",
-    "actions": "add one",
-    "retired_actions": "retire one, or add it back",
+    "actions": "POST …/actions adds one, and a clone has any others",
+    "retired_actions": "POST …/actions/retire retires one, POST …/actions brings it back",
 }
 
 
@@ -102,7 +102,8 @@ def without_action(config: CampaignConfig, action: str) -> CampaignConfig:
         return config
     left = [name for name in config.actions[1:] if name not in config.retired_actions]
     if action not in left:
-        raise ConfigError([FieldProblem("action", f"{action!r} is no action, or the baseline", left)])
+        wrong = "is the baseline, which stays" if action == config.actions[0] else "is no action of this campaign"
+        raise ConfigError([FieldProblem("action", f"{action!r} {wrong}", left)])
     if len(left) == 1:
         raise ConfigError([FieldProblem("action", "only the baseline would be left", "pause or archive the campaign")])
     retired = [*config.retired_actions, action]

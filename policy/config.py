@@ -382,8 +382,8 @@ class CampaignConfig(_Part):
             problem = FieldProblem("stage_length", f"{self.stage_length}", "1 for bonus form theory_simplified (Box B)")
             raise ConfigError([problem])
         if self.propensity_floor * len(self.actions) > 1.0:
-            allowed = f"0 to 1/{len(self.actions)}"
-            raise ConfigError([FieldProblem("propensity_floor", f"{self.propensity_floor}", allowed)])
+            message = f"{self.propensity_floor} is more than each of {len(self.actions)} actions can have"
+            raise ConfigError([FieldProblem("propensity_floor", message, f"0 to 1/{len(self.actions)}")])
         self._check_retired()
         signals = self._checked_signals()
         # The defaults come one after the other: regimes need signals, features need signals.

@@ -25,10 +25,14 @@ SMOOTHING = 0.1  # pseudo-counts a cell: keeps a symbol not seen yet possible
 
 
 class EmFit(NamedTuple):
-    """Fitted parameters, and the objective before each iteration and at the end (never falling)."""
+    """Fitted parameters, and the objective before each iteration and at the end (never falling).
+
+    `beliefs` are the smoothed ones under those parameters, gaps written out, unless rounding made EM step back.
+    """
 
     parameters: HmmParameters
     objective: tuple[float, ...]
+    beliefs: FloatArray | None
 
     @property
     def iterations(self) -> int:
@@ -77,7 +81,7 @@ def fit(
         if iteration == iterations or (np.isfinite(value) and gain <= tolerance * abs(value)):
             break
         current = maximised(transitions, emissions, smoothing, current)
-    return EmFit(best, tuple(trace))
+    return EmFit(best, tuple(trace), beliefs if best is current else None)
 
 
 def maximised(

@@ -28,6 +28,7 @@ Encoder = Callable[[Any], Any]
 
 
 _NO_NUMBERS = np.empty((1, 0))
+_WRONG = (KeyError, TypeError, ValueError, OverflowError)  # that encoders raise on anything not allowed
 
 
 class Contexts(NamedTuple):
@@ -91,6 +92,8 @@ class FeatureMap:
             strides[name] = stride
             stride *= sizes[name]
         self._encoders = [(v.name, v.range is not None, _encoder(v), strides[v.name]) for v in config.variables]
+        self._columns = [(v.name, v.range is not None, _column_encoder(v)) for v in config.variables]
+        self._strides = np.array([strides[v.name] for v in config.variables], np.int16)
 
         rows: tuple[list[list[int]], list[list[int]]] = ([], [])  # the terms without actions, and those with
         positions: list[int] = []
@@ -183,25 +186,43 @@ class FeatureMap:
 
         `prefixes` begin the fields that errors name, by default items[i].
         """
-        rows = [self._encoded(context) for context in contexts]
-        if None in rows:
+        if len(contexts) == 1:  # tables of columns would cost more than they save
+            return self.encode_one(contexts[0], prefixes[0] if prefixes else "items[0].")
+        columns = self._encoded_columns(contexts)
+        if columns is None:
             raise ContextError(
                 [
                     problem
-                    for i, (row, context) in enumerate(zip(rows, contexts, strict=True))
-                    if row is None
+                    for i, context in enumerate(contexts)
+                    if self._encoded(context) is None
                     for problem in self._problems(context, f"{prefixes[i] if prefixes else f'items[{i}].'}context")
                 ]
             )
-        count = len(rows)
-        codes = np.array([row[0] for row in rows if row], np.int16).reshape(count, len(self.variables) + 1)
-        return codes, np.array([row[1] for row in rows if row], np.float64).reshape(count, len(self._numbers))
+        codes = np.zeros((len(contexts), len(self.variables) + 1), np.int16)
+        numbers = np.empty((len(contexts), self.numbers))
+        filled = 0
+        for i, (column, (_, is_number, _)) in enumerate(zip(columns, self._columns, strict=True)):
+            if is_number:
+                numbers[:, filled] = column
+                filled += 1
+            else:
+                codes[:, i] = column
+        codes[:, -1] = codes[:, :-1] @ self._strides
+        return codes, numbers
 
-    def encode_one(self, context: Mapping[str, Any]) -> tuple[SmallInts, FloatArray]:
+    def _encoded_columns(self, contexts: Sequence[Mapping[str, Any]]) -> list[list[Any]] | None:
+        """Of each variable what `_encoded` makes of its values, without a call for each; None if anything is wrong."""
+        try:
+            columns = [encoder([context[name] for context in contexts]) for name, _, encoder in self._columns]
+            return columns if set(map(len, contexts)) <= {len(columns)} else None
+        except _WRONG:
+            return None
+
+    def encode_one(self, context: Mapping[str, Any], prefix: str = "") -> tuple[SmallInts, FloatArray]:
         """`encode_rows` of one context."""
         row = self._encoded(context)
         if row is None:
-            raise ContextError(self._problems(context, "context"))
+            raise ContextError(self._problems(context, f"{prefix}context"))
         return np.array((row[0],), np.int16), np.array((row[1],)) if row[1] else _NO_NUMBERS
 
     def reduced(self, context: Mapping[str, Any]) -> dict[str, Any]:
@@ -228,7 +249,7 @@ class FeatureMap:
                 symbol += stride * code
             if len(context) != len(codes):
                 return None
-        except (KeyError, TypeError, ValueError, OverflowError):
+        except _WRONG:
             return None
         codes.append(symbol)
         return codes, numbers
@@ -246,7 +267,7 @@ class FeatureMap:
                 continue
             try:
                 encoder(context[name])
-            except (KeyError, TypeError, ValueError, OverflowError):
+            except _WRONG:
                 message = f"{shown(context[name])} is not allowed"
                 problems.append(FieldProblem(f"{field}.{name}", message, _allowed(variable)))
         return problems
@@ -322,11 +343,7 @@ def _encoder(variable: Variable) -> Encoder:
         cuts = variable.cuts
         # A value equal to a cut belongs to the lower level.
         return lambda value: bisect_left(cuts, _number(value))
-    table: dict[Any, int] = {}
-    for i, name in enumerate(variable.level_names):
-        table[name] = i
-        if re.fullmatch(r"0|-?[1-9][0-9]{0,17}", name):
-            table[int(name)] = i  # 1 and "1" are the same level
+    table = _table(variable)
 
     def look_up(value: Any) -> int:
         if value.__class__ is str or value.__class__ is int:  # True is not the level 1
@@ -336,6 +353,41 @@ def _encoder(variable: Variable) -> Encoder:
         raise TypeError
 
     return look_up
+
+
+def _column_encoder(variable: Variable) -> Callable[[list[Any]], list[Any]]:
+    """`_encoder` of many values: all at once if they have the types that JSON gives, else one by one."""
+    one, cuts, table = _encoder(variable), variable.cuts, _table(variable)
+    low, high = variable.range or (-inf, inf)
+
+    def look_up(values: list[Any]) -> list[Any]:
+        if {str, int}.issuperset(map(type, values)):
+            return [table[value] for value in values]
+        return [one(value) for value in values]
+
+    def cut_or_scale(values: list[Any]) -> list[Any]:
+        if not {float, int}.issuperset(map(type, values)):
+            return [one(value) for value in values]
+        numbers = [float(value) for value in values]
+        if not all(map(isfinite, numbers)):
+            raise ValueError
+        if cuts is not None:
+            return [bisect_left(cuts, number) for number in numbers]
+        if numbers and not low <= min(numbers) <= max(numbers) <= high:
+            raise ValueError
+        return [(number - low) / (high - low) for number in numbers]
+
+    return look_up if cuts is None and variable.range is None else cut_or_scale
+
+
+def _table(variable: Variable) -> dict[Any, int]:
+    """The index of each level's name; 1 and "1" are the same level."""
+    table: dict[Any, int] = {}
+    for i, name in enumerate(variable.level_names):
+        table[name] = i
+        if re.fullmatch(r"0|-?[1-9][0-9]{0,17}", name):
+            table[int(name)] = i
+    return table
 
 
 def _beyond(cut: float) -> float:

@@ -157,6 +157,10 @@ class WrittenOut(NamedTuple):
     steps: SmallInts
     rows: npt.NDArray[np.intp]  # where the original rows are
 
+    def original(self, table: FloatArray) -> FloatArray:
+        """Of a table with all rows, the original ones."""
+        return table if self.rows.size == self.symbols.size else table[self.rows]
+
 
 def written_out(symbols: SmallInts, steps: SmallInts) -> WrittenOut:
     """What forward–backward and EM take: k steps between two rows are k-1 missing observations and one step."""
@@ -186,7 +190,7 @@ def expectations(parameters: HmmParameters, symbols: npt.ArrayLike, steps: npt.A
         transitions,
         emissions,
     )
-    return Expectations(beliefs[full.rows], transitions, emissions, float(total))
+    return Expectations(full.original(beliefs), transitions, emissions, float(total))
 
 
 def smooth_history(parameters: HmmParameters, symbols: npt.ArrayLike, steps: npt.ArrayLike | None = None) -> Beliefs:

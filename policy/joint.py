@@ -36,6 +36,7 @@ __all__ = [
 ]
 
 FloatArray = npt.NDArray[np.float64]
+LARGEST_TABLE = 1 << 18  # profiles that can be, up to which rounds are grouped by a table
 
 
 class Rounds(NamedTuple):
@@ -52,6 +53,10 @@ class Rounds(NamedTuple):
     centre: float  # their mean
     squares: float  # the sum of their squares, less the mean
     least_noise: float
+
+    @property
+    def has_gaps(self) -> bool:
+        return self.rows.size < self.symbols.size
 
 
 class Design(NamedTuple):
@@ -100,15 +105,20 @@ def _grouped(
     features: FeatureMap, contexts: Contexts, actions: npt.NDArray[np.int16]
 ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int64]]:
     """The first round of every profile, and every round's profile."""
-    keys = actions.astype(np.int64)
+    keys, every = actions.astype(np.int64), np.arange(actions.size)
     sizes = [max(len(variable.level_names), 1) for variable in features.variables]
-    if features.numbers or np.prod([float(size) for size in sizes]) * len(features.actions) > 2.0**62:
-        every = np.arange(actions.size)  # numbers hardly ever repeat
+    possible = float(np.prod([float(size) for size in sizes]) * len(features.actions))
+    if features.numbers or possible > 2.0**62:  # numbers hardly ever repeat
         return every, every
     for place, size in enumerate(sizes):
         keys = keys * size + contexts.levels[:, place]
-    _, first, profiles = np.unique(keys, return_index=True, return_inverse=True)
-    return first, profiles.astype(np.int64)
+    if possible > LARGEST_TABLE:
+        _, first, profiles = np.unique(keys, return_index=True, return_inverse=True)
+        return first, profiles.astype(np.int64)
+    first_of = np.full(int(possible), actions.size)  # the same without sorting, which takes longer than all the rest
+    first_of[keys[::-1]] = every[::-1]  # what is written last stays: the first round
+    there = first_of < actions.size
+    return first_of[there], (there.cumsum() - 1)[keys]
 
 
 def design(features: FeatureMap, contexts: Contexts, actions: npt.NDArray[np.int16]) -> Design:
@@ -163,9 +173,12 @@ def _noise(rounds: Rounds, statistics: Statistics, freedom: float) -> float:
     return max(float(np.sqrt(max(penalised, 0.0) / freedom)), rounds.least_noise)
 
 
-def fit_smoothed(rounds: Rounds, design: Design, ridge: float, hmm: HmmParameters) -> Fit:
-    """The regression on smoothed beliefs under given HMM parameters."""
-    posterior = expectations(hmm, rounds.symbols, rounds.steps).beliefs
+def fit_smoothed(
+    rounds: Rounds, design: Design, ridge: float, hmm: HmmParameters, posterior: FloatArray | None = None
+) -> Fit:
+    """The regression on smoothed beliefs under given HMM parameters; `posterior` are those, if they are known."""
+    if posterior is None:
+        posterior = expectations(hmm, rounds.symbols, rounds.steps).beliefs
     statistics = solved(rounds, design, ridge, posterior, 0)
     return Fit(hmm, statistics.theta, noise_of(rounds, statistics, design.features.plan.null, ridge), posterior)
 

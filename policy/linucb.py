@@ -12,7 +12,7 @@ from policy.errors import ArgumentError
 from policy.features import Contexts, FeatureMap
 from policy.kernels import Statistics
 
-__all__ = ["Statistics", "copied", "initial_statistics", "updated"]
+__all__ = ["Statistics", "copied", "initial_statistics", "is_current", "updated"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -36,6 +36,11 @@ def copied(statistics: Statistics) -> Statistics:
     return Statistics(gram.copy(), moment.copy(), inverse.copy(), theta.copy(), counters.copy(), units.copy())
 
 
+def is_current(statistics: Statistics) -> bool:
+    """Would folding nothing change no bit? So it is once they have been factored."""
+    return bool(statistics.counters[1] >= 0)
+
+
 def updated(
     statistics: Statistics,
     features: FeatureMap,
@@ -47,8 +52,8 @@ def updated(
     rows: npt.NDArray[np.int64],
 ) -> Statistics:
     """Statistics after folding `rows` of the history, in the order given (R1, R2)."""
-    if not rows.size and statistics.counters[1] >= 0:
-        return statistics  # nothing to fold, and they have been factored: the kernel would change no bit
+    if not rows.size and is_current(statistics):
+        return statistics
     fresh = copied(statistics)
     kernels.update_statistics(
         features.plan, fresh, ridge, contexts.levels, contexts.values, actions, beliefs, rewards, rows

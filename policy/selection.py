@@ -136,7 +136,8 @@ def estimate(
     fits, candidates = _fitted(maps, ridge, seed, data, bool(clocked), judged, counts)
     chosen, trial, trial_from = _chosen(candidates, judged, whole, CREDIT if named else 0.0)
     selection = Selection(whole, arrived, candidates, chosen, trial, trial_from)
-    return Estimate(selection, fits[chosen].posterior[data.rows])
+    posterior = fits[chosen].posterior
+    return Estimate(selection, posterior[data.rows] if data.has_gaps else posterior)
 
 
 def _judged(
@@ -198,21 +199,22 @@ def _fitted(
     restart = data.rows.size <= RESTARTS_UNTIL
     used = judged.in_use if judged else None
     busy = max(used.regimes, 2) if used else 2
-    alone = em.fit(data.symbols, _one_regime(maps[1].symbols), 1, smoothing=em.SMOOTHING, steps=data.steps).parameters
+    alone = em.fit(data.symbols, _one_regime(maps[1].symbols), 1, smoothing=em.SMOOTHING, steps=data.steps)
     designs = {regimes: joint.design(maps[regimes], data.contexts, data.actions) for regimes in (1, *counts)}
-    fits = [joint.fit_smoothed(data, designs[1], ridge, alone)]
+    fits = [joint.fit_smoothed(data, designs[1], ridge, alone.parameters, alone.beliefs)]
     candidates = [_candidate(fits[0], False, data, np.zeros(2))]
     fewer: HmmParameters | None = None
     for regimes in counts:
         iterations = ITERATIONS if regimes <= busy else IDLE_ITERATIONS
         columns, old, old_joint = designs[regimes], before.get((regimes, False)), before.get((regimes, True))
+        posterior = None
         if old is None or restart:
             steps = data.steps if clocked else None
             found = em.estimate(data.symbols, regimes, maps[regimes].symbols, seed, old and old.hmm, steps)
             if isinstance(found, spectral.NotEstimable):
                 break
         else:
-            found = em.fit(data.symbols, old.hmm, iterations, smoothing=em.SMOOTHING, steps=data.steps).parameters
+            found, _, posterior = em.fit(data.symbols, old.hmm, iterations, smoothing=em.SMOOTHING, steps=data.steps)
         # Both kinds name their regimes alike (R6), so that changing between them swaps nothing. More regimes than are
         # in use are named after those, so that a change to them swaps nothing either: what is new comes last.
         reference = old_joint or old
@@ -220,8 +222,10 @@ def _fitted(
         if used and regimes > used.regimes > 1:
             names = used.hmm
         if names is not None:
-            found, _ = spectral.align(found, names)
-        smoothed = joint.fit_smoothed(data, columns, ridge, found)
+            found, order = spectral.align(found, names)
+            if not _is_as_named(order):
+                posterior = None
+        smoothed = joint.fit_smoothed(data, columns, ridge, found, posterior)
         starts = []
         if old_joint is not None:
             starts.append((old_joint.hmm, old_joint.theta, old_joint.units[1], iterations))
@@ -276,11 +280,16 @@ def _aligned(
 ) -> joint.Fit:
     """The fit with its regimes named as in the reference (R6)."""
     parameters, order = spectral.align(fit.hmm, reference)
-    if (order == np.arange(order.size)).all():
+    if _is_as_named(order):
         return fit
     posterior = np.ascontiguousarray(fit.posterior[:, order])
     statistics = joint.solved(data, columns, ridge, posterior, data.symbols.size)
     return joint.Fit(parameters, statistics.theta, fit.noise, posterior, fit.objective)
+
+
+def _is_as_named(order: npt.NDArray[np.intp]) -> bool:
+    """Had every regime its name already?"""
+    return bool((order == np.arange(order.size)).all())
 
 
 def _one_regime(symbols: int) -> HmmParameters:

@@ -19,7 +19,7 @@ from policy.errors import ArgumentError, ConfigError, ContextError, FieldProblem
 from policy.features import Contexts, FeatureMap, feature_map
 from policy.history import History
 from policy.hmm import HmmParameters
-from policy.state import MODES, Decision, PastRound, Request, Score, State
+from policy.state import Decided, Decision, PastRound, Request, Score, State
 
 __all__ = ["TRIAL_SHARE", "Prepared", "PreparedPast", "StagedPolicy", "recent_beliefs"]
 
@@ -110,7 +110,6 @@ class StagedPolicy:
         }
         self._action_index = {name: i for i, name in enumerate(config.actions)}
         self._active = np.array([[name not in config.retired_actions for name in config.actions]])
-        self._all_active = not config.retired_actions
 
     def exploration(self, first_round: int, count: int, noise: float = 1.0) -> kernels.Exploration:
         """The bonus rule for the given rounds; `noise` is σ̂ where it is estimated."""
@@ -160,12 +159,13 @@ class StagedPolicy:
         codes, numbers = self.features.encode_one(context)
         gaps, periods = self._ticks(state, (at,)) if self._clock else (_NO_GAPS, _NO_PERIODS)
         eligible, key = self._rules(excluded_actions, subject)
-        state, decisions = self._advance(state, _Rows(gaps, codes, numbers, eligible, key), periods)
-        return state, decisions[0]
+        state, (decided,) = self._advance(state, _Rows(gaps, codes, numbers, eligible, key), periods)
+        return state, decided.decisions()[0]
 
     def decide_batch(self, state: State, requests: Sequence[Request]) -> tuple[State, list[Decision]]:
         """Decide several rounds: exactly what one-by-one calls in that order give; all or nothing."""
-        return self.decide_prepared(state, self.prepare(requests))
+        state, decided = self.decide_prepared(state, self.prepare(requests))
+        return state, [decision for part in decided for decision in part.decisions()]
 
     def prepare(self, requests: Sequence[Request], prefixes: Sequence[str] | None = None) -> "Prepared":
         """Requests checked and encoded, ready to be decided; `prefixes` begin the fields that errors name."""
@@ -185,8 +185,8 @@ class StagedPolicy:
                 _check_time(at, f"{prefix}at")
         return Prepared(codes, numbers, eligible, subjects, times)
 
-    def decide_prepared(self, state: State, prepared: "Prepared") -> tuple[State, list[Decision]]:
-        """Decide what `prepare` made, or a part of it."""
+    def decide_prepared(self, state: State, prepared: "Prepared") -> tuple[State, list[Decided]]:
+        """Decide what `prepare` made, or a part of it: a table for each model that does."""
         codes, numbers, eligible, subjects, times = prepared
         gaps, periods = self._ticks(state, times) if self._clock else (_NO_GAPS, _NO_PERIODS)
         return self._advance(state, _Rows(gaps, codes, numbers, eligible, subjects), periods)
@@ -374,7 +374,7 @@ class StagedPolicy:
         if not gaps.size:
             gaps = np.array([1 if state.round else 0], np.int16)  # the scratch history below is empty
         rows = _Rows(gaps, codes, numbers, *self._rules(excluded_actions, subject))
-        return self._decide_rows(self._at_boundary(state), rows, History(*self._row_shape, 1))[0][0]
+        return self._decide_rows(self._at_boundary(state), rows, History(*self._row_shape, 1))[0].decisions()[0]
 
     def scores_under(self, state: State, beliefs: FloatArray, request: Request) -> list[tuple[Score, ...]]:
         """What each eligible action would be worth in the next round under each of the beliefs (n × H).
@@ -393,7 +393,9 @@ class StagedPolicy:
         )
         still = state._replace(hmm=None)  # without parameters a belief stays as it is (R5)
         return [
-            self._decide_rows(still._replace(belief=belief), rows, History(*self._row_shape, 1))[0][0].scores
+            self._decide_rows(still._replace(belief=belief), rows, History(*self._row_shape, 1))[0]
+            .decisions()[0]
+            .scores
             for belief in beliefs
         ]
 
@@ -420,26 +422,27 @@ class StagedPolicy:
             key = np.array([[int.from_bytes(digest[:8], "big"), 1]], np.uint64)
         return eligible, key
 
-    def _advance(self, state: State, rows: "_Rows", periods: npt.NDArray[np.int64]) -> tuple[State, list[Decision]]:
+    def _advance(self, state: State, rows: "_Rows", periods: npt.NDArray[np.int64]) -> tuple[State, list[Decided]]:
         """Run rows through the rounds, stopping at each boundary for what is due there."""
-        decisions: list[Decision] = []
+        decided: list[Decided] = []
         done, count = 0, len(rows.codes)
         while done < count:
-            size = min(count - done, self.rounds_ahead(state))
+            size = min(count - done, self.rounds_alike(state))
             if size == 0:
                 state = self._at_boundary(state)
-                size = min(count - done, self.rounds_ahead(state))
+                size = min(count - done, self.rounds_alike(state))
+            passed = self.updates_passed(state, size)
             part = rows if size == count else rows.part(done, done + size)
             history = state.history.at(state.round, state.arrived)
             made, belief = self._decide_rows(state, part, history)
             state = State(
-                state.round + size, belief, state.hmm, state.next_estimation, state.next_update,
-                state.statistics, state.model_version, history, state.arrived, state.folded, state.rebuild,
+                state.round + size, belief, state.hmm, state.next_estimation, state.next_update + passed * self._length,
+                state.statistics, state.model_version + passed, history, state.arrived, state.folded, state.rebuild,
                 state.selection, int(periods[done + size - 1]) if self._clock else 0, state.trial_end,
             )  # fmt: skip
-            decisions += made
+            decided.append(made)
             done += size
-        return state, decisions
+        return state, decided
 
     def _check(self, state: State) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """What the state's decisions hand to the kernel, usually and while there is a trial.
@@ -478,14 +481,29 @@ class StagedPolicy:
             due = state.next_estimation
         return max(0, due - 1 - state.round)
 
-    def _decide_rows(self, state: State, rows: "_Rows", history: History) -> tuple[list[Decision], FloatArray]:
+    def rounds_alike(self, state: State) -> int:
+        """How many rounds one model decides, whatever its version: an update that has nothing to fold changes nothing.
+
+        Those are most of a batch's, since no reward comes between its decisions. 0 when something is due.
+        """
+        ahead = self.rounds_ahead(state)
+        nothing_new = state.arrived == state.folded and not state.rebuild and linucb.is_current(state.statistics)
+        if not ahead or not nothing_new or state.round < state.trial_end:  # a trial ends with a stage
+            return ahead
+        return state.next_estimation - 1 - state.round if state.next_estimation else _FOREVER
+
+    def updates_passed(self, state: State, rounds: int) -> int:
+        """How many updates lie before the last of the next `rounds`."""
+        return max(0, state.round + rounds - state.next_update + self._length) // self._length
+
+    def _decide_rows(self, state: State, rows: "_Rows", history: History) -> tuple[Decided, FloatArray]:
         """Decide rows that share one reward model and one HMM, and append them; also give the belief after them."""
-        names, length, history_rows = self._names, self._length, history.rounds
+        names, history_rows = self._names, history.rounds
         count, arms, first, regimes = len(rows.codes), len(names), state.round + 1, state.belief.size
         answers = np.empty((count, 3 + 2 * arms + regimes))
         history.reserve(count)
         _, _, inverse, theta, _, units = state.statistics
-        # All rows are of one stage, and a trial ends with a stage.
+        # All rows are of one stage, or there is no trial.
         usual, trial = self._check(state)
         kernels.decide_rounds(
             *(usual if first > state.trial_end else trial), self._warm_rounds(state),
@@ -494,22 +512,8 @@ class StagedPolicy:
             history_rows, *history.contexts, history.steps, history.actions, history.beliefs, answers,
         )  # fmt: skip
         history.rounds = history_rows + count
-        everyone = self._all_active if rows.eligible is self._active else bool(rows.eligible.all())
-        bonuses_at, beliefs_at = 3 + arms, 3 + 2 * arms
-        decisions = []
-        for t, answer in enumerate(answers.tolist(), first):
-            who, estimates, bonuses = names, tuple(answer[3:bonuses_at]), tuple(answer[bonuses_at:beliefs_at])
-            if not everyone:
-                left = np.flatnonzero(rows.eligible[t - first]).tolist()
-                who = tuple([names[a] for a in left])
-                estimates, bonuses = tuple([estimates[a] for a in left]), tuple([bonuses[a] for a in left])
-            decisions.append(
-                Decision(
-                    t, (t - 1) // length + 1, state.model_version, MODES[int(answer[1])], names[int(answer[0])],
-                    answer[2], tuple(answer[beliefs_at:]), who, estimates, bonuses,
-                )
-            )  # fmt: skip
-        return decisions, history.beliefs[history_rows + count - 1, :regimes]
+        decided = Decided(first, self._length, state.model_version, names, rows.eligible, answers)
+        return decided, history.beliefs[history_rows + count - 1, :regimes]
 
     def _chain(self, state: State) -> tuple[FloatArray, FloatArray, FloatArray]:
         """How the belief takes the next symbols (R5): transition and emission, none yet or none needed; the belief."""
@@ -702,12 +706,15 @@ class StagedPolicy:
         filtered = hmm.filter_history(model.hmm, symbols, steps).beliefs
         if model.regimes == 1:
             filtered[:] = 1.0  # R5, to the last bit
-        history.beliefs[: state.round] = 0.0
+        history.beliefs[: state.round, model.regimes :] = 0.0
         history.beliefs[:made, : model.regimes] = found.posterior
         history.beliefs[made : state.round, : model.regimes] = filtered[made:]
         data = joint.gather(features, history, state.round, state.arrived)
-        posterior = np.zeros((data.symbols.size, model.regimes))
-        posterior[data.rows] = history.beliefs[: state.round, : model.regimes]
+        posterior = np.ascontiguousarray(history.beliefs[: state.round, : model.regimes])
+        if data.has_gaps:
+            written_out = np.zeros((data.symbols.size, model.regimes))
+            written_out[data.rows] = posterior
+            posterior = written_out
         whole = int(data.rows[made - 1]) + 1 if model.joint else 0
         columns = joint.design(features, data.contexts, data.actions)
         statistics = joint.solved(data, columns, self.ridge, posterior, whole)

@@ -11,7 +11,7 @@ from policy.hmm import HmmParameters
 from policy.kernels import Statistics
 from policy.selection import Selection
 
-__all__ = ["MODES", "Decision", "PastRound", "Request", "Score", "State"]
+__all__ = ["MODES", "Decided", "Decision", "PastRound", "Request", "Score", "State"]
 
 FloatArray = npt.NDArray[np.float64]
 MODES = ("warm_start", "optimistic", "control")
@@ -43,6 +43,46 @@ class Decision(NamedTuple):
         """Why: what each eligible action was worth."""
         each = zip(self.eligible, self.estimates, self.bonuses, strict=True)
         return tuple(Score(action, estimate, bonus, estimate + bonus) for action, estimate, bonus in each)
+
+
+class Decided(NamedTuple):
+    """Rounds that one model has decided, as a table: whoever has many need not make a Decision of each.
+
+    They may go on over the ends of stages whose updates had nothing to fold: the same model, under the next versions.
+    """
+
+    first: int  # of the rounds
+    stage_length: int
+    first_version: int  # of the model
+    actions: tuple[str, ...]
+    eligible: npt.NDArray[np.bool_]  # rounds × K
+    answers: FloatArray  # a row each: action, mode, propensity, K estimates, K bonuses, H beliefs
+
+    @property
+    def versions(self) -> list[int]:
+        """Of the model, for each of the rounds."""
+        begun, length = (self.first - 1) % self.stage_length, self.stage_length
+        return [self.first_version + place // length for place in range(begun, begun + len(self.answers))]
+
+    def decisions(self) -> list[Decision]:
+        """The same, one by one."""
+        first, length, _, names, eligible, answers = self
+        bonuses_at, beliefs_at = 3 + len(names), 3 + 2 * len(names)
+        everyone = bool(eligible.all())
+        decisions = []
+        for t, (version, answer) in enumerate(zip(self.versions, answers.tolist(), strict=True), first):
+            who, estimates, bonuses = names, tuple(answer[3:bonuses_at]), tuple(answer[bonuses_at:beliefs_at])
+            if not everyone:
+                left = np.flatnonzero(eligible[t - first]).tolist()
+                who = tuple([names[a] for a in left])
+                estimates, bonuses = tuple([estimates[a] for a in left]), tuple([bonuses[a] for a in left])
+            decisions.append(
+                Decision(
+                    t, (t - 1) // length + 1, version, MODES[int(answer[1])], names[int(answer[0])],
+                    answer[2], tuple(answer[beliefs_at:]), who, estimates, bonuses,
+                )
+            )  # fmt: skip
+        return decisions
 
 
 class Request(NamedTuple):

@@ -5,6 +5,8 @@ from decimal import Decimal
 
 import numpy as np
 import pytest
+from hypothesis import given as for_all
+from hypothesis import strategies as st
 
 from policy import CampaignConfig, ContextError, FeatureMap, kernels
 from policy.errors import ArgumentError
@@ -286,6 +288,52 @@ def test_all_problems_of_all_contexts_at_once(small, small_contexts):
         "items[1].context.age", "items[1].context.risk", "items[1].context.income", "items[1].context.tenure",
         "items[3].context",
     ]  # fmt: skip
+
+
+USUAL = {
+    "risk": st.sampled_from(["1", 1, "low", "high"]),
+    "income": st.one_of(st.floats(-1e3, 1e3), st.sampled_from([10, 20, 2**53 + 1, -(10**30)])),
+    "tenure": st.one_of(st.floats(0, 20), st.integers(0, 20)),
+}
+ODD = st.sampled_from([
+    True, None, 1.0, "2", 3, math.nan, math.inf, 10**400, [], "x", np.str_("1"), np.int64(1), np.float64(2.0),
+    Decimal(3), Decimal("NaN"),
+])  # fmt: skip
+
+
+@for_all(data=st.data(), usual=st.booleans())
+def test_columns_encode_what_rows_do(data, usual):
+    """Also what is wrong, which only rows tell: values that JSON has or has not, variables too few or too many."""
+    variables = [
+        {"name": "risk", "levels": ["1", "low", "high"]},
+        {"name": "income", "cuts": [10, 20.5, 2**53]},
+        {"name": "tenure", "range": [0, 20]},
+    ]
+    made = feature_map(CampaignConfig(name="x", actions=["a", "b"], variables=variables, signals=["income", "risk"]))
+    kind = st.fixed_dictionaries(USUAL)
+    if not usual:
+        some = {name: st.one_of(values, ODD) for name, values in USUAL.items()}
+        kind = st.one_of(kind, st.fixed_dictionaries({}, optional=some | {"age": ODD}), st.sampled_from([None, "x", 3]))
+    contexts = data.draw(st.lists(kind, min_size=2, max_size=8))
+    problems, rows = [], []
+    for i, context in enumerate(contexts):
+        try:
+            rows.append(made.encode_one(context, f"items[{i}]."))
+        except ContextError as error:
+            problems += error.problems
+    if problems:
+        with pytest.raises(ContextError) as caught:
+            made.encode_rows(contexts)
+        assert repr(list(caught.value.problems)) == repr(problems)
+    else:
+        for columns, expected in zip(made.encode_rows(contexts), zip(*rows, strict=True), strict=True):
+            expected = np.concatenate(expected)
+            assert (columns.dtype, columns.shape, columns.tobytes()) == (
+                expected.dtype,
+                expected.shape,
+                expected.tobytes(),
+            )
+            assert columns.flags.c_contiguous
 
 
 def test_a_long_wrong_value_is_not_repeated_in_full(small, small_contexts):

@@ -478,3 +478,23 @@ def test_the_warm_start_lasts_until_the_noise_is_known(small, small_contexts):
         assert decision.mode == "warm_start"
     assert silent.selection is None
     assert encode(silent) != encode(state)
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 400])
+def test_rounds_are_grouped_alike_with_and_without_sorting(count, monkeypatch):
+    """By a table where few profiles are possible, else by sorting: the same profiles in the same order."""
+    rng = np.random.default_rng(count)
+    config = CampaignConfig(
+        name="grouped",
+        actions=["a", "b", "c"],
+        variables=[{"name": "x", "levels": list("stuvw")}, {"name": "y", "cuts": [1, 2, 3]}],
+    )
+    features = feature_map(config, 1)
+    levels = np.stack([rng.integers(0, size, count) for size in (5, 4)], axis=1).astype(np.int16)
+    contexts = Contexts(levels, np.empty((count, 0)), np.zeros(count, np.int16))
+    actions = rng.integers(0, 3, count).astype(np.int16)
+    tabled = joint._grouped(features, contexts, actions)
+    monkeypatch.setattr(joint, "LARGEST_TABLE", 0)
+    for one, other in zip(tabled, joint._grouped(features, contexts, actions), strict=True):
+        np.testing.assert_array_equal(one, other)
+        assert one.dtype == other.dtype
