@@ -17,8 +17,8 @@ from service.auth import asked, require
 from service.campaigns import Archive, Change, Create, Current, Delete, RollBack, created_before, found
 from service.errors import ConflictError, FieldProblem, InvalidError
 from service.routes import Application, Limit, campaign_state, creation, possible
+from service.rows import RevisionRow
 from service.schemas import CAMPAIGN_EXAMPLE, CLONE_EXAMPLE, PATCH_EXAMPLE, ActionRequest, RollbackRequest
-from service.store import RevisionRow
 from service.unit import timestamp
 from service.worker import Service
 

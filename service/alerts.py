@@ -5,7 +5,8 @@ one is only noted; every other one is a change. All that must be remembered is t
 another worker, a batch and one-by-one requests find the same changes at the same rounds.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterator
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -66,14 +67,13 @@ def regime_changes(
     return changes, told
 
 
-def _runs(beliefs: FloatArray, first: int) -> Iterable[tuple[int, int, int]]:
+def _runs(beliefs: FloatArray, first: int) -> Iterator[tuple[int, int, int]]:
     """Rows next to each other, from the first on, in which the same regime is the likeliest: start, end, regime."""
-    if len(beliefs) == first + 1:  # a single decision
-        return ((first, first + 1, int(beliefs[first].argmax())),)
-    likeliest = beliefs[first:].argmax(axis=1)
-    starts = np.flatnonzero(np.diff(likeliest, prepend=-1))
-    ends = [*(starts[1:] + first).tolist(), len(beliefs)]
-    return zip((starts + first).tolist(), ends, likeliest[starts].tolist(), strict=True)
+    start = first
+    for regime, run in groupby(beliefs[first:].argmax(axis=1).tolist()):
+        end = start + sum(1 for _ in run)
+        yield start, end, regime
+        start = end
 
 
 def _begun(beliefs: FloatArray, row: int, regime: int) -> int:

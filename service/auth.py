@@ -25,7 +25,8 @@ from starlette.types import Scope
 
 from service.audit import Record, add, by_request
 from service.errors import ForbiddenError, TooManyRequestsError, UnauthorizedError, UnavailableError
-from service.store import KeyRow, Store
+from service.rows import KeyRow
+from service.store import Store
 
 __all__ = [
     "COOKIE",
@@ -188,8 +189,13 @@ class Key:
         self._filled_at = now
         if self._tokens < 1 - 1e-9:
             seconds = math.ceil((1 - self._tokens) / self._rate)
+            share = (
+                ""
+                if self._rate == self.row.rate_limit
+                else f", {self._rate:g} of them here: each worker grants a share"
+            )
             raise TooManyRequestsError(
-                f"This key may make {self.row.rate_limit:g} requests a second; try again in {seconds} s", seconds
+                f"This key may make {self.row.rate_limit:g} requests a second{share}; try again in {seconds} s", seconds
             )
         self._tokens -= 1
 

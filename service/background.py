@@ -15,7 +15,7 @@ from service.fold import SECOND
 from service.lanes import Lanes
 from service.memory import give_back
 from service.retention import campaigns_to_reduce
-from service.store import ClaimedJob
+from service.rows import ClaimedJob
 from service.unit import LEASE_SECONDS, Job
 
 __all__ = ["Background"]

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from policy import CampaignConfig, CodecError, FixedError, PolicyError, StagedPolicy, State, decode
 from service import audit
 from service.audit import Record
+from service.engines import FAILURES
 from service.errors import (
     ApiError,
     ConflictError,
@@ -29,12 +30,15 @@ from service.errors import (
     UnavailableError,
     detail_of,
 )
-from service.fold import FAILED_PUBLICATION, Erased, MissingInput, Replay, Start
+from service.fold import FAILED_PUBLICATION, Erased, Heard, MissingInput, Replay, Start
+from service.ids import Hashes, Ids, hashed, hashes_of
 from service.imports import Importing
 from service.metrics import Metrics
 from service.retention import reduced
+from service.rows import LiveRow, NewMessage, Row
 from service.schemas import DecideItem, ImportRow, RewardItem
-from service.store import FAILURES, LiveRow, NewMessage, Query, Store, Transaction
+from service.statements import Query
+from service.store import NoneAtHandError, Store, Transaction
 from service.unit import Entry, Job, Unit, decision_answers, reward_answer, snapshot_row
 
 __all__ = [
@@ -64,7 +68,7 @@ SNAPSHOT_ROUNDS = 1_000  # at least between two snapshots; and a fifth of all ro
 MOST_ROUNDS_TO_FOLD = 50_000  # after a restart: a few seconds
 RECENT_SNAPSHOTS = 3
 CACHED_CAMPAIGNS = 1_000
-STILL_SHARED = 32  # transactions without a trace of another worker, until none is expected
+CACHED_IDS = 10_000  # campaigns: those that decide nothing may be asked for an id
 TOLERANCE = 1e-9  # across machines (R15)
 _encode = msgspec.json.Encoder().encode
 log = logging.getLogger("undercurrent")
@@ -219,9 +223,8 @@ class Campaigns:
         self.owner = owner or uuid4().hex
         self._queued = queued  # is told, in whichever thread, of messages that were committed
         self._cache: dict[int, Entry] = {}
-        # What to ask for ahead, never what to believe: ids by name, and how long to expect that others serve one too.
-        self._numbers: dict[str, int] = {}
-        self._shared: dict[int, int] = {}
+        self._numbers: dict[str, int] = {}  # ids by name: what to ask for ahead, never what to believe
+        self._ids: dict[int, Ids] = {}  # never wrong, but perhaps of fewer rounds than there are by now
         self._lock = threading.Lock()  # lanes of PostgreSQL are threads
         self._snapshots_under_way: set[int] = set()
         self._snapshots_owed: set[int] = set()
@@ -249,15 +252,16 @@ class Campaigns:
                     unit = self._serve_all(tx, rows.get(name), [(i, operations[i]) for i in places], outcomes, now)
                     if unit is not None:
                         kept.append((unit, unit.write()))
+        except NoneAtHandError:  # nothing was done
+            raise
         except BaseException:
-            for number in touched:
-                self._cache.pop(number, None)
+            self._forget([*touched, *(self._numbers[name] for name in by_campaign if name in self._numbers)])
             raise
         self.metrics.transaction(len(operations), time.perf_counter() - begun)
         if deleted := [o.campaign for o, told in zip(operations, outcomes, strict=True) if _deletes(o, told)]:
             self.metrics.forget(deleted)
         for unit, entry in kept:
-            self._keep(unit.row, entry)
+            self._keep(unit, entry)
             self.metrics.committed(unit)
             if unit.new_rows[NewMessage]:
                 self._queued()
@@ -304,12 +308,31 @@ class Campaigns:
     def _ahead(self, name: str, operations: Sequence[Operation]) -> Iterator[Query]:
         """What the operations on a campaign will ask, if it is still the one of that name."""
         number = self._numbers.get(name)
-        entry = None if number is None else self._cache.get(number)
-        if number is not None and entry is not None:
-            moment = (entry.state.round, entry.state.arrived) if self._shared.get(number) else None
-            yield from Transaction.will_ask(number, _ids(operations), moment)
+        ids = None if number is None else self._ids.get(number)
+        if number is not None and ids is not None and (rounds := ids.rounds_of(hashed(_ids(operations)))):
+            yield Transaction.will_ask(number, rounds)
 
-    def _keep(self, row: LiveRow, entry: Entry) -> None:
+    def _keep(self, unit: Unit, entry: Entry) -> None:
+        """What was committed."""
+        new = unit.new_ids
+        self._learn(unit.row.campaign_id, entry.state.round - new.size, new)
+        self._remember(unit.row, entry)
+
+    def _learn(self, campaign: int, after: int, hashes: Hashes) -> None:
+        """The ids of decisions that were committed, here or elsewhere, after a round."""
+        with self._lock:
+            ids = self._ids.get(campaign)
+            if ids is not None and ids.count >= after:  # else they are read when they are needed
+                ids.extend(after, hashes)
+
+    def _forget(self, campaigns: Iterable[int]) -> None:
+        """What is known of campaigns that are gone, or of which nobody knows what became of the last transaction."""
+        with self._lock:
+            for number in campaigns:
+                self._cache.pop(number, None)
+                self._ids.pop(number, None)
+
+    def _remember(self, row: LiveRow, entry: Entry) -> None:
         with self._lock:
             self._cache.pop(row.campaign_id, None)
             self._cache[row.campaign_id] = entry
@@ -317,9 +340,47 @@ class Campaigns:
             if len(self._cache) > CACHED_CAMPAIGNS:
                 quiet = next(iter(self._cache))  # for longest
                 del self._cache[quiet]
-                self._shared.pop(quiet, None)
+                self._ids.pop(quiet, None)
             if len(self._numbers) > 2 * CACHED_CAMPAIGNS:  # now and then: it takes as long as a small transaction
                 self._numbers = {name: number for name, number in self._numbers.items() if number in self._cache}
+
+    def ids(self, tx: Transaction, row: LiveRow) -> Ids:
+        """The ids of a campaign's decisions, all that the row knows of and perhaps later ones."""
+        ids = self._ids.get(row.campaign_id)
+        if ids is not None and ids.count >= row.round:
+            return ids
+        if ids is None:
+            ids = Ids()
+            for last, block in tx.id_blocks(row.campaign_id):
+                hashes = hashes_of(block)
+                if hashes is None or hashes.size != last - ids.count:  # damaged: the log has them all
+                    break
+                ids.extend(ids.count, hashes)
+        known = ids.count
+        new = hashed(tx.ids_after(row.campaign_id, known))
+        if new.size > _spacing(known):  # no block has them, as after a migration: the next snapshot brings one
+            self._snapshots_owed.add(row.campaign_id)
+        with self._lock:
+            if len(self._ids) >= CACHED_IDS:
+                self._ids = {number: kept for number, kept in self._ids.items() if number in self._cache}
+            kept = self._ids.setdefault(row.campaign_id, ids)  # another thread may have read them meanwhile
+            if kept.count < known:
+                kept = self._ids[row.campaign_id] = ids
+            kept.extend(known, new)
+        return kept
+
+    def decision(self, tx: Transaction, row: LiveRow, decision_id: str) -> Row | None:
+        """A decision by its id, with its request and its reward."""
+        for round in self.ids(tx, row).rounds_of(hashed([decision_id])):
+            decision = tx.decision(row.campaign_id, round)
+            if decision is not None and decision["decision_id"] == decision_id:
+                return decision
+        return None
+
+    def at_hand(self, name: str) -> bool:
+        """Is the campaign in memory, as far as is known? Then deciding takes microseconds."""
+        number = self._numbers.get(name)
+        return number is not None and number in self._cache
 
     def snapshot_ended(self, campaign: int) -> None:
         """It was kept, or could not be: another may be started."""
@@ -328,7 +389,7 @@ class Campaigns:
     def _afterwards(self, unit: Unit, entry: Entry) -> Iterable[Job | Snapshot]:
         row, (revision, _, state) = unit.row, entry.start
         yield from unit.new_jobs
-        due = row.snapshot_round + min(max(SNAPSHOT_ROUNDS, row.snapshot_round // 5), MOST_ROUNDS_TO_FOLD)
+        due = row.snapshot_round + _spacing(row.snapshot_round)
         if unit.went_back:  # its fold would have to begin before the model it went back to
             self._snapshots_owed.add(row.campaign_id)
         wanted = state.round >= due or row.campaign_id in self._snapshots_owed
@@ -360,11 +421,12 @@ class Campaigns:
             if kind is Delete and (unit.row if unit else row).archived_at is not None:
                 tx.delete_campaign(row.campaign_id)
                 audit.add(tx, run[0].record, now, rounds=(unit.row if unit else row).round)  # type: ignore[union-attr]
-                self._cache.pop(row.campaign_id, None)
+                self._forget([row.campaign_id])
                 return None, [*outcomes, None]
             if unit is None:
-                unit = Unit(tx, row, self._entry(tx, row), self.owner, now)
-                unit.look_up(_ids(operations))
+                entry, ids = self._entry(tx, row), self.ids(tx, row)
+                unit = Unit(tx, row, entry, self.owner, now)
+                unit.look_up(ids, _ids(operations))
             if kind is Decide:
                 outcomes += _decide(unit, run)  # type: ignore[arg-type]
             elif kind is Reward:
@@ -374,7 +436,7 @@ class Campaigns:
             else:
                 outcomes += [_changed(tx, unit, operation) for operation in run]  # type: ignore[arg-type]
                 if kind is Import:
-                    unit.look_up(_ids(operations))  # some may have come with it
+                    unit.look_up(ids, _ids(operations))  # some may have come with it
         return unit, outcomes
 
     def _maintain(self, tx: Transaction, row: LiveRow, operation: Operation) -> Outcome:
@@ -397,16 +459,18 @@ class Campaigns:
             snapshot_row(row.campaign_id, operation.revision, state, operation.encoded, self.clock()),
             keep=_kept([round for round, _, _ in moments]),
         )
+        if (last := tx.last_in_blocks(row.campaign_id)) < state.round:
+            tx.add_id_block(row.campaign_id, state.round, self.ids(tx, row).block(last, state.round))
 
     # --- finding a campaign's state again ----------------------------------------------------------------------
 
     def _entry(self, tx: Transaction, row: LiveRow) -> Entry:
-        """The campaign as of its live row: from the cache, else by folding what is new since then or a snapshot."""
-        entry, number = self._cache.get(row.campaign_id), row.campaign_id
-        if entry is not None and entry.version != row.version:
-            self._shared[number] = STILL_SHARED
-        elif self._shared.get(number):
-            self._shared[number] -= 1
+        """The campaign as of its locked row: from the cache, else by folding what is new since then or a snapshot."""
+        entry, ids = self._cache.get(row.campaign_id), self._ids.get(row.campaign_id)
+        if (entry is not None and entry.version > row.version) or (ids is not None and ids.count > row.round):
+            # The database is at an earlier moment than it was: a backup was restored, or a standby took over too soon.
+            self._forget([row.campaign_id])
+            entry = None
         return self._caught_up(tx, row, entry)
 
     def readable(self, tx: Transaction, row: LiveRow) -> Entry:
@@ -424,7 +488,7 @@ class Campaigns:
             entry = entry._replace(start=Start(revision, policy, own))
         found = self._caught_up(tx, row, entry)
         if row.campaign_id not in self._cache:  # after a restart: the next one need not fold again
-            self._keep(row, found)
+            self._remember(row, found)
         return found
 
     def read(self, name: str) -> tuple[StagedPolicy, State]:
@@ -437,9 +501,12 @@ class Campaigns:
         if entry is not None and entry.version == row.version:
             return entry
         if entry is not None and entry.changes == row.changes:  # others have decided and taken rewards, nothing else
-            replay = Replay(entry.start, tx, row.campaign_id, eventful=False)
+            before, heard = entry.state, Heard(tx)
+            tx.ask_log(row.campaign_id, (before.round, row.round), (before.arrived, row.arrived))
+            replay = Replay(entry.start, heard, row.campaign_id, eventful=False)
             replay.run()
             entry = entry._replace(version=row.version, start=replay.start)
+            self._learn(row.campaign_id, before.round, hashed(heard.ids))
         else:
             start = self._recovered(tx, row.campaign_id, () if entry is None else (entry.start,))
             job, events = _open_job(tx, row.campaign_id), tx.event_count(row.campaign_id)
@@ -510,9 +577,10 @@ class Campaigns:
             made = Importing(tx, row, entry, self.owner, self.clock())
         return Import(name, row.campaign_id, made, made.take_all(import_id, rows, self._known_ids))
 
-    def _known_ids(self, campaign: int, ids: Sequence[str]) -> Collection[str]:
+    def _known_ids(self, campaign: str, names: Sequence[str]) -> Collection[str]:
         with self.store.reading() as tx:
-            return tx.known(campaign, ids)
+            row, _ = found(tx, campaign)
+            return tx.known(row.campaign_id, self.ids(tx, row).rounds_of(hashed(names)))
 
     def erasing(self, name: str, subject: str) -> Erase | None:
         """The campaign folded as if it had never known someone, which takes a while; None if it never has."""
@@ -738,6 +806,11 @@ def _reward(unit: Unit, operation: Reward) -> Outcome:
             }
         )
     return _encode({"results": results})
+
+
+def _spacing(round: int) -> int:
+    """How many rounds after that one the next snapshot is due."""
+    return min(max(SNAPSHOT_ROUNDS, round // 5), MOST_ROUNDS_TO_FOLD)
 
 
 def _kept(rounds: Sequence[int]) -> set[int]:

@@ -16,7 +16,8 @@ import numpy.typing as npt
 from policy import CampaignConfig
 from policy.lift import ALONE
 from service.reading import DecisionColumns, decision_columns, model_columns, reward_columns
-from service.store import LiveRow, RevisionRow, Transaction
+from service.rows import LiveRow, RevisionRow
+from service.store import Transaction
 
 __all__ = ["KINDS", "MODES", "ColumnCache", "Columns"]
 

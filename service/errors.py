@@ -82,6 +82,8 @@ class ConflictError(ApiError):
         fields = _told(error)
         named = ", ".join(problem.field for problem in fields)
         clone = f"clone it with the change instead: POST /campaigns/{campaign}/clone"
+        if all(problem.field in ("actions", "retired_actions") for problem in fields):
+            clone = f"POST /campaigns/{campaign}/actions adds one, …/actions/retire retires one; or {clone}"
         return cls(f"{named} cannot change while the campaign lives; {clone}", fields)
 
 
@@ -181,6 +183,11 @@ def response_of(error: ApiError) -> JSONResponse:
     return error_response(error.status, error.message, error.fields, error.headers)
 
 
+def failure_response() -> JSONResponse:
+    """What nobody expected: the log has the traceback, the client learns nothing of our insides."""
+    return error_response(500, "The service failed; its log says why")
+
+
 def install_error_handlers(app: FastAPI) -> None:
     """Make every error of `app` leave in the one shape."""
 
@@ -206,8 +213,7 @@ def install_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> JSONResponse:
-        # The server still logs the traceback; the client learns nothing of our insides.
-        return error_response(500, "The service failed; its log says why")
+        return failure_response()
 
 
 def _allowed(request: Request) -> str:

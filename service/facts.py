@@ -15,7 +15,8 @@ from policy.description import ModelDescription
 from policy.state import MODES
 from service.fold import SECOND
 from service.reading import LoggedDecision, logged
-from service.store import LiveRow, RevisionRow, RewardRow, Transaction
+from service.rows import LiveRow, RevisionRow, RewardRow
+from service.store import Transaction
 from service.tables import jobs
 
 __all__ = ["Facts", "OverdueRewards", "WaitingJob", "gathered"]

@@ -21,7 +21,10 @@ from policy import CampaignConfig, CodecError, Decision, HmmParameters, PastRoun
 from policy.changes import erased, grown, rolled_back
 from policy.codec import decode_estimate
 from policy.selection import Estimate
-from service.store import PAGE, DecisionRow, JobRow, RevisionRow, RewardRow, Transaction
+from policy.state import Decided
+from service.rows import DecisionRow, JobRow, RevisionRow, RewardRow
+from service.statements import PAGE
+from service.store import Transaction
 
 __all__ = [
     "FAILED_ESTIMATION",
@@ -31,6 +34,7 @@ __all__ = [
     "SKIPPED_ESTIMATION",
     "Course",
     "Erased",
+    "Heard",
     "Log",
     "MissingInput",
     "Part",
@@ -121,6 +125,24 @@ class Erased:
             yield row._replace(reward=None) if row.round in self._rounds else row
 
 
+class Heard:
+    """A log that remembers the ids of the decisions read from it."""
+
+    def __init__(self, log: Transaction) -> None:
+        self._log, self.ids = log, list[str]()
+        self.rewards_after, self.revisions_after, self.jobs_after = (
+            log.rewards_after,
+            log.revisions_after,
+            log.jobs_after,
+        )
+        self.events_after, self.estimation_rounds = log.events_after, log.estimation_rounds
+
+    def decisions_after(self, campaign: int, round: int) -> Iterator[DecisionRow]:
+        for row in self._log.decisions_after(campaign, round):
+            self.ids.append(row.decision_id)
+            yield row
+
+
 class Part(NamedTuple):
     """Rounds that share one model: the rows, and what the fold decides for them.
 
@@ -129,8 +151,13 @@ class Part(NamedTuple):
     """
 
     rows: list[DecisionRow]
-    decisions: Sequence[Decision] = ()
+    decided: Sequence[Decided] = ()
     beliefs: npt.NDArray[np.float64] | None = None
+
+    @property
+    def decisions(self) -> list[Decision]:
+        """Made when asked for: most folds only want the state after them."""
+        return [decision for part in self.decided for decision in part.decisions()]
 
 
 class Replay(Course):
@@ -174,10 +201,12 @@ class Replay(Course):
         self._jobs = {job.input_round for job in jobs}
         self._published = {job.published_round: job for job in jobs if job.published_round is not None}
         # What was estimated inline, and when any re-estimation was due, before an erasure.
-        made = Counter(log.estimation_rounds(campaign) if self.given else ())
-        self._estimated = set(made - Counter(self._published.keys()))
-        until = math.inf if given or not erasures else erasures[-1].round
-        self._due = deque(sorted(round for round in self._estimated | self._jobs if round < until))
+        self._estimated, self._due = set[int](), deque[int]()
+        if self.given:
+            made = Counter(log.estimation_rounds(campaign))
+            self._estimated = set(made - Counter(self._published.keys()))
+            until = math.inf if given else erasures[-1].round
+            self._due.extend(sorted(round for round in self._estimated | self._jobs if round < until))
         self._events = set(log.events_after(campaign, state.round) if eventful else ())
         self._decisions = log.decisions_after(campaign, state.round)
         self._rewards = log.rewards_after(campaign, state.arrived)
@@ -226,8 +255,8 @@ class Replay(Course):
 
     def _decided(self, rows: list[DecisionRow]) -> Part:
         prepared = self.policy.prepare([request_of(row) for row in rows], _places(rows))
-        self.state, decisions = self.policy.decide_prepared(self.state, prepared)
-        return Part(rows, decisions)
+        self.state, decided = self.policy.decide_prepared(self.state, prepared)
+        return Part(rows, decided)
 
     def _followed(self, rows: list[DecisionRow]) -> Part:
         prepared = self.policy.prepare_past([_past_of(row) for row in rows], _places(rows))

@@ -17,15 +17,16 @@ import numpy.typing as npt
 from policy import PastRound, PolicyError
 from service.errors import ConflictError, FieldProblem, InvalidError
 from service.fold import SECOND
+from service.rows import LiveRow, NewDecision
 from service.schemas import ImportRow
-from service.store import LiveRow, NewDecision, Transaction
+from service.store import Transaction
 from service.unit import IMPORT, Entry, Unit, check_numbers
 
 __all__ = ["Importing"]
 
 CHUNK = 2_000  # rows read, checked and followed at a time
 MOST_PROBLEMS = 100  # mistakes that an answer names
-KnownIds = Callable[[int, Sequence[str]], Collection[str]]  # of a campaign, those that are in the log already
+KnownIds = Callable[[str, Sequence[str]], Collection[str]]  # of a campaign, those that are in the log already
 _encode = msgspec.json.Encoder().encode
 
 
@@ -95,7 +96,7 @@ class Importing(Unit):
         """Follow a chunk, unless something is or was wrong: then tell what."""
         names = [row.decision_id or f"{import_id}-{done + i + 1}" for i, row in enumerate(rows)]
         prefixes = [f"rows[{done + i}]." for i in range(len(rows))]
-        there = known_ids(self.row.campaign_id, names) if self.row.round else ()
+        there = known_ids(self.row.name, names) if self.row.round else ()
         wrong = [*_repeated(names, prefixes, ids, there)]
         for row, prefix in zip(rows, prefixes, strict=True):
             wrong += self._wrong(row, prefix)
@@ -145,7 +146,7 @@ class Importing(Unit):
                 if time is not None:
                     self._time(time, prefix, name)
             if row.context is not None:
-                check_numbers(row.context, prefix)
+                check_numbers([row.context], [prefix])
         except InvalidError as error:
             problems += error.fields
         return problems

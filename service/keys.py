@@ -15,9 +15,10 @@ from policy.config import Slug
 from service.audit import add, by_command
 from service.auth import HOW, ROLES, id_of, new_key
 from service.errors import NotFoundError
+from service.rows import KeyRow
 from service.schema import require_current, upgrade
 from service.settings import Settings
-from service.store import KeyRow, Store
+from service.store import Store
 
 __all__ = ["add_commands", "keys"]
 
@@ -77,7 +78,7 @@ def _create(store: Store, flags: dict[str, Any]) -> None:
         add(tx, record, row.created_at, campaigns=flags["campaigns"] or None)
         missing = [name for name in flags["campaigns"] if tx.campaign(name) is None]
     print(key)
-    print(f"Keep it: it is not shown again. {HOW}.", file=sys.stderr)
+    print(f"Keep it: it is not shown again. It is good for services on {store.engine.url!r}. {HOW}.", file=sys.stderr)
     for name in missing:
         print(f"Note: there is no campaign {name!r} yet.", file=sys.stderr)
 

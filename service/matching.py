@@ -14,10 +14,12 @@ from starlette.concurrency import run_in_threadpool
 from policy import CampaignConfig
 from policy.config import Variable
 from service.errors import ApiError, ConflictError, FieldProblem, InvalidError
-from service.store import PAGE, LiveRow, Store, Transaction
-from service.tables import campaigns, config_revisions, decisions
+from service.rows import LiveRow
+from service.statements import PAGE
+from service.store import Store, Transaction
+from service.tables import config_revisions
 
-__all__ = ["Directory", "Event", "Shape", "config_at", "events_of", "values_of"]
+__all__ = ["Directory", "Shape", "config_at", "values_of"]
 
 RELOAD_SECONDS = 0.5  # what other workers did to a campaign is known that soon, as keys are
 MOST_VALUES = 5_000  # of a request's features
@@ -270,26 +272,6 @@ def _shape(row: LiveRow, revision: int, round: int, text: str) -> Shape:
         actions=frozenset(config.actions),
         variables=frozenset(variable.name for variable in config.variables),
     )
-
-
-# --- decisions whose campaign is not named ----------------------------------------------------------------------------
-
-
-class Event(NamedTuple):
-    """A decision, found by its id alone."""
-
-    campaign_id: int
-    campaign: str
-    erased: bool
-
-
-def events_of(tx: Transaction, decision_id: str, among: Collection[str] | None) -> list[Event]:
-    """The decisions of that id, of all campaigns or of some: one look into the index for each."""
-    own = (decisions.c.campaign_id == campaigns.c.id) & (decisions.c.decision_id == decision_id)
-    query = select(campaigns.c.id, campaigns.c.name, decisions.c.erased).join_from(campaigns, decisions, own)
-    if among is not None:
-        query = query.where(campaigns.c.name.in_(among))
-    return [Event._make(row) for row in tx.connection.execute(query.order_by(campaigns.c.name))]
 
 
 def config_at(tx: Transaction, campaign: int, round: int) -> CampaignConfig:

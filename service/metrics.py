@@ -13,6 +13,7 @@ import warnings
 from collections import Counter as Tally
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from operator import attrgetter
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -25,8 +26,9 @@ from prometheus_client.registry import Collector
 
 from service.alerts import REGIME_CHANGE
 from service.errors import UnavailableError
-from service.store import LiveRow, NewDecision, NewEvent, NewReward, Store
-from service.unit import Unit
+from service.rows import LiveRow, NewDecision, NewEvent, NewReward
+from service.store import Store
+from service.unit import FAILED_STEPS, Unit
 
 __all__ = ["SHARED_FOLDER", "Exporter", "Metrics"]
 
@@ -158,10 +160,14 @@ class Metrics:
     def committed(self, unit: Unit) -> None:
         """What a committed transaction did to a campaign."""
         campaign, rows = unit.row.name, unit.new_rows
+        if campaign not in self._alerts:  # so that an alarm about the first one has a 0 to begin with
+            self._alerts[campaign]
+            for kind in FAILED_STEPS:
+                self._failed_updates[campaign, kind.removeprefix("failed_")]
         if decisions := rows[NewDecision]:
-            _add(self._decisions, [(campaign, row.action, row.mode) for row in decisions])  # type: ignore[union-attr]
+            _add(self._decisions, campaign, list(map(attrgetter("action", "mode"), decisions)))
         if rewards := rows[NewReward]:
-            _add(self._rewards, [(campaign, OUTCOMES[row.source]) for row in rewards])  # type: ignore[union-attr]
+            _add(self._rewards, campaign, [(OUTCOMES[row.source],) for row in rewards])  # type: ignore[union-attr]
         if unit.repeated:
             self._rewards[campaign, "repeated"].inc(unit.repeated)
         if unit.refused:
@@ -195,12 +201,12 @@ class Metrics:
         self._database_failures.inc()
 
 
-def _add(parts: _Labelled[Counter], labels: Sequence[Hashable]) -> None:
+def _add(parts: _Labelled[Counter], campaign: str, labels: Sequence[tuple[Hashable, ...]]) -> None:
     if len(labels) == 1:
-        parts[labels[0]].inc()
+        parts[campaign, *labels[0]].inc()
         return
     for each, count in Tally(labels).items():
-        parts[each].inc(count)
+        parts[campaign, *each].inc(count)
 
 
 class Exporter:

@@ -6,7 +6,7 @@ A rank is a decision of the campaign that fits (matching.py), an event is that d
 import hashlib
 import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -18,13 +18,14 @@ from policy import CampaignConfig
 from policy.config import PLAIN_TEXT
 from policy.logging_law import Logged, logging_law, possible_floors
 from service.auth import limited_to
-from service.campaigns import Decide, MovedError, Reward
+from service.campaigns import Campaigns, Decide, MovedError, Reward
 from service.errors import ApiError, ConflictError, FieldProblem, GoneError, InvalidError, NotFoundError
-from service.matching import Directory, Event, Shape, config_at, events_of, values_of
+from service.matching import Directory, Shape, config_at, values_of
 from service.routes import Application
 from service.schemas import DecideItem, RewardItem
 from service.schemas import Reward as Value
 from service.schemas import Text as EventId
+from service.store import Transaction
 from service.unit import request_hash
 from service.worker import Service
 
@@ -130,6 +131,14 @@ class _Answer(msgspec.Struct):
     scores: list[_Score]
 
 
+class Event(NamedTuple):
+    """A decision, found by its id alone."""
+
+    campaign_id: int
+    campaign: str
+    erased: bool
+
+
 _decode = msgspec.json.Decoder(_Answer).decode
 _encode = msgspec.json.Encoder().encode
 EventPath = Annotated[str, Path(alias="eventId", min_length=1, max_length=200, pattern=PLAIN_TEXT)]
@@ -142,7 +151,7 @@ def add_personalizer_routes(app: Application, service: Service) -> None:
     def event(event_id: str, among: Collection[str] | None) -> Event:
         """The event, among the campaigns that the key is good for."""
         with service.store.reading() as tx:
-            found = events_of(tx, event_id, among)
+            found = events_of(tx, service.campaigns, event_id, among)
         if not found:
             whose = "" if among is None else " among the campaigns that this key is good for"
             raise NotFoundError(f"There is no event {event_id!r}{whose}")
@@ -313,3 +322,10 @@ def _law(config: CampaignConfig, answer: _Answer) -> dict[str, float]:
         )
     )
     return {action: chance for action, chance in zip(config.actions, law[0].tolist(), strict=True) if action in scores}
+
+
+def events_of(tx: Transaction, campaigns: Campaigns, decision_id: str, among: Collection[str] | None) -> list[Event]:
+    """The decisions of that id, of all campaigns or of some."""
+    rows = tx.standing() if among is None else tx.campaign_page("", len(among), among=among)
+    found = [(row, campaigns.decision(tx, row, decision_id)) for row in rows]
+    return [Event(row.campaign_id, row.name, decision["erased"]) for row, decision in found if decision is not None]

@@ -16,8 +16,9 @@ from policy.state import Score as PolicyScore
 from service.campaigns import Campaigns, beginning, close, found, rebuilt
 from service.errors import ConflictError, InvalidError
 from service.routes import stored_decision
+from service.rows import LiveRow
 from service.schemas import CONTEXT_EXAMPLE, Customer, ReadTime, Score, StoredDecision, Text
-from service.store import LiveRow, Transaction
+from service.store import Transaction
 from service.unit import Unit
 from service.worker import Service
 
@@ -96,7 +97,7 @@ def add_preview_routes(app: FastAPI, service: Service) -> None:
         take seconds."""
         with service.store.reading() as tx:
             row, _ = found(tx, name)
-            decision = stored_decision(tx, row, body.decision_id)
+            decision = stored_decision(tx, service.campaigns, row, body.decision_id)
             regimes, missing = _counterfactual(tx, row, service.campaigns, decision)
         return Explanation(**decision.model_dump(), regimes=regimes, regimes_missing=missing)
 

@@ -7,7 +7,8 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy import select
 
-from service.store import PAGE, REWARDED, Transaction
+from service.statements import PAGE, REWARDED
+from service.store import Transaction
 from service.tables import decisions, models, rewards
 
 __all__ = [

@@ -29,7 +29,8 @@ from service.report_answer import (
     Rewards,
     Rounds,
 )
-from service.store import LiveRow, Transaction
+from service.rows import LiveRow
+from service.store import Transaction
 from service.summary import Summary, Version
 from service.unit import timestamp
 from service.worker import Service

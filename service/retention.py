@@ -9,7 +9,8 @@ import msgspec
 from policy import CampaignConfig
 from policy.features import feature_map
 from service.fold import SECOND
-from service.store import LiveRow, Transaction
+from service.rows import LiveRow
+from service.store import Transaction
 
 __all__ = ["campaigns_to_reduce", "reduced"]
 

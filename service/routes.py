@@ -2,10 +2,13 @@
 dependency and response machinery costs several times what a durable decision does). OpenAPI describes them all alike.
 """
 
+import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from inspect import iscoroutinefunction
 from json import JSONDecodeError
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, cast, get_type_hints
 
 import msgspec
 from fastapi import Body as BodyField
@@ -16,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 from starlette._utils import get_route_path
 from starlette.concurrency import run_in_threadpool
+from starlette.routing import Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from policy import CampaignConfig, PolicyError, StagedPolicy, State, describe
@@ -37,8 +41,9 @@ from service.errors import (
     UnavailableError,
     response_of,
 )
-from service.limits import body_of, with_body
+from service.limits import Sending, body_of, with_body
 from service.requests import ANSWER, Requests
+from service.rows import KnownDecision, LiveRow, Row
 from service.schema import require_current
 from service.schemas import (
     CAMPAIGN_EXAMPLE,
@@ -48,8 +53,8 @@ from service.schemas import (
     RewardBatch,
     RewardRequest,
 )
-from service.store import KnownDecision, LiveRow, Row, Transaction
-from service.unit import decision_answers, request_hash, timestamp
+from service.store import Transaction
+from service.unit import decision_answers, request_hash, request_hashes, timestamp
 from service.worker import Service
 
 __all__ = [
@@ -71,6 +76,7 @@ Limit = Annotated[int, Query(ge=1, le=MAX_PAGE)]
 NameCursor = Annotated[str, Query(max_length=64, pattern=r"^[^\x00]*$")]
 VersionCursor = Annotated[int | None, Query(ge=1, le=MOST_ROUNDS)]
 Body = TypeVar("Body", bound=BaseModel)
+Answer = asyncio.Future[bytes]
 
 
 class _Read(Request):
@@ -96,7 +102,10 @@ class ReadRoute(APIRoute):
 
 
 class LeanRoute(APIRoute):
-    """A POST whose endpoint takes the one validated body, and the request if it asks for it, and returns bytes."""
+    """A POST whose endpoint takes the one validated body, and the request if it asks for it, and returns bytes.
+
+    An endpoint that is no coroutine returns a lane's future: its requests need no task.
+    """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **settings: Any) -> None:
         super().__init__(path, endpoint, **settings)
@@ -105,14 +114,20 @@ class LeanRoute(APIRoute):
         self._asks = Request in taken
         self._body: type[BaseModel] = body
         self._campaign = next((name for name in ("campaign", "name") if name in body.model_fields), None)
-        self._answer: Callable[..., Awaitable[bytes]] = endpoint
+        self._endpoint: Callable[..., Awaitable[bytes]] = endpoint
+        self.status = self.status_code or 200
+        self.direct = not iscoroutinefunction(endpoint)
+
+    def begin(self, scope: Scope, body: bytes) -> Awaitable[bytes]:
+        """What the body asks for, if the request's key is good for its campaign."""
+        request = parsed(self._body, body)
+        if self._campaign is not None:
+            require(scope, getattr(request, self._campaign))
+        return self._endpoint(request, Request(scope)) if self._asks else self._endpoint(request)
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = parsed(self._body, await body_of(scope, receive))
-        if self._campaign is not None:
-            require(scope, getattr(body, self._campaign))
-        answer = await (self._answer(body, Request(scope)) if self._asks else self._answer(body))
-        await send({"type": ANSWER, "status": self.status_code or 200, "body": answer})
+        answer = await self.begin(scope, await body_of(scope, receive))
+        await send({"type": ANSWER, "status": self.status, "body": answer})
 
 
 class Failing:
@@ -152,23 +167,43 @@ class Application(FastAPI):
         else:
             await super().__call__(scope, receive, send)
 
+    def direct(self, scope: Scope, body: bytes, send: Sending) -> bool:
+        """Take a whole request that needs no task; not one of any other kind, nor below a proxy's path."""
+        route = self._lean.get(scope["path"])
+        if route is None or not route.direct or scope["method"] != "POST":
+            return False
+        self._requests.direct(partial(self._begin, route), scope, body, send)
+        return True
+
+    def _begin(self, route: LeanRoute, scope: Scope, body: bytes) -> Answer:
+        scope["route"] = route  # as the framework's router does
+        self._admit(scope, route.path)
+        return cast("Answer", route.begin(scope, body))
+
+    def _admit(self, scope: Scope, path: str) -> None:
+        """Refuse who may not ask."""
+        if self.keys is not None and self.keys.on:
+            self.keys.admit(scope, path, self.routes)
+        else:
+            self._visitors.admit(scope)
+
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = get_route_path(scope)
         if path.startswith(f"/{PERSONALIZER}"):  # its clients put a slash after an address that ends with one
             scope["path"] = scope["path"].replace(f"/{PERSONALIZER}", PERSONALIZER, 1)
             path = path[1:]
+        route = self._lean.get(path) if scope["method"] == "POST" else None
+        if route is not None:
+            scope["route"] = route
         try:
-            if self.keys is not None and self.keys.on:
-                self.keys.admit(scope, path, self.routes)
-            else:
-                self._visitors.admit(scope)
-            route = self._lean.get(path) if scope["method"] == "POST" else None
+            self._admit(scope, path)
             if route is not None:
-                scope["route"] = route  # as the framework's router does
                 await route.answer(scope, receive, send)
                 return
             receive = await with_body(scope, receive)
         except ApiError as error:
+            if route is None:  # so that it is counted where it belongs
+                scope["route"] = next((r for r in self.routes if r.matches(scope)[0] is Match.FULL), None)
             await response_of(error)(scope, receive, send)
             return
         except Exception as error:
@@ -216,26 +251,22 @@ def add_routes(app: Application, service: Service) -> None:
     submit = service.submit
     app.keys = service.keys
 
-    async def decide(request: DecideRequest) -> bytes:
+    def decide(request: DecideRequest) -> Answer:
         """Decide for one customer. The answer is committed before it leaves; a repeated `decision_id` gets it again."""
-        answer: bytes = await submit(Decide(request.campaign, [(request, request_hash(request))], False))
-        return answer
+        return submit(Decide(request.campaign, [(request, request_hash(request))], False))
 
-    async def reward(request: RewardRequest) -> bytes:
+    def reward(request: RewardRequest) -> Answer:
         """Report what a decision earned. It is committed, and counts from the next stage update on."""
-        answer: bytes = await submit(Reward(request.campaign, [request], False))
-        return answer
+        return submit(Reward(request.campaign, [request], False))
 
-    async def decide_batch(request: DecideBatch) -> bytes:
+    def decide_batch(request: DecideBatch) -> Answer:
         """Decide for up to 1,000 customers: exactly what single calls in that order would answer; all or nothing."""
-        items = [(item, request_hash(item)) for item in request.items]
-        answer: bytes = await submit(Decide(request.campaign, items, True))
-        return answer
+        items = list(zip(request.items, request_hashes(request.items), strict=True))
+        return submit(Decide(request.campaign, items, True))
 
-    async def reward_batch(request: RewardBatch) -> bytes:
+    def reward_batch(request: RewardBatch) -> Answer:
         """Report up to 1,000 rewards, with a result for each."""
-        answer: bytes = await submit(Reward(request.campaign, request.items, True))
-        return answer
+        return submit(Reward(request.campaign, request.items, True))
 
     async def create(
         config: Annotated[CampaignConfig, BodyField(examples=[CAMPAIGN_EXAMPLE])], request: Request
@@ -278,7 +309,7 @@ def add_routes(app: Application, service: Service) -> None:
         """A decision as it was made: request, answer, explanation, and the reward if it has come."""
         with service.store.reading() as tx:
             row, _ = found(tx, name)
-            return stored_decision(tx, row, decision_id)
+            return stored_decision(tx, service.campaigns, row, decision_id)
 
     @app.get("/campaigns/{name}/model", tags=["models"])
     async def model(name: str) -> schemas.Model:
@@ -354,9 +385,11 @@ def campaign_state(service: Service, name: str) -> schemas.CampaignState:
     return schemas.CampaignState(**_summary(row, config), created_at=timestamp(created_at), config=config)
 
 
-def stored_decision(tx: Transaction, campaign: LiveRow, decision_id: str) -> schemas.StoredDecision:
+def stored_decision(
+    tx: Transaction, campaigns: Campaigns, campaign: LiveRow, decision_id: str
+) -> schemas.StoredDecision:
     """A decision as it was made: request, answer, explanation, and the reward if it has come."""
-    row = None if "\x00" in decision_id else tx.decision(campaign.campaign_id, decision_id)
+    row = campaigns.decision(tx, campaign, decision_id)
     if row is None:
         raise NotFoundError(f"Campaign {campaign.name} has no decision {decision_id!r}")
     if row["erased"]:

@@ -47,7 +47,7 @@ def upgrade(store: Store, revision: str = "head") -> None:
     from alembic.util import CommandError
 
     try:
-        with store.writing() as tx:
+        with store.migrating() as tx:
             command.upgrade(alembic_config(tx.connection), revision)
     except CommandError as error:
         raise UnavailableError(f"The database cannot be migrated: {error}; is it of a newer version?") from None

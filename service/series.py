@@ -17,7 +17,7 @@ from service.campaigns import found
 from service.columns import KINDS, MODES, ColumnCache, Columns
 from service.moments import Moment, interval
 from service.reading import rounds_between
-from service.store import RevisionRow
+from service.rows import RevisionRow
 from service.unit import timestamp
 from service.worker import Service
 

@@ -1,319 +1,122 @@
-"""The store: engine, transactions and every query. All that SQLite and PostgreSQL do differently is here.
+"""The store: transactions, and every query in them. What differs between the two databases is here and in engines.py.
 
-Statements are written once with SQLAlchemy and compiled once for the database at hand. The hot path hands them to the
-driver's cursor itself: a gathered transaction has five of them, and the layers between would cost more than the work.
+The hot path hands its statements (statements.py) to the driver itself: a gathered transaction has five of them, and the
+layers between would cost more than the work.
 """
 
 import json
-import math
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from typing import Any, NamedTuple
+from contextlib import closing, contextmanager, nullcontext
+from typing import Any
 
 import psycopg
 import sqlalchemy as sa
 from sqlalchemy import bindparam, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.engine import Connection, Engine, make_url
-from sqlalchemy.exc import DBAPIError, DisconnectionError
-from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.engine import Connection, make_url
 
+from service.checkpoints import LONGEST_JOURNAL, Checkpoints
+from service.engines import (
+    FAILURES,
+    IDLE_SECONDS,
+    WRITER_KIB,
+    code_of,
+    first_line,
+    is_disconnected,
+    postgresql_engine,
+    sqlite_engine,
+    told,
+)
 from service.errors import UnavailableError
+from service.fibers import in_fiber
+from service.rows import (
+    APPENDED,
+    ClaimedJob,
+    DecisionRow,
+    JobRow,
+    KeyRow,
+    KnownDecision,
+    LiveRow,
+    NewModel,
+    NewRevision,
+    NewRow,
+    RevisionRow,
+    RewardRow,
+    Row,
+)
+from service.statements import LIVE, MOVED, PAGE, REWARDED, STANDING, Cursor, Query, Statement, Talk, hot_statements
 from service.tables import (
     campaigns,
     config_revisions,
     decisions,
     events,
+    id_blocks,
     jobs,
     keys,
     live,
     models,
-    outbox,
     rewards,
     snapshots,
 )
+from service.wire import Wire
 
-__all__ = [
-    "APPENDED",
-    "FAILURES",
-    "PAGE",
-    "ClaimedJob",
-    "DecisionRow",
-    "JobRow",
-    "KeyRow",
-    "KnownDecision",
-    "LiveRow",
-    "NewDecision",
-    "NewEvent",
-    "NewJob",
-    "NewMessage",
-    "NewModel",
-    "NewRevision",
-    "NewReward",
-    "NewRow",
-    "Query",
-    "RevisionRow",
-    "RewardRow",
-    "Row",
-    "Store",
-    "Transaction",
-]
+__all__ = ["NoneAtHandError", "Store", "Transaction"]
 
-Row = Mapping[str, Any]
-BUSY_SECONDS = 10  # that SQLite waits for another process's transaction, and PostgreSQL's pool for a connection
-# Of SQLite's pages in memory. The writer knows them all; a reader has to forget its own whenever somebody writes.
-WRITER_KIB, READER_KIB = 65_536, 2_048
-IDLE_SECONDS = 1.0  # after which a connection is asked whether it is still one
-PAGE = 5_000  # rows of the log read at a time
-LONGEST_LIST = 10_000  # ids looked up at a time
-FAILURES = (DBAPIError, PoolTimeoutError, sqlite3.Error, psycopg.Error)  # of the database, however it was asked
-NO_SPACE = "The disk of the database is full: free some space, then try again"
-WHAT_TO_DO: dict[int | str, str] = {  # by SQLite's primary code or PostgreSQL's
-    sqlite3.SQLITE_FULL: NO_SPACE,
-    "53100": NO_SPACE,
-    sqlite3.SQLITE_READONLY: "The database is read-only: make its file and folder writable, then try again",
-    "25006": "The database is read-only, as a standby is: promote it or connect to another, then try again",
-    sqlite3.SQLITE_IOERR: "The disk of the database fails, is full or over a limit: see to it, then try again",
-}
-LIVE = tuple(column.name for column in live.c if column.name != "campaign_id")
-MOVED = tuple(name for name in LIVE if name not in ("snapshot_round", "reduced"))
-# What several queries begin with: campaigns with where they stand, and decisions with their rewards.
-STANDING = select(
-    live.c.campaign_id, campaigns.c.name, *(live.c[name] for name in LIVE), campaigns.c.archived_at
-).join_from(campaigns, live)
-REWARDED = decisions.outerjoin(
-    rewards, (rewards.c.campaign_id == decisions.c.campaign_id) & (rewards.c.round == decisions.c.round)
-)
-
-
+MOST_KEPT = 8  # of PostgreSQL's connections at hand for writing
+LONGEST_LIST = 10_000  # rounds looked up at a time
+MOST_SEEN = 2_000  # live rows that SQLite's writer remembers
 # What goes when a request is not kept: who it was about, and the hash by which it could be guessed.
 REDUCED: dict[str, Any] = {"request_hash": None, "subject": None}
 NOTHING = '{"belief":[],"scores":[]}'  # explained
 
 
-class LiveRow(NamedTuple):
-    """A campaign and where it stands, locked until the transaction ends."""
+class _Seen:
+    """Live rows as SQLite's one writer left them: good as long as no other connection has written anything."""
 
-    campaign_id: int
-    name: str
-    version: int
-    round: int
-    arrived: int
-    folded: int
-    settled: int
-    model_version: int
-    belief: str
-    clock: int
-    last_at: int
-    snapshot_round: int
-    changes: int
-    guarded: bool
-    reduced: int
-    regime: int | None
-    failure: str | None
-    archived_at: int | None
+    __slots__ = ("rows", "version")
+
+    def __init__(self) -> None:
+        self.rows: dict[str, LiveRow] = {}
+        self.version = -1  # SQLite's own, which changes with every commit of others
+
+    def forget(self) -> None:
+        self.rows.clear()
 
 
-class KnownDecision(NamedTuple):
-    """A decision that is already in the log, with its reward."""
-
-    decision_id: str
-    round: int
-    request_hash: bytes | None
-    model_version: int
-    mode: str
-    action: str
-    propensity: float
-    explanation: str
-    decided_at: int
-    erased: bool
-    reward: float | None = None
-    source: str | None = None
-    received_at: int | None = None
-
-
-class DecisionRow(NamedTuple):
-    """A decision as the fold reads it: the request, and what was answered."""
-
-    round: int
-    context: str | None
-    excluded_actions: str | None
-    subject: str | None
-    at: int | None
-    model_version: int
-    mode: str
-    action: str
-    propensity: float
-    explanation: str
-    request_hash: bytes | None  # None if the row does not carry its request: it can only be followed
-
-
-class RewardRow(NamedTuple):
-    """A reward as the fold reads it."""
-
-    arrival: int
-    round: int
-    after_round: int
-    reward: float | None  # None once it is erased
-
-
-class JobRow(NamedTuple):
-    """A re-estimation that was left to a background job (R16)."""
-
-    input_round: int
-    input_arrived: int
-    status: str
-    result: bytes | None
-    published_round: int | None
-    seconds: float | None
-
-
-class RevisionRow(NamedTuple):
-    """A change of a campaign as the fold reads it.
-
-    The configuration from then on, the model it went back to, or how many decisions were erased.
-    """
-
-    revision: int
-    round: int
-    arrived: int
-    config: str
-    restored: int | None
-    erased: int | None
-    created_at: int
-
-
-class ClaimedJob(NamedTuple):
-    """A job that was taken over, and how often it had been tried before."""
-
-    campaign_id: int
-    campaign: str
-    input_round: int
-    attempts: int
-
-
-class KeyRow(NamedTuple):
-    """A key as it is stored: not the secret, only its hash."""
-
-    id: str
-    secret_hash: bytes
-    name: str
-    role: str
-    campaigns: str | None
-    rate_limit: float | None
-    created_at: int
-    revoked_at: int | None = None
-
-
-class NewDecision(NamedTuple):
-    campaign_id: int
-    round: int
-    decision_id: str
-    request_hash: bytes | None
-    subject: str | None
-    context: str | None
-    excluded_actions: str | None
-    at: int | None
-    model_version: int
-    mode: str
-    action: str
-    propensity: float
-    explanation: str
-    decided_at: int
-
-
-class NewReward(NamedTuple):
-    campaign_id: int
-    round: int
-    arrival: int
-    after_round: int
-    reward: float
-    source: str
-    received_at: int
-
-
-class NewModel(NamedTuple):
-    campaign_id: int
-    version: int
-    kind: str
-    round: int
-    arrived: int
-    folded: int
-    regimes: int
-    theta: bytes
-    seconds: float
-    published_at: int
-
-
-class NewJob(NamedTuple):
-    campaign_id: int
-    input_round: int
-    input_arrived: int
-    status: str
-    owner: str
-    leased_until: int
-    attempts: int
-    created_at: int
-
-
-class NewEvent(NamedTuple):
-    campaign_id: int
-    number: int
-    round: int
-    kind: str
-    body: str
-    created_at: int
-
-
-class NewMessage(NamedTuple):
-    campaign_id: int
-    event: int
-    status: str
-    url: str
-    attempts: int
-    due_at: int
-    created_at: int
-
-
-class NewRevision(NamedTuple):
-    campaign_id: int
-    revision: int
-    round: int
-    arrived: int
-    config: str
-    restored: int | None
-    erased: int | None
-    created_at: int
-
-
-NewRow = NewDecision | NewReward | NewModel | NewJob | NewEvent | NewMessage | NewRevision
-APPENDED: dict[type[NewRow], sa.Table] = {  # in the order that foreign keys need
-    NewDecision: decisions,
-    NewReward: rewards,
-    NewModel: models,
-    NewJob: jobs,
-    NewEvent: events,
-    NewMessage: outbox,
-    NewRevision: config_revisions,
-}
+class NoneAtHandError(Exception):
+    """A fiber finds no connection at hand, and must not wait for one: that would hold up the loop, and all others."""
 
 
 class Store:
-    """One database, for one process; `failed` is told why whenever it does not answer."""
+    """One database, for one process; `failed` is told why whenever it does not answer.
 
-    def __init__(self, url: str, pool_size: int = 8, failed: Callable[[str], None] = lambda reason: None) -> None:
+    `serving` is for one that commits all the time: SQLite's journal is then written back beside it.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        pool_size: int = 8,
+        failed: Callable[[str], None] = lambda reason: None,
+        serving: bool = False,
+    ) -> None:
         self._failed = failed
         self.embedded = make_url(url).get_backend_name() == "sqlite"
-        self.engine = _sqlite_engine(url) if self.embedded else _postgresql_engine(url, pool_size)
-        self._statements = _statements(self.engine, self.embedded)
+        self.engine = sqlite_engine(url) if self.embedded else postgresql_engine(url, pool_size)
+        self._statements = hot_statements(self.engine, self.embedded)
         # SQLite reads from one moment anyway.
         self._reader = (
             self.engine if self.embedded else self.engine.execution_options(isolation_level="REPEATABLE READ")
         )
+        file = self.engine.url.database if self.embedded and serving else None
+        self._checkpoints = Checkpoints(file) if file else None
         self._writer: Connection | None = None
+        self._kept: list[tuple[Connection, float]] = []  # PostgreSQL's that have just written, and when
+        self._keeping = threading.Lock()
+        self._seen = _Seen()
         self._turn = threading.Lock()
         self._takes_writes = False  # not known before one was tried, nor after one has failed
 
@@ -323,15 +126,15 @@ class Store:
         with self._turn if self.embedded else nullcontext(), self._errors(writes=True):
             connection = self._writing_connection()
             try:
-                transaction = connection.begin()
-                inside = Transaction(connection, self._statements, self.embedded)
+                inside = self._transaction(connection)
                 try:
+                    inside.begin()
                     yield inside
-                    inside.commit_at_once()
-                    transaction.commit()  # by name: it fails if anything has ended the transaction before
-                except BaseException as error:
-                    inside.wait(error)
-                    transaction.rollback()
+                    inside.commit()
+                    if self._checkpoints is not None:
+                        self._checkpoints.written()
+                except BaseException:
+                    inside.roll_back()
                     raise
                 finally:
                     inside.close()
@@ -341,27 +144,78 @@ class Store:
                     self._writer = None
                 raise
             finally:
-                if connection is not self._writer:
-                    connection.close()
+                self._let_go(connection)
+
+    def _transaction(self, connection: Connection) -> "Transaction":
+        if self.embedded:
+            return Transaction(connection, self._statements, self._seen)
+        pooled = connection.connection
+        assert isinstance(pooled.driver_connection, psycopg.Connection)
+        return Transaction(connection, self._statements, None, Wire(pooled.driver_connection, pooled.info))
 
     def _writing_connection(self) -> Connection:
         if self._writer is not None:
             return self._writer
+        while (kept := self._taken()) is not None:
+            connection, used = kept
+            if time.monotonic() - used < IDLE_SECONDS:
+                return connection
+            connection.info["kept"] = used
+            connection.close()  # to the pool, which asks whether it is still one
+        if in_fiber():
+            raise NoneAtHandError
+        pool = self.engine.pool  # before: if it is disposed of meanwhile, the connection is not kept
         connection = self.engine.connect()
-        connection.info["writes"] = True
+        connection.info["pool"] = pool
         if self.embedded:  # SQLite's one writer keeps it: taking it from the pool each time costs as much as a commit
             connection.connection.cursor().execute(f"PRAGMA cache_size=-{WRITER_KIB}")
+            if self._checkpoints is not None:
+                connection.connection.cursor().execute(f"PRAGMA wal_autocheckpoint={LONGEST_JOURNAL}")
             self._writer = connection
         return connection
+
+    def _taken(self) -> tuple[Connection, float] | None:
+        """A connection at hand, which is no more. Lanes in threads take them too."""
+        with self._keeping:
+            return self._kept.pop() if self._kept else None
+
+    @property
+    def spare(self) -> bool:
+        """Can PostgreSQL be written to at once, without opening a connection or asking whether it is still one?"""
+        last = self._kept[-1:]  # at once: a thread may take it meanwhile
+        return bool(last) and time.monotonic() - last[0][1] < IDLE_SECONDS / 2
+
+    def _let_go(self, connection: Connection) -> None:
+        """Of PostgreSQL's connections some stay at hand: taking one from the pool costs as much as deciding."""
+        if connection is self._writer:
+            return
+        if not connection.invalidated:
+            with self._keeping:
+                disposed = connection.info["pool"] is not self.engine.pool
+                if not disposed and len(self._kept) < MOST_KEPT:
+                    self._kept.append((connection, time.monotonic()))
+                    return
+            if disposed:  # nobody would close what goes back there
+                connection.invalidate()
+        connection.close()
+
+    def _dispose(self) -> None:
+        """Of all connections that are not in use; those that are follow when they are let go of."""
+        with self._keeping:
+            kept, self._kept = self._kept, []
+            self.engine.dispose()
+        for connection, _ in kept:
+            connection.invalidate()
+            connection.close()
 
     @contextmanager
     def reading(self) -> Iterator["Transaction"]:
         """One transaction that only reads, all of it from one moment."""
         pool = self.engine.pool
         with self._errors(), self._reader.connect() as connection:
-            connection.info["writes"] = False
             try:
-                with connection.begin(), closing(Transaction(connection, self._statements, self.embedded)) as inside:
+                seen = _Seen() if self.embedded else None
+                with connection.begin(), closing(Transaction(connection, self._statements, seen)) as inside:
                     yield inside
             finally:
                 if self.engine.pool is not pool:
@@ -376,6 +230,30 @@ class Store:
             if not self.embedded:  # PostgreSQL would take it for dead
                 inside.connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
             yield inside
+
+    @contextmanager
+    def migrating(self) -> Iterator["Transaction"]:
+        """`writing` for changes of the schema.
+
+        SQLite writes a table anew for some of them. With foreign keys in force, dropping the old one would take along
+        all rows that refer to it, and inside a transaction they cannot be switched off.
+        """
+        if not self.embedded:
+            with self.writing() as inside:
+                yield inside
+            return
+        with self._errors(writes=True):
+            writer = self._writing_connection()
+            writer.connection.cursor().execute("PRAGMA foreign_keys=OFF")
+            try:
+                with self.writing() as inside:
+                    yield inside
+                    broken = inside.connection.exec_driver_sql("PRAGMA foreign_key_check").all()
+                    if broken:
+                        raise RuntimeError(f"the migration would leave rows that refer to nothing: {broken[:3]}")
+            finally:
+                if writer is self._writer:  # else it is closed
+                    writer.connection.cursor().execute("PRAGMA foreign_keys=ON")
 
     def overwrite_journal(self) -> None:
         """SQLite's journal holds what was written, and so what is erased by now, until it begins anew."""
@@ -398,278 +276,148 @@ class Store:
         except FAILURES as error:
             if writes:
                 self._takes_writes = False
-            if not self._still_good(error) if self.embedded else _disconnected(error):
-                self.engine.dispose()  # the other connections of the pool are dead too, or may hold a file that is gone
-            self._failed(_first_line(error))
-            raise UnavailableError(_told(error)) from error
+            if not self._still_good(error) if self.embedded else is_disconnected(error):
+                self._dispose()  # the other connections are dead too, or may hold a file that is gone
+            self._failed(first_line(error))
+            raise UnavailableError(told(error)) from error
 
     def _still_good(self, error: BaseException) -> bool:
         """Can SQLite's connections go on once the trouble is over? On a full disk nobody could open another one."""
-        return self.embedded and _code(error) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY)
+        return self.embedded and code_of(error) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY)
 
     def close(self) -> None:
+        if self._checkpoints is not None:
+            self._checkpoints.close()
         if self._writer is not None:
             self._writer.close()
             self._writer = None
-        self.engine.dispose()
-
-
-def _code(error: BaseException) -> int | str | None:
-    """What kind of error it is: SQLite's primary code, or PostgreSQL's SQLSTATE."""
-    original = getattr(error, "orig", None) or error
-    if isinstance(original, sqlite3.Error):
-        return getattr(original, "sqlite_errorcode", 0) & 0xFF
-    return getattr(original, "sqlstate", None)
-
-
-def _disconnected(error: BaseException) -> bool:
-    """Did PostgreSQL go away? Then its errors have no code, or one of the classes for that."""
-    original, code = getattr(error, "orig", None) or error, str(_code(error) or "")
-    return isinstance(original, psycopg.OperationalError) and (not code or code.startswith(("08", "57P")))
-
-
-def _told(error: Exception) -> str:
-    """The error, and for the common ones what to do."""
-    what = WHAT_TO_DO.get(_code(error) or 0)
-    return f"{what} ({_first_line(error)})" if what else f"The database does not answer: {_first_line(error)}"
-
-
-def _first_line(error: Exception) -> str:
-    original = getattr(error, "orig", None) or error
-    return str(original).strip().partition("\n")[0] or type(original).__name__
-
-
-def _sqlite_engine(url: str) -> Engine:
-    arguments = {"check_same_thread": False, "timeout": BUSY_SECONDS}
-    engine = sa.create_engine(url, connect_args=arguments, hide_parameters=True)  # rows are personal, errors are not
-
-    @sa.event.listens_for(engine, "connect")
-    def prepare(connection: sqlite3.Connection, _: Any) -> None:
-        connection.isolation_level = None  # BEGIN is ours: the driver would only begin at the first write
-        # secure_delete: what is erased (R22) is overwritten, not only unlinked.
-        for pragma in (
-            "journal_mode=WAL",
-            "synchronous=FULL",
-            "foreign_keys=ON",
-            f"cache_size=-{READER_KIB}",
-            "secure_delete=ON",
-        ):
-            connection.execute(f"PRAGMA {pragma}")
-        # Random ids change pages all over their index: fewer checkpoints write fewer of them twice. 40 MB of journal.
-        connection.execute("PRAGMA wal_autocheckpoint=10000")
-
-    @sa.event.listens_for(engine, "begin")
-    def begin(connection: Connection) -> None:
-        # IMMEDIATE: one that reads first and writes later would fail at once when another one writes in between.
-        driver = connection.connection.dbapi_connection
-        assert driver is not None
-        driver.cursor().execute("BEGIN IMMEDIATE" if connection.info["writes"] else "BEGIN")
-
-    return engine
-
-
-def _postgresql_engine(url: str, pool_size: int) -> Engine:
-    engine = sa.create_engine(
-        make_url(url).set(drivername="postgresql+psycopg"),
-        paramstyle="format",  # by position, like SQLite's: rows are tuples
-        pool_size=pool_size,
-        max_overflow=pool_size,
-        pool_timeout=BUSY_SECONDS,
-        hide_parameters=True,
-        connect_args={
-            "connect_timeout": BUSY_SECONDS,
-            "application_name": "undercurrent",
-            "tcp_user_timeout": 2_000 * BUSY_SECONDS,  # milliseconds
-            "options": f"-c lock_timeout={BUSY_SECONDS}s -c idle_in_transaction_session_timeout={6 * BUSY_SECONDS}s",
-        },
-    )
-
-    @sa.event.listens_for(engine, "checkin")
-    def used(connection: Any, record: Any) -> None:
-        record.info["used"] = time.monotonic()
-
-    @sa.event.listens_for(engine, "checkout")
-    def alive(connection: psycopg.Connection, record: Any, proxy: Any) -> None:
-        """After an outage the first request would meet a dead connection; asking each time would cost too much."""
-        if time.monotonic() - record.info.get("used", math.inf) > IDLE_SECONDS:
-            try:
-                connection.execute("SELECT 1")
-                connection.rollback()
-            except psycopg.Error as error:
-                raise DisconnectionError(str(error)) from error
-
-    return engine
-
-
-class _Statement(NamedTuple):
-    """A statement as the driver takes it, and the order of its parameters."""
-
-    sql: str
-    order: Sequence[str]
-
-
-def _page(table: sa.Table, counter: sa.Column[Any], fields: Sequence[str]) -> sa.Select[Any]:
-    """A page of a campaign's rows by a counting column, from the one after that on."""
-    own = table.c.campaign_id == bindparam("campaign")
-    columns = [table.c[name] for name in fields]
-    query = select(*columns).where(own, counter > bindparam("after")).order_by(counter)
-    # Written out, both: SQLite's dialect would make a parameter even of an offset that nobody asked for.
-    return query.limit(sa.literal_column(str(PAGE), sa.Integer)).offset(sa.literal_column("0", sa.Integer))
-
-
-def _statements(engine: Engine, embedded: bool) -> dict[str, _Statement]:
-    """The hot statements."""
-
-    def compiled(statement: sa.ClauseElement, **options: Any) -> _Statement:
-        made = statement.compile(engine, **options)
-        order = made.positiontup  # type: ignore[attr-defined]
-        return _Statement(str(made), order)
-
-    def among(column: sa.Column[Any], name: str) -> sa.ColumnElement[bool]:
-        if embedded:
-            return column.in_(select(sa.func.json_each(bindparam(name)).table_valued("value").c.value))
-        return column == sa.any_(bindparam(name, type_=postgresql.ARRAY(sa.Text)))
-
-    campaign: sa.BindParameter[int] = bindparam("campaign")
-    newest = select(sa.func.max(jobs.c.input_round)).where(jobs.c.campaign_id == campaign).scalar_subquery()
-    statements: dict[str, sa.ClauseElement] = {
-        "lock": STANDING.where(among(campaigns.c.name, "names")).with_for_update(of=[live, campaigns]),
-        "known": select(
-            *(decisions.c[name] for name in KnownDecision._fields[:-3]),
-            *(rewards.c[name] for name in KnownDecision._fields[-3:]),
-        )
-        .select_from(REWARDED)
-        .where(decisions.c.campaign_id == campaign, among(decisions.c.decision_id, "ids")),
-        "newest job": select(*(jobs.c[name] for name in JobRow._fields)).where(
-            jobs.c.campaign_id == campaign,
-            jobs.c.input_round == newest,
-        ),
-        "last decided": select(sa.func.max(decisions.c.round)).where(
-            decisions.c.campaign_id == campaign,
-            decisions.c.decided_at
-            == select(sa.func.max(decisions.c.decided_at))
-            .where(decisions.c.campaign_id == campaign, decisions.c.decided_at <= bindparam("until"))
-            .scalar_subquery(),
-        ),
-        "decision page": _page(decisions, decisions.c.round, DecisionRow._fields),
-        "reward page": _page(rewards, rewards.c.arrival, RewardRow._fields),
-        "move": update(live)
-        .where(live.c.campaign_id == campaign, live.c.version == bindparam("before"))
-        .values({name: bindparam(f"new_{name}") for name in MOVED}),
-    }
-    hot = {name: compiled(statement) for name, statement in statements.items()}
-    for row, table in APPENDED.items():
-        hot[table.name] = compiled(insert(table), column_keys=list(row._fields))
-        assert tuple(hot[table.name].order) == row._fields, f"{row.__name__} has another order than its table"
-    return hot
-
-
-class Query(NamedTuple):
-    """A hot query, by its name, and its parameters."""
-
-    statement: str
-    parameters: Mapping[str, Any]
+        self._dispose()
 
 
 class Transaction:
-    """What can be asked and said inside one transaction."""
+    """What can be asked and said inside one transaction; `seen` is what SQLite's writer knows."""
 
-    def __init__(self, connection: Connection, statements: Mapping[str, _Statement], embedded: bool) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        statements: Mapping[str, Statement],
+        seen: _Seen | None,
+        talk: Talk | None = None,
+    ) -> None:
         self._connection = connection
-        self._cursor = connection.connection.cursor()
+        self._talk: Talk = talk or Cursor(connection)
         self._statements = statements
-        self._embedded = embedded
-        self._pipeline: AbstractContextManager[psycopg.Pipeline] | None = None
-        self._ahead: list[tuple[Query, Any]] = []  # sent before anybody asked, with the cursors that get the answers
+        self._seen = seen
+        self._embedded = seen is not None
+        self._moved: dict[str, LiveRow] = {}
+        self._begun: sa.RootTransaction | None = None  # SQLAlchemy's side of it
+        self._ahead: list[tuple[Query, list[tuple[Any, ...]]]] = []  # answers that nobody has asked for yet
 
-    def _without_waiting(self) -> None:
-        """Send what follows to PostgreSQL without waiting for each answer: a wait costs as much as a statement."""
-        if self._pipeline is None and not self._embedded:
-            driver = self._connection.connection.driver_connection
-            assert isinstance(driver, psycopg.Connection)
-            self._pipeline = driver.pipeline()
-            self._pipeline.__enter__()
+    def begin(self) -> None:
+        """Begin to write. SQLAlchemy is told only if it is needed: it would take as long as a decision."""
+        self._talk.begin()
 
-    def commit_at_once(self) -> None:
-        """PostgreSQL gets the commit with the writes before it, and everything is waited for once.
+    def commit(self) -> None:
+        """Commit; it fails if anything has ended the transaction before."""
+        if self._begun is None:
+            self._talk.commit()
+            if self._seen is not None:
+                self._seen.rows.update(self._moved)
+            return
+        self._talk.settle()
+        self._begun.commit()
+        if self._seen is not None:
+            self._seen.forget()  # it may have changed any row
 
-        If one of them fails, those after it are not done, and neither is the commit.
-        """
-        if self._pipeline is not None:
-            self._cursor.execute("COMMIT")
-            self.wait()
-
-    def wait(self, error: BaseException | None = None) -> None:
-        """Until everything sent is done; raises what failed, unless that `error` is being raised already."""
-        pipeline, self._pipeline = self._pipeline, None
-        if pipeline is not None:
-            pipeline.__exit__(type(error) if error else None, error, None)
+    def roll_back(self) -> None:
+        """Undo everything."""
+        if self._seen is not None:
+            self._seen.forget()
+        if self._begun is None:
+            self._talk.roll_back()
+        else:
+            self._begun.rollback()
 
     def close(self) -> None:
-        """Let go: SQLite's connections do not end before the last cursor that has used them, whoever still holds it."""
-        self._cursor.close()
-        self._forget_ahead()
-
-    def _forget_ahead(self) -> None:
-        """What was answered ahead, before something is written, is no answer afterwards."""
-        for _, cursor in self._ahead:
-            cursor.close()
-        self._ahead.clear()
+        self._talk.close()
 
     @property
     def connection(self) -> Connection:
         """SQLAlchemy's, for all that is not hot, and for the schema's tools."""
-        self.wait()
-        self._forget_ahead()
+        self._talk.settle()
+        self._ahead.clear()
+        if self._begun is None and not self._connection.in_transaction():
+            self._begun = self._connection.begin()
         return self._connection
 
     # --- the hot path ------------------------------------------------------------------------------------------
 
-    def _list(self, items: Iterable[str]) -> Any:
+    def _list(self, items: Iterable[str | int]) -> Any:
         return json.dumps(list(items)) if self._embedded else list(items)
 
     def _hot(self, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:
-        for place, (query, cursor) in enumerate(self._ahead):
+        for place, (query, rows) in enumerate(self._ahead):
             if query == (statement, parameters):
                 del self._ahead[place]
-                with closing(cursor):
-                    return list(cursor.fetchall())
-        sql, order = self._statements[statement]
-        self.wait()
-        self._cursor.execute(sql, [parameters[name] for name in order])
-        return list(self._cursor.fetchall())
+                return rows
+        (rows,) = self._talk.ask([self._compiled(Query(statement, parameters))])
+        return rows
 
-    def lock(self, names: Iterable[str], ahead: Iterable[Query] = ()) -> dict[str, LiveRow]:
+    def _compiled(self, query: Query) -> tuple[str, Sequence[Any]]:
+        sql, order = self._statements[query.statement]
+        return sql, [query.parameters[name] for name in order]
+
+    def _tell(self, statement: str, rows: Sequence[Sequence[Any]]) -> int | None:
+        """Write something; what was answered ahead is no answer after that."""
+        self._ahead.clear()
+        return self._talk.tell(self._statements[statement].sql, rows)
+
+    def lock(self, names: Collection[str], ahead: Iterable[Query] = ()) -> dict[str, LiveRow]:
         """The campaigns of these names that exist; nobody else moves them before this transaction ends.
 
         `ahead` is what will probably be asked next. PostgreSQL gets it along: a wait costs as much as a statement.
         """
-        queries = [Query("lock", {"names": self._list(names)}), *(() if self._embedded else ahead)]
-        if len(queries) > 1:
-            self._without_waiting()
-            for query in queries:
-                sql, order = self._statements[query.statement]
-                cursor = self._connection.connection.cursor()
-                self._ahead.append((query, cursor))
-                cursor.execute(sql, [query.parameters[name] for name in order])
-        return {row[1]: LiveRow._make(row) for row in self._hot("lock", **queries[0].parameters)}
+        if self._seen is not None:
+            return self._locked(self._seen, names)
+        queries = [Query("lock", {"names": self._list(names)}), *ahead]
+        rows, *answers = self._talk.ask(map(self._compiled, queries))
+        self._ahead = list(zip(queries[1:], answers, strict=True))
+        return {row[1]: LiveRow._make(row) for row in rows}
 
-    def known(self, campaign: int, ids: Sequence[str]) -> dict[str, KnownDecision]:
-        """Those of the decisions that are in the log."""
+    def _locked(self, seen: _Seen, names: Collection[str]) -> dict[str, LiveRow]:
+        """On SQLite the transaction itself is the lock; what nobody has changed since need not be read."""
+        (((version,),),) = self._talk.ask([("PRAGMA data_version", ())])
+        if version != seen.version or self._begun is not None or len(seen.rows) > MOST_SEEN:
+            seen.forget()
+            seen.version = version
+        rows = {name: seen.rows[name] for name in names if name in seen.rows}
+        if unseen := [name for name in names if name not in rows]:
+            rows |= {row[1]: LiveRow._make(row) for row in self._hot("lock", names=self._list(unseen))}
+        return rows
+
+    def known(self, campaign: int, rounds: Sequence[int]) -> dict[str, KnownDecision]:
+        """The decisions of these rounds, by their ids."""
         found: dict[str, KnownDecision] = {}
-        for start in range(0, len(ids), LONGEST_LIST):
-            part = self._list(ids[start : start + LONGEST_LIST])
-            found |= {row[0]: KnownDecision._make(row) for row in self._hot("known", campaign=campaign, ids=part)}
+        for start in range(0, len(rounds), LONGEST_LIST):
+            part = self._list(rounds[start : start + LONGEST_LIST])
+            found |= {row[0]: KnownDecision._make(row) for row in self._hot("known", campaign=campaign, rounds=part)}
         return found
 
     @staticmethod
-    def will_ask(campaign: int, ids: Sequence[str], after: tuple[int, int] | None = None) -> Iterator[Query]:
-        """For `lock`: which of the decisions are known, and what came after a (round, arrival) if that is given."""
-        if ids:
-            yield Query("known", {"campaign": campaign, "ids": list(ids[:LONGEST_LIST])})
-        if after is not None:
-            yield Query("decision page", {"campaign": campaign, "after": after[0]})
-            yield Query("reward page", {"campaign": campaign, "after": after[1]})
+    def will_ask(campaign: int, rounds: Sequence[int]) -> Query:
+        """For `lock`: the decisions of some rounds."""
+        return Query("known", {"campaign": campaign, "rounds": list(rounds[:LONGEST_LIST])})
+
+    def ask_log(self, campaign: int, decisions: tuple[int, int], rewards: tuple[int, int]) -> None:
+        """What the fold reads next, each from after one up to the last: asked together, and only if there is any."""
+        if self._embedded:
+            return
+        pages = [
+            (Query(statement, {"campaign": campaign, "after": after}), after < last)
+            for statement, (after, last) in (("decision page", decisions), ("reward page", rewards))
+        ]
+        answers = iter(self._talk.ask([self._compiled(query) for query, is_any in pages if is_any]))
+        self._ahead += [(query, next(answers) if is_any else []) for query, is_any in pages]
 
     def newest_job(self, campaign: int) -> JobRow | None:
         rows = self._hot("newest job", campaign=campaign)
@@ -683,19 +431,15 @@ class Transaction:
     def append(self, rows: Sequence[NewRow]) -> None:
         """New rows, all of one table."""
         if rows:
-            self._forget_ahead()
-            self._without_waiting()
-            self._cursor.executemany(self._statements[APPENDED[type(rows[0])].name].sql, rows)
+            self._tell(APPENDED[type(rows[0])].name, rows)
 
     def move(self, before: LiveRow, after: LiveRow) -> None:
         """The campaign's live row, as it stands now."""
         values: dict[str, Any] = {f"new_{name}": getattr(after, name) for name in MOVED}
         values |= {"campaign": before.campaign_id, "before": before.version}
-        sql, order = self._statements["move"]
-        self._forget_ahead()
-        self._without_waiting()
-        self._cursor.execute(sql, [values[name] for name in order])
-        if self._embedded and self._cursor.rowcount != 1:  # impossible under the lock; PostgreSQL answers later
+        self._moved[after.name] = after
+        moved = self._tell("move", [[values[name] for name in self._statements["move"].order]])
+        if moved == 0:  # impossible under the lock
             raise UnavailableError(f"Campaign {before.name} was changed by someone else; try again")
 
     def schema_revision(self) -> str | None:
@@ -777,12 +521,12 @@ class Transaction:
         """Where every campaign stands."""
         return [LiveRow._make(row) for row in self.connection.execute(STANDING.order_by(campaigns.c.name))]
 
-    def decision(self, campaign: int, decision_id: str) -> Row | None:
+    def decision(self, campaign: int, round: int) -> Row | None:
         """A decision with its request and its reward."""
         query = (
             select(decisions, rewards.c.reward, rewards.c.source, rewards.c.received_at)
             .select_from(REWARDED)
-            .where(decisions.c.campaign_id == campaign, decisions.c.decision_id == decision_id)
+            .where(decisions.c.campaign_id == campaign, decisions.c.round == round)
         )
         row = self.connection.execute(query).mappings().one_or_none()
         return dict(row) if row else None
@@ -821,6 +565,10 @@ class Transaction:
     def rewards_after(self, campaign: int, arrival: int) -> Iterator[RewardRow]:
         """The rewards after the so-manieth, in the order they were committed."""
         return map(RewardRow._make, self._hot_pages("reward page", campaign, arrival))
+
+    def ids_after(self, campaign: int, round: int) -> Iterator[str]:
+        """The ids of the decisions after a round, in order."""
+        return (name for _, name in self._hot_pages("id page", campaign, round))
 
     def revisions_after(self, campaign: int, revision: int) -> list[RevisionRow]:
         """The changes after a revision, in order."""
@@ -913,6 +661,20 @@ class Transaction:
             .where(jobs.c.campaign_id == campaign, jobs.c.published_round < row["round"])
             .values(result=None)
         )
+
+    def id_blocks(self, campaign: int) -> Iterator[tuple[int, bytes]]:
+        """(last round, hashes) of the blocks of ids, in order."""
+        query = select(id_blocks.c.last_round, id_blocks.c.hashes).where(id_blocks.c.campaign_id == campaign)
+        for row in self.connection.execute(query.order_by(id_blocks.c.last_round)):
+            yield row.last_round, bytes(row.hashes)
+
+    def last_in_blocks(self, campaign: int) -> int:
+        """The round up to which ids are in blocks."""
+        query = select(sa.func.coalesce(sa.func.max(id_blocks.c.last_round), 0))
+        return int(self.connection.execute(query.where(id_blocks.c.campaign_id == campaign)).scalar_one())
+
+    def add_id_block(self, campaign: int, last_round: int, hashes: bytes) -> None:
+        self.connection.execute(insert(id_blocks).values(campaign_id=campaign, last_round=last_round, hashes=hashes))
 
     # --- erasure and retention ---------------------------------------------------------------------------------
 

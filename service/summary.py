@@ -18,7 +18,7 @@ from policy.lift import Compared
 from policy.logging_law import Logged, first_eligible, logging_law, possible_floors
 from service.fold import SECOND
 from service.reading import LoggedDecision
-from service.store import RevisionRow
+from service.rows import RevisionRow
 
 __all__ = ["Summary", "Version"]
 

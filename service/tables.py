@@ -33,6 +33,7 @@ __all__ = [
     "config_revisions",
     "decisions",
     "events",
+    "id_blocks",
     "jobs",
     "keys",
     "live",
@@ -110,7 +111,7 @@ decisions = Table(
     metadata,
     _campaign(),
     Column("round", BigInteger, primary_key=True, autoincrement=False),
-    Column("decision_id", String(200), nullable=False),
+    Column("decision_id", String(200), nullable=False),  # found by `id_blocks`, not by an index of the database
     Column("request_hash", LargeBinary),  # of the canonical request (R17); None if it is not here (any more)
     Column("subject", String(200)),
     Column("context", Text),
@@ -121,10 +122,8 @@ decisions = Table(
     Column("action", String(100), nullable=False),
     Column("propensity", Float, nullable=False),  # 0 if it is not known: imported without
     Column("explanation", Text, nullable=False),  # belief and scores
-    Column("decided_at", BigInteger, nullable=False),
+    Column("decided_at", BigInteger, nullable=False),  # never falls from one round to the next: found by bisection
     Column("erased", Boolean, nullable=False, server_default=false()),  # R22: context, subject and reward are gone
-    UniqueConstraint("campaign_id", "decision_id"),
-    Index(None, "campaign_id", "decided_at"),
     Index(
         "ix_decisions_subject",
         "campaign_id",
@@ -132,6 +131,15 @@ decisions = Table(
         sqlite_where=text("subject IS NOT NULL"),
         postgresql_where=text("subject IS NOT NULL"),
     ),
+)
+
+# Random ids would change a page each of an index. See service/ids.py, which looks them up and keeps them unique.
+id_blocks = Table(
+    "id_blocks",
+    metadata,
+    _campaign(),
+    Column("last_round", BigInteger, primary_key=True, autoincrement=False),  # the block begins after the one before
+    Column("hashes", LargeBinary, nullable=False),  # of the decisions' ids, eight bytes each, in the order of rounds
 )
 
 rewards = Table(

@@ -4,21 +4,24 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from itertools import compress, repeat
 from operator import add
 from typing import Any, NamedTuple
 from uuid import uuid4
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
-from policy import CampaignConfig, Decision, Request, StagedPolicy, State, encode
+from policy import CampaignConfig, Request, StagedPolicy, State, encode
 from policy.changes import erased, grown, rolled_back
 from policy.codec import decode_estimate
 from policy.hmm import MISSING
+from policy.state import MODES, Decided
 from service.alerts import REGIME_CHANGE, Told, regime_changes, regimes_in_use
 from service.errors import ConflictError, FieldProblem, GoneError, InvalidError, NotFoundError
 from service.fold import (
@@ -33,8 +36,8 @@ from service.fold import (
     Replay,
     Start,
 )
-from service.schemas import Customer, DecideItem
-from service.store import (
+from service.ids import Hashes, Ids, hashed
+from service.rows import (
     APPENDED,
     KnownDecision,
     LiveRow,
@@ -46,10 +49,13 @@ from service.store import (
     NewRevision,
     NewReward,
     NewRow,
-    Transaction,
+    rows_of,
 )
+from service.schemas import MAX_BATCH, Customer, DecideItem
+from service.store import Transaction
 
 __all__ = [
+    "FAILED_STEPS",
     "IMPORT",
     "Entry",
     "Job",
@@ -57,18 +63,20 @@ __all__ = [
     "check_numbers",
     "decision_answers",
     "request_hash",
+    "request_hashes",
     "reward_answer",
     "snapshot_row",
     "timestamp",
 ]
 
-INLINE_OPERATIONS = 1_000_000  # of a re-estimation, about 5 ms; a larger one is left to a job (R16)
+INLINE_OPERATIONS = 150_000  # of a re-estimation, about 10 ms; a larger one is left to a job (R16)
 LEASE_SECONDS = 300
 AHEAD_SECONDS = 60  # that a client's clock may be ahead of ours (R27)
 MOST_SETTLED = 1_000  # rewards set to their default at one boundary, some 20 ms; or two stages of them
 FAILURES_OF = {"update": (FAILED_UPDATE,), "estimation": (FAILED_ESTIMATION, FAILED_PUBLICATION)}
 IMPORT = "import"  # the kind of event that tells of one; the fold reads its rows
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+PREFIXES = [f"items[{i}]." for i in range(MAX_BATCH)]
 FAILED_STEPS = (FAILED_UPDATE, FAILED_ESTIMATION, FAILED_PUBLICATION)
 _encoder = msgspec.json.Encoder()
 _encode = _encoder.encode
@@ -114,10 +122,11 @@ class Unit(Course):
         self._rows: dict[type[NewRow], list[NewRow]] = {kind: [] for kind in APPENDED}
         self._written = dict.fromkeys(APPENDED, 0)  # of them, already sent to the database
         self._last_at, self._settled, self._failure = row.last_at, row.settled, row.failure
-        self._job = entry.job
+        self._job, self._job_waits = entry.job, False
         self._told = Told(regimes_in_use(state), row.regime)
         self._closed: tuple[tuple[int, str, int | None], ...] = ()  # jobs that are over: input, status, publication
         self._closed_written = 0
+        self._asked: tuple[list[str], Hashes] = ([], hashed([]))  # the last ids that were looked up
         self._decided_by: dict[int, int] = {}  # times, and the last round that the log had decided by then
 
     @contextmanager
@@ -190,28 +199,41 @@ class Unit(Course):
 
     # --- requests ----------------------------------------------------------------------------------------------
 
-    def look_up(self, ids: Sequence[str]) -> None:
-        """Learn which of the ids are in the log; must precede the requests that name them."""
-        if ids:
-            self.known |= self._tx.known(self.row.campaign_id, ids)
+    def look_up(self, ids: Ids, names: Sequence[str]) -> None:
+        """Learn which of the names are in the log, whose ids are those; must precede the requests that name them."""
+        self._asked = list(names), hashed(names)
+        rounds = ids.rounds_of(self._asked[1])
+        if self._written[NewDecision]:  # in this transaction, by an import
+            asked = set(names)
+            new = (row for row in self._rows[NewDecision] if isinstance(row, NewDecision))
+            rounds += [row.round for row in new if row.decision_id in asked]
+        if rounds:  # what this transaction has done to them is not in the database yet
+            self.known = self._tx.known(self.row.campaign_id, rounds) | self.known
+
+    @property
+    def new_ids(self) -> Hashes:
+        """Those of the rounds that this transaction has decided, in order, as `Ids` takes them."""
+        new = [row.decision_id for row in self._rows[NewDecision] if isinstance(row, NewDecision)]
+        names, hashes = self._asked
+        return hashes if new == names else hashed(new)  # nearly always they are what was asked for
 
     def decide(self, items: Sequence[tuple[DecideItem, bytes]], batch: bool = False) -> list[KnownDecision]:
         """One decision for each item (with its hash): the stored one, its twin's, or a new one."""
-        places: list[KnownDecision | str] = []
-        fresh: dict[str, tuple[DecideItem, bytes]] = {}
-        prefixes: list[str] = []  # of the fields that an error names
-        for i, (item, digest) in enumerate(items):
-            name = item.decision_id or uuid4().hex
-            known, twin = self.known.get(name), fresh.get(name)
-            if known is not None:
-                places.append(_same(known, digest))
-                continue
-            if twin is None:
-                fresh[name] = item, digest
-                prefixes.append(f"items[{i}]." if batch else "")
-            elif twin[1] != digest:
-                raise ConflictError(f"decision_id {name!r} is used twice with different requests")
-            places.append(name)
+        names = [item.decision_id or uuid4().hex for item, _ in items]
+        places: list[KnownDecision | str] = [*names]
+        fresh = dict(zip(names, items, strict=True))
+        prefixes = PREFIXES[: len(items)] if batch else [""] * len(items)  # of the fields that an error names
+        if len(fresh) < len(names) or not self.known.keys().isdisjoint(fresh):
+            fresh, prefixes = {}, []
+            for i, (name, (item, digest)) in enumerate(zip(names, items, strict=True)):
+                known, twin = self.known.get(name), fresh.get(name)
+                if known is not None:
+                    places[i] = _same(known, digest)
+                elif twin is None:
+                    fresh[name] = item, digest
+                    prefixes.append(PREFIXES[i] if batch else "")
+                elif twin[1] != digest:
+                    raise ConflictError(f"decision_id {name!r} is used twice with different requests")
         if fresh:
             self._require_open("decides nothing")
             if self.policy.config.paused:
@@ -222,25 +244,34 @@ class Unit(Course):
     def _decide(self, fresh: Mapping[str, tuple[DecideItem, bytes]], prefixes: Sequence[str]) -> None:
         requests, times, last_at = self._requests([item for item, _ in fresh.values()], prefixes)
         prepared = self.policy.prepare(requests, prefixes)
-        decided: list[Decision] = []
-        while len(decided) < len(requests):
+        decided: list[Decided] = []
+        done, count = 0, len(requests)
+        self._job_waits = False  # not known; but it lasts for these requests: a job ends under the campaign's lock
+        while done < count:
             self.cross()
-            done = len(decided)
-            stop = min(len(requests), done + self.policy.rounds_ahead(self.state))
-            part = prepared.part(done, stop) if stop - done < len(requests) else prepared
+            ahead = self.policy.rounds_ahead(self.state)
+            if ahead < count - done and self._nothing_due:
+                ahead = self.policy.rounds_alike(self.state)
+            stop = min(count, done + ahead)
+            part, before = prepared.part(done, stop) if stop - done < count else prepared, self.state
             self.state, made = self.policy.decide_prepared(self.state, part)
             decided += made
-            self._tell_of_regimes(made)
-        self._record(fresh, decided, times)
+            self._pass_updates(before)
+            self._tell_of_regimes(stop - done)
+            done = stop
+        self._record(fresh, times, prepared.eligible, decided)
         self._last_at = last_at
 
-    def _tell_of_regimes(self, made: Sequence[Decision]) -> None:
-        """An event, and a message where a webhook is configured, for every change of regime that these rounds bring."""
+    def _tell_of_regimes(self, count: int) -> None:
+        """An event, and a message where a webhook is configured, for every change of regime in the last rounds."""
         (regimes, told), state = self._told, self.state
-        if regimes < 2 or all(one.belief.index(max(one.belief)) == told for one in made):  # nearly always
+        if regimes < 2:
             return
-        alerts, beliefs = self.policy.config.alerts, state.history.beliefs[: state.round, :regimes]
-        changes, told = regime_changes(beliefs, state.round - len(made), alerts.rounds, told)
+        beliefs = state.history.beliefs[: state.round, :regimes]
+        if (beliefs[-count:].argmax(axis=1) == told).all():  # nearly always
+            return
+        alerts = self.policy.config.alerts
+        changes, told = regime_changes(beliefs, state.round - count, alerts.rounds, told)
         self._told = Told(regimes, told)
         for change in changes:
             before, after = change.before + 1, change.after + 1  # people count regimes from 1
@@ -255,19 +286,20 @@ class Unit(Course):
         self, items: Sequence[Customer], prefixes: Sequence[str]
     ) -> tuple[list[Request], list[int | None], int]:
         """Items as the policy takes them, their times, and the last time after them (R27)."""
-        requests, times, last_at = list[Request](), list[int | None](), self._last_at
+        check_numbers([item.context for item in items], prefixes)
+        times, last_at = list[int | None](repeat(None, len(items))), self._last_at
         clocked = self.policy.config.clock is not None
-        for item, prefix in zip(items, prefixes, strict=True):
-            check_numbers(item.context, prefix)
-            at = None if item.at is None else self._time(item.at, prefix)
-            if at is None and clocked:
-                at = self.now
-            if at is not None:
-                at = last_at = max(at, last_at)
-            times.append(at)
-            requests.append(
-                Request(item.context, item.excluded_actions, item.subject, None if at is None else at / SECOND)
-            )
+        if clocked or any(item.at is not None for item in items):
+            for place, (item, prefix) in enumerate(zip(items, prefixes, strict=True)):
+                at = None if item.at is None else self._time(item.at, prefix)
+                if at is None and clocked:
+                    at = self.now
+                if at is not None:
+                    times[place] = last_at = max(at, last_at)
+        requests = [
+            Request(item.context, item.excluded_actions, item.subject, None if at is None else at / SECOND)
+            for item, at in zip(items, times, strict=True)
+        ]
         return requests, times, last_at
 
     def _time(self, given: datetime, where: str, name: str = "at") -> int:
@@ -280,25 +312,38 @@ class Unit(Course):
     def _record(
         self,
         fresh: Mapping[str, tuple[DecideItem, bytes]],
-        decided: Sequence[Decision],
         times: Sequence[int | None],
+        eligible: npt.NDArray[np.bool_],
+        decided: Sequence[Decided],
     ) -> None:
-        """Decisions as their rows, and as their answers are made from."""
-        campaign, now, rows, known = self.row.campaign_id, self.now, self._rows[NewDecision], self.known
-        explanations = _json_lines([_explained(decision) for decision in decided])
-        contexts = _json_lines([item.context for item, _ in fresh.values()])
-        for (name, (item, digest)), decision, at, explanation, context in zip(
-            fresh.items(), decided, times, explanations, contexts, strict=True
-        ):
-            round, _, version, mode, action, propensity, *_ = decision
-            excluded = _encode(item.excluded_actions).decode() if item.excluded_actions else None
-            rows.append(
-                NewDecision(
-                    campaign, round, name, digest, item.subject, context, excluded, at,
-                    version, mode, action, propensity, explanation, now,
-                )
-            )  # fmt: skip
-            known[name] = KnownDecision(name, round, digest, version, mode, action, propensity, explanation, now, False)
+        """Decisions as their rows, and as their answers are made from, all column by column."""
+        actions = self.policy.config.actions
+        names, (items, digests) = list(fresh), zip(*fresh.values(), strict=True)
+        versions, chosen, modes = list[int](), list[str](), list[str]()
+        propensities, explanations = list[float](), list[_Explanation]()
+        for part in decided:
+            which, how, likely, *numbers = part.answers.T.tolist()
+            chosen += [actions[int(action)] for action in which]
+            modes += [MODES[int(mode)] for mode in how]
+            propensities += likely
+            explanations += _explained(actions, numbers)
+            versions += part.versions
+        if not eligible.all():
+            for explanation, allowed in zip(explanations, eligible.tolist(), strict=True):
+                explanation.scores = list(compress(explanation.scores, allowed))
+        reasons = _json_lines(explanations)
+        contexts = _json_lines([item.context for item in items])
+        excluded = [_encode(item.excluded_actions).decode() if item.excluded_actions else None for item in items]
+        subjects, rounds = [item.subject for item in items], range(decided[0].first, self.state.round + 1)
+        self._rows[NewDecision] += rows_of(
+            NewDecision, repeat(self.row.campaign_id), rounds, names, digests, subjects, contexts, excluded, times,
+            versions, modes, chosen, propensities, reasons, repeat(self.now),
+        )  # fmt: skip
+        known = rows_of(
+            KnownDecision, names, rounds, digests, versions, modes, chosen, propensities, reasons,
+            repeat(self.now), repeat(False), repeat(None), repeat(None), repeat(None),
+        )  # fmt: skip
+        self.known.update(zip(names, known, strict=True))
 
     def reward(self, decision_id: str, value: float) -> KnownDecision:
         """Take the reward of a decision; it is folded by the next stage update (R1). One that fails changes nothing."""
@@ -397,6 +442,7 @@ class Unit(Course):
         if self.row.version != made.row.version or self.state is not self.entry.state:
             raise ConflictError(f"Campaign {self.row.name} was changed meanwhile; try again")
         self.state, self._rows, self.timings = made.state, made._rows, made.timings
+        self.now = max(self.now, made.now)  # that of the rows
         self._last_at, self._failure, self._told = made._last_at, made._failure, made._told
         self._flush()
 
@@ -427,16 +473,37 @@ class Unit(Course):
 
     # --- boundaries --------------------------------------------------------------------------------------------
 
-    def settle(self) -> None:
+    @property
+    def _nothing_due(self) -> bool:
+        """Will the next boundaries neither settle rewards nor publish a job's result?"""
+        return (self._job is None or self._job_waits) and self._last_overdue <= self._settled
+
+    def _pass_updates(self, before: State) -> None:
+        """The models of the updates that had nothing to fold (`StagedPolicy.rounds_alike`)."""
+        passed, length = self.state.model_version - before.model_version, self.policy.config.stage_length
+        if passed:
+            row = self._model_row("update", self.state, 0.0)
+            self.timings += (("update", 0.0),) * passed
+            self._rows[NewModel] += [
+                row._replace(version=before.model_version + 1 + i, round=before.next_update - 1 + i * length)
+                for i in range(passed)
+            ]
+
+    @property
+    def _last_overdue(self) -> int:
+        """The last round whose reward should have come; 0 if rewards may take as long as they like."""
         rules = self.policy.config.rewards
         if rules.wait_seconds is None or rules.default is None:
-            return
+            return 0
         # Times never go backwards along the rounds, so the overdue ones are those up to the last decided by then.
         until = self.now - int(rules.wait_seconds * SECOND)
         if until not in self._decided_by:  # a batch may end many stages
             self._decided_by[until] = self._tx.last_decided(self.row.campaign_id, until)
-        last = self._decided_by[until]
-        if last <= self._settled:
+        return self._decided_by[until]
+
+    def settle(self) -> None:
+        rules, last = self.policy.config.rewards, self._last_overdue
+        if rules.default is None or last <= self._settled:
             return
         history = self.state.history.at(self.state.round, self.state.arrived)
         span = slice(self._settled, last)
@@ -459,11 +526,12 @@ class Unit(Course):
             }
 
     def publish(self) -> None:
-        if self._job is None:
+        if self._job is None or self._job_waits:
             return
         job = self._tx.newest_job(self.row.campaign_id)
         # A job that this transaction began is not in the table yet: the newest one there is over already.
         if job is None or job.input_round != self._job or job.status == "waiting":
+            self._job_waits = True
             return
         self._job = None
         if job.status == "failed":
@@ -537,11 +605,12 @@ class Unit(Course):
             return
         if regimes_in_use(state) != self._told.regimes:
             self._told = Told(regimes_in_use(state), None)
-        self._rows[NewModel].append(
-            NewModel(
-                self.row.campaign_id, state.model_version, kind, state.round, state.arrived, state.counted,
-                state.belief.size, state.statistics.theta.astype("<f8").tobytes(), seconds, self.now,
-            )
+        self._rows[NewModel].append(self._model_row(kind, state, seconds))
+
+    def _model_row(self, kind: str, state: State, seconds: float) -> NewModel:
+        return NewModel(
+            self.row.campaign_id, state.model_version, kind, state.round, state.arrived, state.counted,
+            state.belief.size, state.statistics.theta.astype("<f8").tobytes(), seconds, self.now,
         )  # fmt: skip
 
     def _failed(self, kind: str, error: Exception) -> None:
@@ -574,15 +643,32 @@ def _finite(state: State, before: State) -> State:
 
 def request_hash(item: DecideItem) -> bytes:
     """What makes two requests the same (R17): 36 and 36.0 are one number, 1 and "1" one level, exclusions a set."""
-    context = {name: _same_written(value) for name, value in item.context.items()}
-    excluded = sorted(set(item.excluded_actions)) if item.excluded_actions else []
-    at = None if item.at is None else item.at.timestamp()
-    whole = [context, excluded, item.subject, at]
+    return request_hashes([item])[0]
+
+
+def request_hashes(items: Sequence[DecideItem]) -> list[bytes]:
+    """`request_hash` of each, all written at once."""
+    requests = [
+        [
+            {name: value if value.__class__ is str else _same_written(value) for name, value in item.context.items()},
+            sorted(set(item.excluded_actions)) if item.excluded_actions else [],
+            item.subject,
+            None if item.at is None else item.at.timestamp(),
+        ]
+        for item in items
+    ]
     try:
-        text = _canonical.encode(whole)
+        texts = _canonical.encode_lines(requests)[:-1].split(b"\n")  # as in `_json_lines`
     except (OverflowError, TypeError, ValueError):  # a number beyond 64 bits
-        text = repr(whole).encode()
-    return hashlib.blake2b(text, digest_size=16).digest()
+        texts = [_canonical_text(request) for request in requests]
+    return [hashlib.blake2b(text, digest_size=16).digest() for text in texts]
+
+
+def _canonical_text(request: list[Any]) -> bytes:
+    try:
+        return _canonical.encode(request)
+    except (OverflowError, TypeError, ValueError):
+        return repr(request).encode()
 
 
 def _same_written(value: Any) -> Any:
@@ -594,13 +680,16 @@ def _same_written(value: Any) -> Any:
 _canonical = msgspec.json.Encoder(order="sorted")
 
 
-def check_numbers(context: Mapping[str, Any], where: str) -> None:
+def check_numbers(contexts: Sequence[Mapping[str, Any]], prefixes: Sequence[str]) -> None:
     """Python takes whole numbers of any length; the log, like most readers of JSON, takes those of 64 bits."""
-    for name, value in context.items():
-        if value.__class__ is int and not -(2**63) <= value < 2**63:
-            raise InvalidError(
-                [FieldProblem(field=f"{where}context.{name}", message="too large a number", allowed="64 bits")]
-            )
+    if int not in {value.__class__ for context in contexts for value in context.values()}:
+        return
+    for context, prefix in zip(contexts, prefixes, strict=True):
+        for name, value in context.items():
+            if value.__class__ is int and not -(2**63) <= value < 2**63:
+                raise InvalidError(
+                    [FieldProblem(field=f"{prefix}context.{name}", message="too large a number", allowed="64 bits")]
+                )
 
 
 def _same(known: KnownDecision, digest: bytes) -> KnownDecision:
@@ -620,7 +709,7 @@ def timestamp(micros: int) -> str:
     return (EPOCH + timedelta(microseconds=micros)).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-class _Score(msgspec.Struct):
+class _Score(msgspec.Struct, gc=False):
     action: str
     estimate: float
     bonus: float
@@ -659,9 +748,14 @@ def snapshot_row(campaign: int, revision: int, state: State, encoded: bytes, now
     }
 
 
-def _explained(decision: Decision) -> _Explanation:
-    _, _, _, _, _, _, belief, eligible, estimates, bonuses = decision
-    return _Explanation(belief, list(map(_Score, eligible, estimates, bonuses, map(add, estimates, bonuses))))
+def _explained(actions: Sequence[str], numbers: Sequence[Sequence[float]]) -> Iterable[_Explanation]:
+    """Why, from the columns of Decided.answers: estimates, bonuses, beliefs."""
+    arms = len(actions)
+    scores = [
+        map(_Score, repeat(action), estimates, bonuses, map(add, estimates, bonuses))
+        for action, estimates, bonuses in zip(actions, numbers, numbers[arms:], strict=False)
+    ]
+    return map(_Explanation, zip(*numbers[2 * arms :], strict=True), zip(*scores, strict=True))
 
 
 def _json_lines(values: Sequence[Any]) -> list[str]:
@@ -671,16 +765,14 @@ def _json_lines(values: Sequence[Any]) -> list[str]:
 
 def decision_answers(campaign: str, stage_length: int, decisions: Sequence[KnownDecision]) -> list[str]:
     """Decisions as the API answers them, the first time and every time (R17)."""
-    heads = _json_lines(
-        [
-            _Answer(
-                known.decision_id, campaign, known.round, (known.round - 1) // stage_length + 1, known.model_version,
-                known.mode, known.action, known.propensity or None, timestamp(known.decided_at),
-            )
-            for known in decisions
-        ]
-    )  # fmt: skip
-    return [f"{head[:-1]},{known.explanation[1:]}" for head, known in zip(heads, decisions, strict=True)]
+    names, rounds, _, versions, modes, actions, propensities, explanations, times, *_ = zip(*decisions, strict=True)
+    stages = [(round - 1) // stage_length + 1 for round in rounds]
+    known = [propensity or None for propensity in propensities]
+    answers = map(
+        _Answer, names, repeat(campaign), rounds, stages, versions, modes, actions, known, map(timestamp, times)
+    )
+    heads = _json_lines(list(answers))
+    return [f"{head[:-1]},{explanation[1:]}" for head, explanation in zip(heads, explanations, strict=True)]
 
 
 def reward_answer(campaign: str, known: KnownDecision) -> dict[str, Any]:

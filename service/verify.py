@@ -1,8 +1,10 @@
 """`undercurrent verify`: fold the log from its first round and compare everything with what is stored (R14, R15)."""
 
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import islice
 
 import msgspec
 import numpy as np
@@ -14,9 +16,12 @@ from policy.codec import decode_estimate
 from service.campaigns import beginning, close, same_coefficients
 from service.errors import NotFoundError
 from service.fold import MissingInput, Replay
+from service.ids import Ids, hashed
+from service.rows import DecisionRow, LiveRow, NewModel
 from service.schema import require_current
 from service.settings import Settings
-from service.store import DecisionRow, LiveRow, NewModel, Store, Transaction
+from service.statements import PAGE
+from service.store import Store, Transaction
 
 __all__ = ["differences", "verify"]
 
@@ -77,7 +82,7 @@ def differences(tx: Transaction, live: LiveRow, progress: bool = False) -> Itera
         with tqdm(total=live.round, desc=live.name, unit=" decisions", disable=not progress, leave=False) as bar:
             for part in replay.parts():
                 yield from models.differences(replay)
-                if part.decisions:
+                if part.decided:
                     for row, decision in zip(part.rows, part.decisions, strict=True):
                         yield from _decision_differences(row, decision)
                 elif part.beliefs is not None:
@@ -108,6 +113,24 @@ def differences(tx: Transaction, live: LiveRow, progress: bool = False) -> Itera
             yield f"live {field} is {getattr(live, field)}, the fold gives {found}"
     if not close(msgspec.json.decode(live.belief), state.belief):
         yield f"live belief is {live.belief}, the fold gives {state.belief.tolist()}"
+    yield from _id_differences(tx, campaign)
+
+
+def _id_differences(tx: Transaction, campaign: int) -> Iterator[str]:
+    """Ids that two decisions have, and blocks of hashes that are not those of the ids."""
+    ids, names, blocks = Ids(), tx.ids_after(campaign, 0), tx.id_blocks(campaign)
+    while page := list(islice(names, PAGE)):
+        hashes = hashed(page)
+        before = tx.known(campaign, ids.rounds_of(hashes))
+        for name, times in Counter(page).items():
+            if times > 1 or name in before:
+                yield f"decision_id {name!r} is that of several decisions"
+        ids.extend(ids.count, hashes)
+    done = 0
+    for last, stored in blocks:
+        if stored != ids.block(done, last):
+            yield f"the ids of rounds {done + 1} to {last} have other hashes than are stored"
+        done = last
 
 
 def _snapshot_differences(tx: Transaction, campaign: int, replay: Replay) -> Iterator[str]:

@@ -7,6 +7,7 @@ from itertools import product
 from typing import Any
 
 from policy import CampaignConfig, Request, StagedPolicy, decode, describe, encode, kernels
+from service.ids import Ids, hashed
 
 __all__ = ["load_first", "warm_up"]
 
@@ -27,6 +28,9 @@ def load_first() -> bool:
     """The kernels of a default campaign, which are half the work; were they compiled before? Then the rest were too."""
     with _turn:
         _warmed_up(0)
+        ids = Ids()
+        ids.extend(0, hashed(["warm"]))
+        ids.rounds_of(hashed(["up"]))
     compiled = (getattr(kernel, "stats", None) for kernel in vars(kernels).values())
     return not any(stats.cache_misses for stats in compiled if stats is not None)
 
@@ -89,4 +93,5 @@ def _kinds() -> Iterator[dict[str, Any]]:
 
 
 if __name__ == "__main__":  # set-up runs it, so that the first start need not
+    load_first()
     warm_up()

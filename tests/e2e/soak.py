@@ -26,7 +26,8 @@ import sqlalchemy as sa
 
 from policy import CampaignConfig, StagedPolicy
 from service.columns import Columns
-from service.store import WRITER_KIB, Store
+from service.engines import WRITER_KIB
+from service.store import Store
 from service.tables import campaigns, decisions, rewards
 from service.verify import differences
 from tests.databases import KINDS, Databases

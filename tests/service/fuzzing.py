@@ -87,7 +87,7 @@ BEYOND_A_SCHEMA = [
     Beyond(CONFIGURING, r"beliefs\.(\w+)", "needed by .*|used only by .*|not used by .*|.*needs (an )?estimator.*"),
     Beyond(CONFIGURING, r"beliefs\.parameters\..*", r"\d+ (rows|numbers).*"),
     Beyond(CONFIGURING, "stage_length", r"\d+"),  # 1 for a theorem's form
-    Beyond(CONFIGURING, "propensity_floor", r"[\d.e-]+"),  # 1/K at most
+    Beyond(CONFIGURING, "propensity_floor", ".* is more than each of .* actions can have"),
     Beyond(CONFIGURING, "signals", "choose the variables.*|.* level combinations"),
     Beyond(CONFIGURING, r"signals\[\d+\]", ".* is not a variable with levels or cuts"),
     Beyond(CONFIGURING, "retired_actions", ".*: no action, or the baseline|only the baseline would be left"),
@@ -105,7 +105,11 @@ BEYOND_A_SCHEMA = [
     Beyond(DECIDING, r".*\b(at|decided_at)", "lies in the future|.* is not a time|.*out of range.*"),
     Beyond(r"POST /campaigns/\{name\}/import", r"rows\[\d+\]\.\w+", ".*"),
     Beyond(r"POST /reward|POST /personalizer/.*/reward", "reward|value", r"[-+\d.e]+"),  # outside its range
-    Beyond(r"POST /campaigns/\{name\}/actions/retire", "action", ".* is no action, or the baseline|only the base.*"),
+    Beyond(
+        r"POST /campaigns/\{name\}/actions/retire",
+        "action",
+        ".* is no action of this campaign|.* is the baseline, .*|only the base.*",
+    ),
     Beyond(r"POST /campaigns/\{name\}/rollback", "model_version", ".* is no earlier model"),
     Beyond(r"GET /campaigns/\{name\}/report", "model_version", ".* is no model of this campaign"),
     Beyond(r"GET /campaigns/\{name\}/(report|series|decisions)", "to", "lies before `from`"),

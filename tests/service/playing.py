@@ -70,6 +70,8 @@ class Script:
     It has its own time, so that what was played once can be played again in the same test.
     """
 
+    sizes = (1, 1, 2, 4, 7)  # of requests, in decisions
+
     def __init__(self, config: dict[str, Any], clock: Any, *, name: str | None = None, seed: int = 1) -> None:
         self.config = config | ({"name": name} if name else {})
         self.round, self.answers = 0, list[dict]()
@@ -96,7 +98,7 @@ class Script:
         """One request for decisions, and the rewards that are due after it."""
         self._seconds += self._chance.choice((0.0, 0.25, 1.0, 2.5))
         self._set_clock()
-        items = [self._item(self.round + i + 1) for i in range(self._chance.choice((1, 1, 2, 4, 7)))]
+        items = [self._item(self.round + i + 1) for i in range(self._chance.choice(self.sizes))]
         if len(items) == 1:
             made = [post("/decide", {"campaign": self.name, **items[0]})]
         else:

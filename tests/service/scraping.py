@@ -11,8 +11,8 @@ Labels = dict[str, str]
 class Scrape:
     """One answer of `/metrics`. A sample that is there twice is a mistake."""
 
-    def __init__(self, client: httpx.Client) -> None:
-        answer = client.get("/metrics")
+    def __init__(self, client: httpx.Client, headers: dict[str, str] | None = None) -> None:
+        answer = client.get("/metrics", headers=headers)
         assert answer.status_code == 200, answer.text
         assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
         self.families = {family.name: family for family in text_string_to_metric_families(answer.text)}
@@ -33,6 +33,10 @@ class Scrape:
                 key = tuple(labels[each] for each in keys)
                 found[key[0] if len(key) == 1 else key] += value
         return dict(found)
+
+    def counted(self, name: str, *keys: str) -> dict[tuple[str, ...] | str, float]:
+        """`by`, but for what is 0."""
+        return {labels: value for labels, value in self.by(name, *keys).items() if value}
 
     def value(self, name: str, **labels: str) -> float | None:
         """One sample, None if it is not there."""

@@ -11,7 +11,7 @@ import pytest
 from policy.changes import patched
 from service.alerts import regime_changes, regimes_in_use
 from service.campaigns import Change, RollBack
-from service.store import NewEvent, NewMessage
+from service.rows import NewEvent, NewMessage
 from service.tables import events, outbox
 from service.unit import Unit
 from tests.service.answers import error_of, good

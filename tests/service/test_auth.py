@@ -24,6 +24,7 @@ from service.worker import Service
 from tests.service.answers import error_of, good
 from tests.service.conftest import Clock, Worker
 from tests.service.playing import eventually
+from tests.service.scraping import Scrape
 
 CONFIG = {"actions": ["none", "mail"], "variables": [{"name": "risk", "levels": ["low", "high"]}]}
 ITEM = {"decision_id": "d1", "context": {"risk": "low"}}
@@ -103,6 +104,23 @@ def routes_of(app) -> dict[tuple[str, str], Any]:
             assert isinstance(route, Route), f"{route} is of a kind that no rule can be about"
             found |= {(method, route.path): route for method in route.methods}
     return found
+
+
+def test_who_is_refused_is_counted_where_it_belongs(guarded):
+    """By the route's template, whichever way the request goes; what no route answers is `other`."""
+
+    def counted():
+        scrape = Scrape(guarded.worker.client, bearer(guarded.keys["admin"]))
+        return scrape.by("requests_total", "route", "method", "status")
+
+    before, paths = counted(), ("/decide", "/campaigns/{name}", "/nowhere")
+    methods = dict(zip(paths, ("POST", "GET", "GET"), strict=True))
+    for path, method in methods.items():
+        assert guarded.ask(None, method, path).status_code == 401
+    after = counted()
+    for path, method in methods.items():
+        key = ("other" if path == "/nowhere" else path, method, "401")
+        assert after[key] == before.get(key, 0) + 1
 
 
 def test_every_route_has_a_rule_and_every_rule_a_route(tmp_path):

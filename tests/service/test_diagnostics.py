@@ -14,7 +14,7 @@ import pytest
 from policy import StagedPolicy
 from service.checks import Code
 from service.diagnostics import HEALTHY, Diagnostics
-from service.store import NewJob
+from service.rows import NewJob
 from service.warm_up import warm_up
 from simulator.environment import load_environment
 from simulator.presets import campaign

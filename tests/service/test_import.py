@@ -8,6 +8,7 @@ import pytest
 
 from service.campaigns import Archive, Current
 from service.cli import main
+from service.errors import ConflictError
 from service.schemas import ImportRow
 from service.tables import decisions, events, models, rewards
 from service.unit import timestamp
@@ -281,3 +282,15 @@ def test_a_campaign_that_decides_meanwhile_imports_nothing(direct, clock):
     made = operation("/decide", {"campaign": "busy", "context": {"risk": "low"}})
     assert worker.process(Current("busy"), made)[1]
     assert not worker.rows(models)
+
+
+def test_what_a_transaction_did_before_a_refused_import_is_not_forgotten(direct, clock):
+    """R17: the same reward twice in one gather has one answer, whatever comes between."""
+    worker = direct()
+    worker.post("/campaigns", SIMPLE | {"name": "busy"})
+    made = worker.campaigns.importing("busy", "i", [ImportRow(**ROW)] * 3)
+    worker.post("/decide", {"campaign": "busy", "decision_id": "d", "context": {"risk": "low"}})
+    reward = operation("/reward", {"campaign": "busy", "decision_id": "d", "reward": 1})
+    first, refused, second = worker.process(reward, made, reward)
+    assert isinstance(refused, ConflictError)
+    assert first == second

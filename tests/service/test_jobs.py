@@ -298,7 +298,7 @@ def test_a_job_that_fails_stops_nothing(start, direct, clock, monkeypatch, caplo
     told = client.get("/campaigns/smoothed/diagnostics").json()["findings"]
     assert "update_failed" in [finding["code"] for finding in told]
     scrape = Scrape(client)
-    assert scrape.by("failed_updates_total", "campaign", "kind") == {("smoothed", "publication"): 1}
+    assert scrape.counted("failed_updates_total", "campaign", "kind") == {("smoothed", "publication"): 1}
     assert scrape.value("campaign_failing", campaign="smoothed") == 1
     script.play(post, 46)
     eventually(lambda: statuses(log) == ["failed", "done"], "done")

@@ -20,7 +20,7 @@ def store(database_url):
 
 def run(store, action, *arguments):
     """One of Alembic's commands, in one transaction."""
-    with store.writing() as tx:
+    with store.migrating() as tx:
         action(alembic_config(tx.connection), *arguments)
 
 

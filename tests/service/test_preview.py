@@ -334,7 +334,7 @@ def explained(worker, name, decision_id):
     """What the route answers, without a socket."""
     with worker.store.reading() as tx:
         row, _ = tx.campaign(name)
-        return _counterfactual(tx, row, worker.campaigns, stored_decision(tx, row, decision_id))
+        return _counterfactual(tx, row, worker.campaigns, stored_decision(tx, worker.campaigns, row, decision_id))
 
 
 @each_kind

@@ -152,7 +152,7 @@ def test_neither_do_failures(start, database_url, said, monkeypatch):
             raise RuntimeError("a bug") from error
 
         with monkeypatch.context() as patched:
-            patched.setattr(Transaction, "known", failing)
+            patched.setattr(Transaction, "append", failing)
             patched.setattr(Transaction, "decision", failing)
             assert client.post("/decide", json=DECIDE | {"decision_id": f"{ORDER}-new"}).status_code == 500
             assert client.get(f"/campaigns/spring/decisions/{ORDER}").status_code == 500

@@ -293,7 +293,7 @@ def test_nothing_personal_is_left(new_database, start, clock):
             for table in (decisions, rewards, models, config_revisions, jobs, snapshots)
             for row in tx.connection.execute(sa.select(table)).mappings()
         )
-        left = tx.decision(1, "his")
+        left = worker.service.campaigns.decision(tx, tx.campaign(script.name)[0], "his")
     assert left is not None
     assert {name: left[name] for name in ("request_hash", "subject", "context", "reward")} == dict.fromkeys(
         ("request_hash", "subject", "context", "reward")

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.schemas import DecideItem
-from service.unit import request_hash
+from service.unit import request_hash, request_hashes
 from tests.service.playing import CONFIGS, operation
 
 BEYOND_64_BITS = 10**30
@@ -32,6 +32,14 @@ def test_hashes_are_those_that_the_log_has():
         "f9a298843042058c4ee64d46ebb5240d",
         "2e9720350fed42bfa6f533eb8abfa5b4",
     ]
+
+
+def test_hashes_of_many_are_those_of_each():
+    """Also beside one that JSON cannot hold."""
+    each = [parsed(item) for item in (ITEM, RICH_ITEM, ITEM)]
+    assert request_hashes(each) == [request_hash(item) for item in each]
+    each.append(parsed(TOO_LARGE_ITEM))
+    assert request_hashes(each) == [request_hash(item) for item in each]
 
 
 texts = st.text(st.sampled_from('ab"\\\n\r\x0b\u2028é😀'), max_size=4)

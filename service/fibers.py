@@ -1,0 +1,80 @@
+"""Fibers: code that waits for PostgreSQL as if it were in a thread, but lets the event loop go on meanwhile.
+
+A transaction of one decision waits twice and works for half a millisecond. In threads, which share one interpreter,
+handing that over from one to the other and back took more time than the work itself. A fiber (a greenlet) stays on the
+loop's thread: where it has to wait for a socket it steps aside, and the loop calls it back when there is an answer.
+"""
+
+import asyncio
+import select
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+from greenlet import getcurrent, greenlet
+from psycopg.abc import RV, PQGen
+from psycopg.waiting import Ready, Wait
+
+__all__ = ["Connection", "in_fiber", "run_in_fiber", "wait_for"]
+
+READING, WRITING = Wait.R, Wait.W
+
+
+class _Fiber(greenlet):  # type: ignore[misc]
+    """Runs on a loop's thread, and goes back to it whenever it waits."""
+
+    loop: asyncio.AbstractEventLoop
+
+
+def run_in_fiber(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
+    """Run it on the loop's thread, up to its end or its first wait; the rest when the loop has what it waits for."""
+    fiber = _Fiber(work)
+    fiber.loop = loop
+    fiber.switch()
+
+
+def in_fiber() -> bool:
+    """Would waiting for anything but a socket hold up the loop?"""
+    return isinstance(getcurrent(), _Fiber)
+
+
+def wait_for(socket: int, what: int) -> int:
+    """Until a socket can be read from or written to, whichever of them is asked for; which of them it is."""
+    fiber = getcurrent()
+    if not isinstance(fiber, _Fiber):  # a thread of its own
+        poll = select.poll()
+        poll.register(socket, (select.POLLIN if what & READING else 0) | (select.POLLOUT if what & WRITING else 0))
+        ((_, events),) = poll.poll()
+        writable = bool(events & select.POLLOUT) and bool(what & WRITING)
+        return (READING if events & ~select.POLLOUT else 0) | (WRITING if writable else 0)
+    loop = fiber.loop
+    if what & READING:
+        loop.add_reader(socket, _ready, fiber, socket, what, READING)
+    if what & WRITING:
+        loop.add_writer(socket, _ready, fiber, socket, what, WRITING)
+    found: int = fiber.parent.switch()
+    return found
+
+
+def _ready(fiber: _Fiber, socket: int, what: int, found: int) -> None:
+    """Let the fiber go on, from the loop itself: uvloop's own call about the socket must end before anything else."""
+    if what & READING:
+        fiber.loop.remove_reader(socket)
+    if what & WRITING:
+        fiber.loop.remove_writer(socket)
+    fiber.loop.call_soon(fiber.switch, found)
+
+
+class Connection(psycopg.Connection[Any]):
+    """A connection that waits in this way, whatever it is asked."""
+
+    def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
+        if not in_fiber():
+            return super().wait(gen, interval, timeout)
+        try:
+            needed = next(gen)
+            while True:
+                needed = gen.send(Ready(wait_for(self.pgconn.socket, needed)))
+        except StopIteration as end:
+            value: RV = end.value
+            return value

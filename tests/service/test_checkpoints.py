@@ -1,0 +1,67 @@
+"""SQLite's journal is written back beside the writer."""
+
+import sqlite3
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import service.checkpoints
+from service.checkpoints import LONGEST_JOURNAL, Checkpoints
+from service.store import Store
+from tests.service.playing import eventually
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch):
+    monkeypatch.setattr(service.checkpoints, "PAUSE_SECONDS", 0.01)
+
+
+def written_back(file: str) -> bool:
+    """Does the file have the table without its journal?"""
+    with closing(sqlite3.connect(f"{Path(file).absolute().as_uri()}?immutable=1", uri=True)) as alone:
+        return bool(alone.execute("SELECT count(*) FROM sqlite_master WHERE name = 'new'").fetchone()[0])
+
+
+@pytest.mark.parametrize("serving", [True, False])
+def test_what_is_committed_reaches_the_file_without_the_writer(new_database, serving, monkeypatch):
+    store = Store(new_database("sqlite"), serving=serving)
+    file = store.engine.url.database
+    with store.writing() as tx:
+        tx.connection.exec_driver_sql("CREATE TABLE new (number INTEGER)")
+        own = tx.connection.exec_driver_sql("PRAGMA wal_autocheckpoint").scalar_one()
+    assert own == (LONGEST_JOURNAL if serving else 1_000)
+    assert not written_back(file)
+    if serving:
+        monkeypatch.setattr(service.checkpoints, "WORTH_BYTES", 1)
+        with store.writing() as tx:
+            tx.connection.exec_driver_sql("INSERT INTO new VALUES (3)")
+        eventually(lambda: written_back(file), "written back")
+        with store.writing() as tx:  # and the journal goes on
+            tx.connection.exec_driver_sql("INSERT INTO new VALUES (7)")
+        with store.reading() as tx:
+            assert tx.connection.exec_driver_sql("SELECT max(number) FROM new").scalar_one() == 7
+    store.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "checkpoints"]
+    assert written_back(file)
+
+
+def test_a_file_that_is_gone_stays_gone(tmp_path, monkeypatch):
+    monkeypatch.setattr(service.checkpoints, "WORTH_BYTES", 1)
+    journal = tmp_path / "none.db-wal"
+    journal.write_bytes(b"left")
+    checkpoints = Checkpoints(str(tmp_path / "none.db"))
+    for _ in range(3):
+        checkpoints.written()
+        eventually(lambda: not checkpoints._written.is_set(), "tried")
+    checkpoints.close()
+    assert list(tmp_path.iterdir()) == [journal]
+
+
+def test_who_has_nothing_to_write_back_needs_no_thread(new_database):
+    store = Store(new_database("sqlite"), serving=True)
+    with store.reading():
+        pass
+    assert not [thread for thread in threading.enumerate() if thread.name == "checkpoints"]
+    store.close()

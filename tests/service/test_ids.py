@@ -1,0 +1,262 @@
+"""Ids of decisions: which rounds have them, in memory, in blocks and through a migration (R17, R23)."""
+
+import sqlite3
+from contextlib import closing
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+from alembic import command
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import service.campaigns
+import service.ids
+import service.unit
+from service.campaigns import Archive, Delete
+from service.ids import Ids, hashed, hashes_of
+from service.schema import alembic_config, upgrade
+from service.tables import decisions, id_blocks, rewards
+from service.unit import Unit
+from tests.service.playing import CONFIGS, Direct, Script, check_rounds
+
+KIND = CONFIGS["one-regime"]
+
+
+def few(count):
+    """Hashes of which many are the same: what happens once in an age with 64 bits."""
+    return lambda names: hashed(names) % np.uint64(count)
+
+
+# --- in memory ----------------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None)  # the kernels may have to be compiled
+@given(
+    st.lists(st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 7), max_size=90), max_size=6), st.integers(1, 2**64)
+)
+def test_every_round_is_found_by_its_hash(parts, modulus):
+    """Against a plain list, with hashes that meet in the table or are the same."""
+    ids, known = Ids(), []
+    for part in parts:
+        new = [number % modulus for number in part]
+        ids.extend(len(known), np.array(new, np.uint64))
+        known += new
+    assert ids.count == len(known)
+    asked = [*known[::7], 3, 2**63]
+    found = ids.rounds_of(np.array(asked, np.uint64))
+    assert sorted(found) == sorted(i for one in asked for i, other in enumerate(known, 1) if one == other)
+    assert hashes_of(ids.block(0, len(known))).tolist() == known
+
+
+def test_what_is_there_is_not_added_again():
+    ids, hashes = Ids(), hashed(map(str, range(50)))
+    ids.extend(0, hashes[:30])
+    ids.extend(10, hashes[10:40])  # another thread was faster with some of them
+    ids.extend(20, hashes[20:30])
+    assert ids.count == 40
+    assert ids.rounds_of(hashes) == list(range(1, 41))
+    with pytest.raises(ValueError, match="rounds 41 to 45 are missing"):
+        ids.extend(45, hashes[45:])
+
+
+def test_who_looks_up_while_it_grows_reads_nothing_else():
+    """A table never leads beyond the hashes that belong to it: the kernels check no bounds."""
+    ids, hashes = Ids(), hashed(map(str, range(5_000)))
+    for stop in range(0, 5_000, 50):
+        known, table = ids._kept
+        ids.extend(ids.count, hashes[ids.count : stop])
+        assert table.max() < known.size
+        assert ids.rounds_of(hashes[:stop]) == list(range(1, stop + 1))
+
+
+def test_a_damaged_block_is_none():
+    ids = Ids()
+    ids.extend(0, hashed(map(str, range(50))))
+    block = ids.block(10, 30)
+    assert hashes_of(block).tolist() == hashed(map(str, range(10, 30))).tolist()
+    for wrong in (b"", block[8:], block[:-8], block[:-1], bytes([block[0] ^ 1]) + block[1:]):
+        assert hashes_of(wrong) is None
+
+
+def test_hashes_stay_what_they_are():
+    """They are stored: another function would find nothing again."""
+    assert hashed(["order-1001", "ä"]).tolist() == [12056050167318755183, 4152366542966443504]
+
+
+# --- in the service -----------------------------------------------------------------------------------------------
+
+
+def again(worker, script):
+    """Every decision asked for once more, and its stored form."""
+    with worker.store.reading() as tx:
+        row, _ = tx.campaign(script.name)
+        for answer in script.decisions:
+            stored = worker.campaigns.decision(tx, row, answer["decision_id"])
+            assert stored["round"] == answer["round"]
+        assert worker.campaigns.decision(tx, row, "never made") is None
+        assert worker.campaigns.decision(tx, row, "nul\x00") is None
+
+
+@pytest.mark.parametrize("hashes", [None, 1, 16])
+def test_ids_of_any_age_are_known_after_a_restart(direct, clock, monkeypatch, hashes):
+    """From blocks, and from the log where there is none; also if many ids have the same hash."""
+    if hashes:
+        for module in (service.campaigns, service.unit):
+            monkeypatch.setattr(module, "hashed", few(hashes))
+    monkeypatch.setattr(service.campaigns, "SNAPSHOT_ROUNDS", 20)
+    worker = direct()
+    script = Script(KIND, clock).create(worker.post)
+    requests = []
+
+    def post(path, body):
+        requests.append((path, body))
+        return worker.post(path, body)
+
+    while script.round < 90:
+        script.step(post)
+        worker.finish_all()
+    script.play(post, 100)
+    blocks = worker.rows(id_blocks)
+    assert len(blocks) > 2
+    assert blocks[-1]["last_round"] < script.round  # some are only in the log
+    for number in (1, 2):
+        worker = direct()  # knows nothing
+        for path, body in requests:
+            if path.startswith("/decide"):
+                first = worker.post(path, body)
+                for decision in first.get("decisions", [first]):
+                    known = next(d for d in script.decisions if d["decision_id"] == decision["decision_id"])
+                    assert known == {name: value for name, value in decision.items() if name != "campaign"}
+        assert worker.campaign(script.name).round == script.round
+        again(direct(), script)
+        if number == 1:  # a block that is damaged is no answer
+            worker.execute(sa.update(id_blocks).values(hashes=bytes(8 * 30)).where(id_blocks.c.last_round > 30))
+    check_rounds(script.decisions)
+
+
+def test_workers_learn_ids_from_each_other(direct, clock):
+    first, second = direct(), direct()
+    script = Script(KIND, clock).create(first.post)
+    for turn in range(16):
+        script.step((first if turn % 3 else second).post)
+    for worker in (first, second):
+        again(worker, script)
+    assert direct().differences(script.name) == []
+
+
+def test_a_database_that_went_back_is_believed(new_database, clock, tmp_path):
+    """A backup restored below a running service: what came after it never was, and ids of that time are free again."""
+    worker = Direct(new_database("sqlite"), clock)
+    script = Script(KIND, clock).create(worker.post).play(worker.post, 10)
+    file, copy = worker.store.engine.url.database, tmp_path / "backup.db"
+    with closing(sqlite3.connect(file)) as now, closing(sqlite3.connect(copy)) as then:
+        now.backup(then)
+    round = script.round
+    script.play(worker.post, 40)
+    with closing(sqlite3.connect(file)) as now, closing(sqlite3.connect(copy)) as then:
+        then.backup(now)
+    context = script._item(1)["context"]
+    bodies = [{"campaign": script.name, "decision_id": f"new {i}", "context": context} for i in range(5)]
+    for _ in range(2):
+        assert [worker.post("/decide", body)["round"] for body in bodies] == list(range(round + 1, round + 6))
+    assert worker.differences(script.name) == []
+    worker.store.close()
+
+
+def test_ids_that_fell_behind_during_a_transaction_are_read_again(direct, clock, monkeypatch):
+    """Another thread may have put older ones in their place; what was committed is answered all the same."""
+    worker = direct()
+    script = Script(KIND, clock).create(worker.post).play(worker.post, 10)
+    write = Unit.write
+
+    def replaced(unit):
+        worker.campaigns._ids[unit.row.campaign_id] = Ids()
+        return write(unit)
+
+    monkeypatch.setattr(Unit, "write", replaced)
+    script.play(worker.post, 40)
+    check_rounds(script.decisions)
+    again(worker, script)
+
+
+def test_what_is_in_no_block_gets_one_with_the_next_snapshot(direct, clock, monkeypatch):
+    """As after the migration, however long ago the last snapshot was."""
+    monkeypatch.setattr(service.campaigns, "SNAPSHOT_ROUNDS", 20)
+    worker = direct()
+    script = Script(KIND, clock).create(worker.post).play(worker.post, 90)
+    worker.finish_all()
+    worker.execute(sa.delete(id_blocks))
+    later = direct()
+    script.step(later.post)
+    later.finish_all()
+    (block,) = later.rows(id_blocks)
+    assert block["last_round"] == script.round
+    assert later.differences(script.name) == []
+
+
+def test_verify_sees_ids_that_are_not_unique_and_blocks_that_are_wrong(direct, clock, monkeypatch):
+    monkeypatch.setattr(service.campaigns, "SNAPSHOT_ROUNDS", 20)
+    worker = direct()
+    script = Script(KIND, clock).create(worker.post).play(worker.post, 40)
+    worker.finish_all()
+    (block,) = worker.rows(id_blocks)
+    assert worker.differences(script.name) == []
+    worker.execute(sa.update(decisions).where(decisions.c.round == 9).values(decision_id="d3"))
+    assert sorted(worker.differences(script.name)) == [
+        "decision_id 'd3' is that of several decisions",
+        f"the ids of rounds 1 to {block['last_round']} have other hashes than are stored",
+    ]
+
+
+def test_a_deleted_campaign_takes_its_ids_along(direct, clock, monkeypatch):
+    monkeypatch.setattr(service.campaigns, "SNAPSHOT_ROUNDS", 20)
+    worker = direct()
+    script = Script(KIND, clock).create(worker.post).play(worker.post, 40)
+    worker.finish_all()
+    worker.process(Archive(script.name, True))
+    worker.process(Delete(script.name))
+    assert worker.rows(id_blocks) == []
+    assert not worker.campaigns._ids
+    new = Script(KIND, clock, seed=3).create(worker.post).play(worker.post, 30)
+    check_rounds(new.decisions)
+
+
+# --- the migration ------------------------------------------------------------------------------------------------
+
+
+def test_a_log_survives_the_migration_down_and_up(direct, clock, monkeypatch):
+    """SQLite writes the table of decisions anew, which must not take the rewards along."""
+    monkeypatch.setattr(service.campaigns, "SNAPSHOT_ROUNDS", 20)
+    worker = direct()
+    script = Script(KIND, clock).create(worker.post).play(worker.post, 40)
+    worker.finish_all()
+    before = [worker.rows(table) for table in (decisions, rewards)]
+    assert len(before[1]) > 10
+    with worker.store.migrating() as tx:
+        command.downgrade(alembic_config(tx.connection), "0004")
+    twice = "INSERT INTO decisions SELECT * FROM decisions WHERE round = 1"
+    with pytest.raises(Exception, match=r"(?i)unique"):
+        worker.execute(twice)
+    upgrade(worker.store)
+    assert [worker.rows(table) for table in (decisions, rewards)] == before
+    if worker.store.embedded:
+        with worker.store.writing() as tx:
+            assert tx.connection.exec_driver_sql("PRAGMA foreign_keys").scalar_one() == 1
+    later = direct()
+    again(later, script)
+    script.play(later.post, 60)
+    check_rounds(script.decisions)
+    assert later.differences(script.name) == []
+
+
+def test_a_migration_that_breaks_references_is_undone(new_database, clock):
+    """On SQLite; PostgreSQL checks references itself."""
+    worker = Direct(new_database("sqlite"), clock)
+    script = Script(KIND, clock).create(worker.post).play(worker.post, 10)
+    before = worker.rows(decisions)
+    with pytest.raises(RuntimeError, match="refer to nothing"), worker.store.migrating() as tx:
+        tx.connection.exec_driver_sql("DELETE FROM decisions")
+    assert worker.rows(decisions) == before
+    assert worker.differences(script.name) == []
+    worker.store.close()
