@@ -22,6 +22,7 @@ __all__ = ["BATCH", "HOST", "Client", "Connection", "ExchangeError", "Job", "des
 HOST = "127.0.0.1"
 BATCH = 100  # decisions in one /decide/batch
 STALLED = 30.0  # seconds to wait for an answer
+APART = 0.002  # between two connections
 DECISIONS = {"decide": 1, "batch": BATCH}  # in one answer
 # Two regimes that last and matter, so that the default policy finds and filters them.
 RISKS = ((5, 4, 3, 2, 1), (1, 2, 3, 4, 5))
@@ -216,6 +217,7 @@ def play(job: Job, client: Client) -> dict[str, Any]:
         try:
             for _ in range(job.connections):
                 connections.append(Connection(job.port))
+                time.sleep(APART)  # else the first worker to wake takes them all
                 selector.register(connections[-1].socket, selectors.EVENT_READ, connections[-1])
             tally = Tally(job)
             _exchange(selector, connections, getattr(client, job.traffic), tally)
@@ -230,6 +232,8 @@ def _exchange(selector: selectors.BaseSelector, connections: Sequence[Connection
     requests = {connection: traffic() for connection in connections}
     for connection in connections:
         connection.send(next(requests[connection]))
+    # Written while the server works: who has many requests does not wait for an answer to write the next one.
+    prepared = {connection: next(requests[connection]) for connection in connections}
     open_requests = len(connections)
     while open_requests:
         ready = selector.select(STALLED)
@@ -243,7 +247,8 @@ def _exchange(selector: selectors.BaseSelector, connections: Sequence[Connection
             now = perf_counter()
             tally.succeeded(answering.sent, now, body)
             if now < tally.end:
-                answering.send(next(requests[answering]))
+                answering.send(prepared[answering])
+                prepared[answering] = next(requests[answering])
             else:
                 open_requests -= 1
 

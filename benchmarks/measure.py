@@ -41,11 +41,6 @@ class Slice(NamedTuple):
     failure: str
     sample: str
 
-    @property
-    def measured(self) -> float:
-        """Cores that what is measured used, and what measures it."""
-        return self.generator + self.server + self.postgres
-
 
 Measured = dict[Target, list[Slice]]
 

@@ -50,7 +50,7 @@ class RunError(Exception):
 
 def serve(database_url: str, workers: int = 1) -> list[str]:
     """Our service, as its users start it."""
-    return ["-m", "service.cli", "serve", "--port", "0", "--database-url", database_url, "--workers", str(workers)]
+    return ["-m", "service.start", "serve", "--port", "0", "--database-url", database_url, "--workers", str(workers)]
 
 
 def naive(database: Path) -> list[str]:

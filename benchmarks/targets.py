@@ -129,7 +129,10 @@ def sqlite_verdicts(measured: Measured) -> list[Verdict]:
 
 
 def worker_verdicts(measured: Measured) -> Iterator[Verdict]:
-    """Two workers beside one; or all cores are full without being slower, and it is the machine that ends it."""
+    """Two workers beside one; or all cores are busy, and it is the machine that ends it. And are they no slower?
+
+    What the kernel does for the commits belongs to it, so the machine's cores count: nothing else runs there.
+    """
     cores = os.cpu_count() or 1
 
     def median(slices: Sequence[Slice], figure: Callable[[Slice], float]) -> float:
@@ -138,16 +141,17 @@ def worker_verdicts(measured: Measured) -> Iterator[Verdict]:
     for kind in ("decide", "mixed"):
         one, two = (measured[on_postgresql(workers, MANY, kind)] for workers in (1, 2))
         ratios = over(two, one, lambda s: s.requests)
-        reached, used = statistics.median(ratios or [0.0]), median(two, lambda s: s.measured)
+        reached, used = statistics.median(ratios or [0.0]), median(two, lambda s: s.machine)
         yield Verdict(
-            f"(d) {kind}, 16 campaigns: 2 workers ≥ 1.2 × 1 worker; or no slower (≥ {NOISE} ×) with"
-            f" ≥ {SATURATED:.0%} of {cores} cores used",
-            f"{spread(ratios)} ×; {median(one, lambda s: s.measured):.2f} cores with 1 worker, {used:.2f} with 2:"
+            f"(d) {kind}, 16 campaigns: 2 workers ≥ 1.2 × 1 worker, or the machine ≥ {SATURATED:.0%} busy",
+            f"{spread(ratios)} ×; {median(one, lambda s: s.machine):.2f} of {cores} cores with 1 worker,"
+            f" {used:.2f} with 2:"
             f" workers {median(two, lambda s: s.server):.2f}, PostgreSQL {median(two, lambda s: s.postgres):.2f},"
             f" generator {median(two, lambda s: s.generator):.2f}; CPU of the workers a request"
             f" {spread(over(two, one, lambda s: s.server_us))} ×",
-            reached >= 1.2 or (reached >= NOISE and used >= SATURATED * cores),
+            reached >= 1.2 or used >= SATURATED * cores,
         )
+        yield Verdict(f"our own bar: then no slower, ≥ {NOISE} ×", f"{spread(ratios)} ×", reached >= NOISE)
 
 
 def limit_verdicts(history: History, idle: Idle) -> list[Verdict]:
