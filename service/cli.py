@@ -221,7 +221,7 @@ Data: {make_url(settings.database_url).render_as_string(hide_password=True)}"""
         config = uvicorn_config(
             "service.app:from_environment", factory=True, workers=settings.workers, **_logging(settings)
         )
-        several = Multiprocess(config, sockets=[listener])  # from here on it hears signals
+        several = Workers(config, sockets=[listener])  # from here on it hears signals
         with tempfile.TemporaryDirectory(prefix="undercurrent-metrics-") as folder:
             os.environ[SHARED_FOLDER] = folder  # for the workers
             print(announced, flush=True)
@@ -238,6 +238,17 @@ Data: {make_url(settings.database_url).render_as_string(hide_password=True)}"""
     print(announced, flush=True)
     server.run(sockets=[listener])
     return 0 if server.started else 1
+
+
+class Workers(Multiprocess):
+    """Worker processes, each replaced as soon as it ends."""
+
+    def keep_subprocess_alive(self) -> None:
+        # One that ends just after it was asked whether it lives would be waited for in vain, for a minute, as long as
+        # this process holds the end of the pipe that the worker answers at.
+        for process in self.processes:
+            process.child_conn.close()
+        super().keep_subprocess_alive()
 
 
 def _loopback(host: str) -> str:

@@ -1,6 +1,7 @@
 """The process as those who watch it see it: metrics of all its workers together, logs that a program can read."""
 
 import json
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -73,6 +74,8 @@ def test_counters_of_all_workers_add_up_and_never_go_back(new_database, launch):
             assert len(answered) == 2
             decide(one, range(40, 45))  # known ones
             wait_until(lambda: totals(one) == totals(other) == [50, 55, 55, 55, 50])
+    first.suspend()
+    time.sleep(1)  # by now it was asked whether it lives: it ends while its answer is waited for
     first.kill()
     with closing(client_of(server.url)) as other:
         assert totals(other) == [50, 55, 55, 55, 50]

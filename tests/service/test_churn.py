@@ -1,6 +1,7 @@
 """Campaigns that come and go leave nothing behind in a worker's memory."""
 
 import gc
+import math
 import weakref
 
 import service.columns
@@ -8,6 +9,7 @@ from tests.service.answers import good
 from tests.service.playing import CONFIGS, SEASONS
 
 FIRST, MORE = 15, 15  # campaigns; the first ones fill caches and pools
+ALLOWED = 4 * MORE  # objects; the counters of a campaign alone would be 12
 
 
 def live_through(client, name):
@@ -38,7 +40,10 @@ def test_a_deleted_campaign_leaves_no_object(start, monkeypatch):
     client = start().client
     for number in range(FIRST):
         live_through(client, f"first-{number}")
-    before = objects()
-    for number in range(MORE):
-        live_through(client, f"then-{number}")
-    assert objects() - before < 4 * MORE  # its counters alone would be 12
+    growth = []
+    while len(growth) < 3 and min(growth, default=math.inf) >= ALLOWED:  # a pool may grow once, a leak always does
+        before = objects()
+        for number in range(MORE):
+            live_through(client, f"then-{len(growth)}-{number}")
+        growth.append(objects() - before)
+    assert min(growth) < ALLOWED, growth
