@@ -30,6 +30,7 @@ from service.errors import (
     UnavailableError,
     detail_of,
 )
+from service.fibers import in_fiber
 from service.fold import FAILED_PUBLICATION, Erased, Heard, MissingInput, Replay, Start
 from service.ids import Hashes, Ids, hashed, hashes_of
 from service.imports import Importing
@@ -38,7 +39,7 @@ from service.retention import reduced
 from service.rows import LiveRow, NewMessage, Row
 from service.schemas import DecideItem, ImportRow, RewardItem
 from service.statements import Query
-from service.store import NoneAtHandError, Store, Transaction
+from service.store import NotAtHandError, Store, Transaction
 from service.unit import Entry, Job, Unit, decision_answers, reward_answer, snapshot_row
 
 __all__ = [
@@ -68,7 +69,8 @@ SNAPSHOT_ROUNDS = 1_000  # at least between two snapshots; and a fifth of all ro
 MOST_ROUNDS_TO_FOLD = 50_000  # after a restart: a few seconds
 RECENT_SNAPSHOTS = 3
 CACHED_CAMPAIGNS = 1_000
-CACHED_IDS = 10_000  # campaigns: those that decide nothing may be asked for an id
+MOST_BYTES_OF_IDS = 100_000_000  # beyond those of cached campaigns: others may be asked for an id too
+MOST_ROUNDS_BEHIND = 1_000  # that the event loop folds of what other workers have decided: some milliseconds
 TOLERANCE = 1e-9  # across machines (R15)
 _encode = msgspec.json.Encoder().encode
 log = logging.getLogger("undercurrent")
@@ -183,6 +185,7 @@ class KeepSnapshot(NamedTuple):
     campaign_id: int
     revision: int
     state: State
+    generation: int
     encoded: bytes
 
 
@@ -199,6 +202,7 @@ class Snapshot(NamedTuple):
     campaign_id: int
     revision: int
     state: State
+    generation: int  # of the store that knew it
 
 
 Changing = Change | RollBack | Erase | Import | Archive | Delete
@@ -228,6 +232,7 @@ class Campaigns:
         self._lock = threading.Lock()  # lanes of PostgreSQL are threads
         self._snapshots_under_way: set[int] = set()
         self._snapshots_owed: set[int] = set()
+        self._generation = store.generation  # of which all this is
 
     def process(self, operations: Sequence[Operation]) -> tuple[list[Outcome], list[Job | Snapshot]]:
         """All operations in one transaction: an outcome each, and what to do in the background afterwards.
@@ -247,12 +252,13 @@ class Campaigns:
                     self._ahead(name, [operations[i] for i in places]) for name, places in by_campaign.items()
                 )
                 rows, now = tx.lock(by_campaign, ahead), self.clock()
+                self._believe_only_this_server()
                 touched = [row.campaign_id for row in rows.values()]
                 for name, places in by_campaign.items():
                     unit = self._serve_all(tx, rows.get(name), [(i, operations[i]) for i in places], outcomes, now)
                     if unit is not None:
                         kept.append((unit, unit.write()))
-        except NoneAtHandError:  # nothing was done
+        except NotAtHandError:  # nothing was done
             raise
         except BaseException:
             self._forget([*touched, *(self._numbers[name] for name in by_campaign if name in self._numbers)])
@@ -295,7 +301,7 @@ class Campaigns:
             return None
         try:
             unit, results = self._serve(tx, row, [operation for _, operation in numbered], now)
-        except FAILURES:
+        except (*FAILURES, NotAtHandError):
             raise
         except Exception as error:  # a campaign that cannot be loaded is no reason to refuse the others
             unit, results = None, [error] * len(numbered)
@@ -325,6 +331,12 @@ class Campaigns:
             if ids is not None and ids.count >= after:  # else they are read when they are needed
                 ids.extend(after, hashes)
 
+    def _believe_only_this_server(self) -> None:
+        """What was committed on another, which has failed since, may be lost."""
+        if self._generation != self.store.generation:
+            with self._lock:
+                self._cache, self._ids, self._generation = {}, {}, self.store.generation
+
     def _forget(self, campaigns: Iterable[int]) -> None:
         """What is known of campaigns that are gone, or of which nobody knows what became of the last transaction."""
         with self._lock:
@@ -346,6 +358,7 @@ class Campaigns:
 
     def ids(self, tx: Transaction, row: LiveRow) -> Ids:
         """The ids of a campaign's decisions, all that the row knows of and perhaps later ones."""
+        self._believe_only_this_server()
         ids = self._ids.get(row.campaign_id)
         if ids is not None and ids.count >= row.round:
             return ids
@@ -361,7 +374,7 @@ class Campaigns:
         if new.size > _spacing(known):  # no block has them, as after a migration: the next snapshot brings one
             self._snapshots_owed.add(row.campaign_id)
         with self._lock:
-            if len(self._ids) >= CACHED_IDS:
+            if sum(kept.nbytes for kept in self._ids.values()) > MOST_BYTES_OF_IDS:
                 self._ids = {number: kept for number, kept in self._ids.items() if number in self._cache}
             kept = self._ids.setdefault(row.campaign_id, ids)  # another thread may have read them meanwhile
             if kept.count < known:
@@ -378,9 +391,10 @@ class Campaigns:
         return None
 
     def at_hand(self, name: str) -> bool:
-        """Is the campaign in memory, as far as is known? Then deciding takes microseconds."""
+        """Is the campaign in memory, as far as is known, and nothing long due? Then deciding takes microseconds."""
         number = self._numbers.get(name)
-        return number is not None and number in self._cache
+        entry = None if number is None else self._cache.get(number)
+        return entry is not None and entry.start.policy.config.beliefs.estimation != "inline"
 
     def snapshot_ended(self, campaign: int) -> None:
         """It was kept, or could not be: another may be started."""
@@ -396,7 +410,7 @@ class Campaigns:
         if wanted and row.campaign_id not in self._snapshots_under_way:
             self._snapshots_under_way.add(row.campaign_id)
             self._snapshots_owed.discard(row.campaign_id)
-            yield Snapshot(row.name, row.campaign_id, revision, state)
+            yield Snapshot(row.name, row.campaign_id, revision, state, self._generation)
 
     def _create(self, tx: Transaction, operation: Create, now: int) -> bytes | None:
         config = operation.policy.config.model_dump_json()
@@ -455,6 +469,8 @@ class Campaigns:
         newest = moments[0] if moments else (0, 0, 0)
         if operation.campaign_id != row.campaign_id or newest >= (state.round, state.arrived, operation.revision):
             return  # another worker was faster
+        if operation.generation != self._generation or state.round > row.round or state.arrived > row.arrived:
+            return  # it is of a moment that never was, for this database
         tx.add_snapshot(
             snapshot_row(row.campaign_id, operation.revision, state, operation.encoded, self.clock()),
             keep=_kept([round for round, _, _ in moments]),
@@ -479,6 +495,7 @@ class Campaigns:
         What the lanes hold is only read. Folding would append to the history that one of them may be appending to,
         so it begins with a copy.
         """
+        self._believe_only_this_server()
         entry = self._cache.get(row.campaign_id)
         if entry is not None and entry.version >= row.version:
             return entry
@@ -500,6 +517,10 @@ class Campaigns:
     def _caught_up(self, tx: Transaction, row: LiveRow, entry: Entry | None) -> Entry:
         if entry is not None and entry.version == row.version:
             return entry
+        if in_fiber() and not (
+            entry and entry.changes == row.changes and row.round - entry.state.round <= MOST_ROUNDS_BEHIND
+        ):
+            raise NotAtHandError
         if entry is not None and entry.changes == row.changes:  # others have decided and taken rewards, nothing else
             before, heard = entry.state, Heard(tx)
             tx.ask_log(row.campaign_id, (before.round, row.round), (before.arrived, row.arrived))

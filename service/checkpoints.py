@@ -8,6 +8,7 @@ journal begins anew only when all of it is written back, which a busy writer nev
 
 import sqlite3
 import threading
+import time
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -16,6 +17,8 @@ __all__ = ["LONGEST_JOURNAL", "Checkpoints"]
 LONGEST_JOURNAL = 8_000  # pages: 32 MB
 WORTH_BYTES = 4_000_000  # that a journal has at least: SQLite's own thousand pages
 PAUSE_SECONDS = 0.25  # between a commit and the next time
+EMPTYING_SECONDS = 10.0  # that emptying the journal is tried for
+HOLD_SECONDS = 0.05  # that it may keep the writer from committing while it waits for readers
 
 
 class Checkpoints:
@@ -26,6 +29,7 @@ class Checkpoints:
         self._address, self._journal = f"{path.as_uri()}?mode=rw", path.with_name(f"{path.name}-wal")
         self._written, self._ending = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
+        self._turn = threading.Lock()  # SQLite refuses a second one at once, whatever its time-out
 
     def written(self) -> None:
         """There was a commit."""
@@ -48,7 +52,15 @@ class Checkpoints:
                 if self._journal.stat().st_size >= WORTH_BYTES:
                     self._write_back()
 
-    def _write_back(self) -> None:
+    def empty(self) -> bool:
+        """Write the whole journal back and leave nothing in it; False if others did not let go of it in time."""
+        deadline = time.monotonic() + EMPTYING_SECONDS
+        while not (emptied := self._write_back("TRUNCATE", HOLD_SECONDS)) and time.monotonic() < deadline:
+            time.sleep(HOLD_SECONDS)
+        return emptied
+
+    def _write_back(self, how: str = "PASSIVE", patience: float = 0.0) -> bool:
         # A connection each time: none holds on to a file that was replaced, nor makes one that is gone.
-        with closing(sqlite3.connect(self._address, 0.0, uri=True)) as connection:
-            connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        with self._turn, closing(sqlite3.connect(self._address, patience, uri=True)) as connection:
+            busy, *_ = connection.execute(f"PRAGMA wal_checkpoint({how})").fetchone()
+        return not busy

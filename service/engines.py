@@ -3,7 +3,7 @@
 import math
 import sqlite3
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import psycopg
@@ -93,7 +93,8 @@ def sqlite_engine(url: str) -> Engine:
     return engine
 
 
-def postgresql_engine(url: str, pool_size: int) -> Engine:
+def postgresql_engine(url: str, pool_size: int, connected: Callable[[object], None] = lambda server: None) -> Engine:
+    """`connected` is told, for each new connection, what tells its server's life from any other."""
     engine = sa.create_engine(
         make_url(url).set(drivername="postgresql+psycopg"),
         paramstyle="format",  # by position, like SQLite's: rows are tuples
@@ -112,7 +113,10 @@ def postgresql_engine(url: str, pool_size: int) -> Engine:
 
     @sa.event.listens_for(engine, "do_connect")
     def connect(dialect: Any, record: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> psycopg.Connection:
-        return fibers.Connection.connect(*arguments, **options)
+        made = fibers.Connection.connect(*arguments, **options)
+        connected(made.execute("SELECT pg_postmaster_start_time()").fetchone())
+        made.rollback()
+        return made
 
     @sa.event.listens_for(engine, "checkin")
     def used(connection: Any, record: Any) -> None:

