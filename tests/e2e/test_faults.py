@@ -98,10 +98,10 @@ def test_a_full_disk(folder, launch, load, kind):
             for _ in range(2):
                 with disk.full(server.pid):
                     load.wait_for_refusals(CALLERS)
+                    # What failed may leave pages in the journal, where smaller writes fit. This is the smallest.
+                    wait_until(lambda: client.get("/readyz").status_code == 503)
                     for answer in every_kind(client):
                         check_refused(answer, *NO_SPACE)
-                    # A write that failed may leave a page in the journal, where the smallest of all still fits.
-                    wait_until(lambda: client.get("/readyz").status_code == 503)
                     check_refused(client.get("/readyz"), *NO_SPACE)
                     check_reads(client)
                 load.wait_for(40)

@@ -104,10 +104,9 @@ def test_every_line_is_json(new_database, launch, kind, workers):
     lines = [json.loads(line) for line in server.said().splitlines() if not line.startswith("Compiling ")]
     assert all(list(line)[:5] == ["ts", "level", "logger", "message", "request_id"] for line in lines)
     mine = [line for line in lines if line["request_id"] == "mine"]
-    assert [(line["logger"], line["message"]) for line in mine] == [
-        ("undercurrent.admin", "create"),
-        ("undercurrent.request", "request"),
-    ]
+    assert [line["logger"] for line in mine] == ["undercurrent.admin", "undercurrent.request"]
+    assert mine[0]["message"] == "create"
+    assert mine[1]["message"] in ("request", "slow request")  # a busy machine's
     assert mine[0]["campaign"] == "spring"
     assert mine[1]["status"] == 201
     assert "uvicorn.error" in {line["logger"] for line in lines}  # at level debug it tells of its start
@@ -122,7 +121,8 @@ def test_text_is_what_it_says_by_default(new_database, launch):
         decide(client, range(3))
     server.terminate()
     assert server.exit_code() == 0
-    (line,) = [line for line in server.said().splitlines() if "undercurrent" in line]
+    told = [line for line in server.said().splitlines() if "undercurrent" in line]
+    (line,) = [line for line in told if "undercurrent.request: slow request" not in line]  # a busy machine's
     assert " INFO undercurrent.admin: create request_id=" in line
     assert line.endswith(" campaign=spring by=local")
     assert server.complaints() == ""

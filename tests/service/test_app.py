@@ -253,9 +253,9 @@ def test_served_over_a_real_socket_until_told_to_stop(processes, tmp_path):
         line = process.stdout.readline()
         url = re.fullmatch(rf"Undercurrent {__version__} is at (http://127\.0\.0\.1:\d+)\n", line)[1]
         assert f"{url}/docs" in process.stdout.readline()
-        assert httpx.get(f"{url}/healthz").json() == {"status": "ok", "version": __version__}
-        assert httpx.get(f"{url}/readyz").json() == {"status": "ok", "version": __version__}
-        assert error_of(httpx.get(f"{url}/nothing"))["code"] == "not_found"
+        assert httpx.get(f"{url}/healthz", timeout=60).json() == {"status": "ok", "version": __version__}
+        assert httpx.get(f"{url}/readyz", timeout=60).json() == {"status": "ok", "version": __version__}
+        assert error_of(httpx.get(f"{url}/nothing", timeout=60))["code"] == "not_found"
         process.send_signal(stop)
         _, complaints = process.communicate(timeout=30)
         assert process.returncode == 0

@@ -42,7 +42,7 @@ GOOD = {
     "/reward/batch": {"campaign": "a", "items": [REWARD]},
 }
 SHORT = 0.4  # instead of 30 s
-SLOW = 0.15  # between two pieces: the first is read alone
+READ: list[int] = []  # the length of each piece that the server has read
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # nothing here is about the database
 
 
@@ -64,9 +64,29 @@ def ordinary(monkeypatch) -> list[str]:
     return seen
 
 
+@pytest.fixture(autouse=True)
+def reading(monkeypatch) -> None:
+    """Tell what the server has read."""
+    received = Protocol.data_received
+    READ.clear()
+
+    def receiving(protocol, data):
+        READ.append(len(data))
+        received(protocol, data)
+
+    monkeypatch.setattr(Protocol, "data_received", receiving)
+
+
+def send_apart(connection: Connection, *parts: bytes) -> None:
+    """Each is read before the next one comes."""
+    for part in parts:
+        before = len(READ)
+        connection.send(part)
+        eventually(lambda before=before: len(READ) > before, "read")
+
+
 @pytest.fixture
-def worker(start, ordinary, monkeypatch):
-    monkeypatch.setattr(limits, "REQUEST_SECONDS", SHORT)
+def worker(start, ordinary):
     worker = start()
     good(worker.client.post("/campaigns", json=CONFIG | {"name": "a"}), 201)
     ordinary.clear()
@@ -115,8 +135,7 @@ def either_way(url: str, request: bytes, ordinary: list[str]) -> list[httpx.Resp
         whole.send(request)
         answers = [whole.answer()]
         assert not ordinary
-        pieces.send(request[:-1], pause=SLOW)
-        pieces.send(request[-1:])
+        send_apart(pieces, request[:-1], request[-1:])
         answers.append(pieces.answer())
         assert len(ordinary) == 1
         for connection in (whole, pieces):  # and both are kept
@@ -327,7 +346,7 @@ def test_one_after_another(connection, ordinary):
 def test_pipelined_requests_are_answered_in_their_order(worker, connection, gate):
     """Those that come together, and those that come while another is under way; refusals wait for their turn."""
     gate.clear()
-    connection.send(decide(1), post("/decide", b"{") + decide(2), decide(3)[:40], pause=SLOW)
+    send_apart(connection, decide(1), post("/decide", b"{") + decide(2), decide(3)[:40])
     assert waiting(worker) == 1
     gate.set()
     connection.send(decide(3)[40:])
@@ -346,8 +365,9 @@ def test_very_many_in_one_piece(worker, connection):
     assert good(connection.answer())["round"] == 1
 
 
-def test_after_a_refusal_the_connection_stays(connection, ordinary):
+def test_after_a_refusal_the_connection_stays(connection, ordinary, monkeypatch):
     """The time for a request's headers does not run while there is none."""
+    monkeypatch.setattr(limits, "REQUEST_SECONDS", SHORT)
     for _ in range(2):
         connection.send(post("/decide", b"{"))
         error_of(connection.answer(), 422)
@@ -374,12 +394,20 @@ def test_a_caller_who_goes_before_the_answer(worker, connection, gate, caplog, l
     connection.send(decide(1))
     eventually(lambda: waiting(worker) == 1, "accepted")
     leave(connection)
-    time.sleep(SLOW)
+    time.sleep(0.1)
     gate.set()
     eventually(lambda: rounds(worker) == 1, "committed")
-    assert counted(worker)["/decide", "POST", "200"] == 1
+    eventually(lambda: counted(worker).get(("/decide", "POST", "200")) == 1, "counted")
     logging.getLogger("uvicorn").removeHandler(caplog.handler)
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def listening(worker) -> bool:
+    try:
+        Connection(worker.url).close()
+    except ConnectionRefusedError:
+        return False
+    return True
 
 
 def test_whoever_stops_waits_for_answers(worker, connection, gate):
@@ -388,7 +416,7 @@ def test_whoever_stops_waits_for_answers(worker, connection, gate):
     eventually(lambda: waiting(worker) == 1, "accepted")
     stopping = threading.Thread(target=worker.stop)
     stopping.start()
-    time.sleep(2 * SLOW)
+    eventually(lambda: not listening(worker), "stopping")
     gate.set()
     answer = connection.answer()
     assert good(answer)["round"] == 1
@@ -399,13 +427,24 @@ def test_whoever_stops_waits_for_answers(worker, connection, gate):
 
 def test_a_caller_who_does_not_read_is_waited_for(worker, ordinary, monkeypatch):
     """Answers wait until there is room for them, and then come in their order."""
-    write, paused = Protocol.pause_writing, threading.Event()
+    pause, write, direct = Protocol.pause_writing, Protocol._write, Requests.direct
+    paused, written, taken = threading.Event(), list[int](), list[str]()
 
     def pausing(protocol):
-        write(protocol)
+        pause(protocol)
         paused.set()
 
+    def writing(protocol, cycle, status, *answer):
+        written.append(status)
+        write(protocol, cycle, status, *answer)
+
+    def taking(requests, answer, scope, *request):
+        taken.append(scope["path"])
+        direct(requests, answer, scope, *request)
+
     monkeypatch.setattr(Protocol, "pause_writing", pausing)
+    monkeypatch.setattr(Protocol, "_write", writing)
+    monkeypatch.setattr(Requests, "direct", taking)
     items = [{"decision_id": str(number), "context": {"v": "0"}} for number in range(500)]
     request, sent = post("/decide/batch", {"campaign": "a", "items": items}), 0
     address = httpx.URL(worker.url)
@@ -414,12 +453,14 @@ def test_a_caller_who_does_not_read_is_waited_for(worker, ordinary, monkeypatch)
     narrow.connect((address.host, address.port))
     with closing(Connection(worker.url, narrow)) as connection:
         while not paused.is_set():
-            connection.send(request, pause=0.05)
             sent += 1
+            connection.send(request)
+            eventually(lambda sent=sent: len(written) == sent, "answered")
             assert sent < 200
-        connection.send(request, pause=SLOW)  # its answer finds no room
+        connection.send(request)  # its answer finds no room
+        eventually(lambda: len(taken) + len(ordinary) == sent + 1, "begun")
         asked = len(ordinary)
-        connection.send(request, pause=SLOW)  # and this one is behind it
+        send_apart(connection, request)  # and this one is behind it
         answers = [good(connection.answer()) for _ in range(sent + 2)]
     assert all(answer == answers[0] for answer in answers)
     assert len(answers[0]["decisions"]) == 500

@@ -42,6 +42,12 @@ def connect(worker) -> Iterator:
         connection.close()
 
 
+@pytest.fixture
+def patient(worker, monkeypatch) -> None:
+    """For what is about sizes: however slow the machine, nothing comes too late."""
+    monkeypatch.setattr(limits, "REQUEST_SECONDS", 30.0)
+
+
 def rounds(worker) -> int:
     return good(worker.client.get("/campaigns/a"))["round"]
 
@@ -59,7 +65,7 @@ def test_a_declared_size_is_refused_before_anything_is_read(connect, method, pat
 
 
 @pytest.mark.parametrize("path", [LEAN, OTHER])
-def test_an_undeclared_size_is_refused_when_it_is_reached(connect, path):
+def test_an_undeclared_size_is_refused_when_it_is_reached(connect, path, patient):
     connection = connect()
     connection.send(head(path, "Transfer-Encoding: chunked"))
     chunk = b"%x\r\n%s\r\n" % (2**20, b" " * 2**20)
@@ -67,7 +73,7 @@ def test_an_undeclared_size_is_refused_when_it_is_reached(connect, path):
     assert error_of(connection.answer(), 413)["code"] == "too_large"
 
 
-def test_a_body_within_the_limit_reaches_the_framework(worker):
+def test_a_body_within_the_limit_reaches_the_framework(worker, patient):
     assert error_of(worker.client.post(OTHER, content=b" " * LARGEST_BODY), 404)["code"] == "not_found"
     assert error_of(worker.client.put(LEAN, content=b" " * LARGEST_BODY), 405)["code"] == "method_not_allowed"
 
@@ -86,8 +92,8 @@ def test_headers_have_an_end(connect):
 )
 def test_headers_that_never_end_close_the_connection(connect, parts):
     """Whether nothing comes, or a byte now and then."""
-    connection = connect()
     began = time.monotonic()
+    connection = connect()
     connection.offer(*parts, pause=SHORT / 10)
     assert connection.rest() == b""
     assert time.monotonic() - began > SHORT / 2
@@ -125,12 +131,14 @@ def test_a_body_that_nobody_wants_does_not_keep_the_connection(connect):
     assert connection.rest() == b""
 
 
-def test_requests_in_pieces_are_answered_and_idle_connections_kept(worker, connect):
+def test_requests_in_pieces_are_answered_and_idle_connections_kept(worker, connect, monkeypatch):
+    long = 5 * SHORT
+    monkeypatch.setattr(limits, "REQUEST_SECONDS", long)
     connection = connect()
     whole = head(LEAN, f"Content-Length: {len(DECIDE)}") + DECIDE
     connection.send(whole[:30], whole[30:50], whole[50:80], whole[80:], pause=SHORT / 8)
     assert good(connection.answer())["round"] == 1
-    time.sleep(2 * SHORT)  # the time-out of a request does not concern a connection without one
+    time.sleep(1.5 * long)  # the time-out of a request does not concern a connection without one
     connection.send(whole)
     assert good(connection.answer())["round"] == 2
     connection.send(whole[:-1], pause=SHORT / 4)

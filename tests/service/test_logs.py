@@ -148,7 +148,7 @@ def test_a_slow_sender_is_no_slow_request(start, lines):
     good(client.post("/campaigns", json=CAMPAIGN), 201)
     told(client, lines)
     lines.clear()
-    gap = 0.6
+    gap = 2.0
 
     def slowly():
         text = json.dumps(DECIDE).encode()
