@@ -1,7 +1,8 @@
 """The load generator: one process, one thread, plain sockets, so that it leaves the cores to what it measures.
 
 Every connection sends its next request when it has the answer to the last one. Requests are encoded beforehand but for
-the ids. `python -c "from benchmarks import load; load.generate()"` takes jobs and gives results, a line of JSON each.
+the ids. `python -c "from benchmarks import load; load.generate()"` takes jobs and gives results, a line of JSON each,
+and says when a job's load begins and ends.
 """
 
 import gc
@@ -17,11 +18,24 @@ from collections.abc import Iterator, Sequence
 from time import perf_counter
 from typing import Any, NamedTuple
 
-__all__ = ["BATCH", "HOST", "Client", "Connection", "ExchangeError", "Job", "described", "drawn_rounds", "generate"]
+__all__ = [
+    "BATCH",
+    "BEGUN",
+    "ENDED",
+    "HOST",
+    "Client",
+    "Connection",
+    "ExchangeError",
+    "Job",
+    "described",
+    "drawn_rounds",
+    "generate",
+]
 
 HOST = "127.0.0.1"
 BATCH = 100  # decisions in one /decide/batch
 STALLED = 30.0  # seconds to wait for an answer
+BEGUN, ENDED = "begun", "ended"  # lines before a result: from when to when the load was measured
 APART = 0.002  # between two connections
 DECISIONS = {"decide": 1, "batch": BATCH}  # in one answer
 # Two regimes that last and matter, so that the default policy finds and filters them.
@@ -183,12 +197,16 @@ class Tally:
     def __init__(self, job: Job) -> None:
         self.begin = perf_counter() + job.warm_up
         self.end = self.begin + job.seconds
+        self.begun = False
         self.answered = self.decisions = 0  # inside the slice
         self.latencies: list[float] = []  # ms, of every request sent inside the slice
         self.sample = b""
         self.failure = ""  # the first one, also in the warm-up: it ends the slice
 
     def succeeded(self, sent: float, now: float, body: bytes) -> None:
+        if not self.begun and now >= self.begin:
+            self.begun = True
+            print(BEGUN, flush=True)
         if sent >= self.begin:
             self.latencies.append(1e3 * (now - sent))
         if self.begin <= now < self.end:
@@ -251,6 +269,7 @@ def _exchange(selector: selectors.BaseSelector, connections: Sequence[Connection
                 prepared[answering] = next(requests[answering])
             else:
                 open_requests -= 1
+    print(ENDED, flush=True)
 
 
 def generate() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from tqdm import tqdm
 
 from benchmarks.load import HOST, Job
-from benchmarks.servers import Generator, RunError, Server, machine_seconds, tree_seconds
+from benchmarks.servers import Generator, RunError, Server, machine_seconds, tree_seconds, waited_seconds
 
 __all__ = ["Bench", "Measured", "Slice", "Target", "asked", "client_of", "failure", "over", "spread", "summary"]
 
@@ -38,6 +38,7 @@ class Slice(NamedTuple):
     server: float
     postgres: float
     machine: float  # all processes of the machine
+    waited: float  # share of the time in which anybody had to wait for a core
     failure: str
     sample: str
 
@@ -54,14 +55,16 @@ class Bench(NamedTuple):
     def load(self, target: Target, warm_up: float, seconds: float) -> Slice:
         at = self.servers[target.server]
 
-        def used() -> tuple[float, ...]:
-            postgres = 0.0 if at.postmaster is None else tree_seconds(at.postmaster)
-            return perf_counter(), tree_seconds(at.pid), postgres, machine_seconds()
+        marks: list[tuple[float, ...]] = []
 
-        before = used()
+        def used() -> None:
+            postgres = 0.0 if at.postmaster is None else tree_seconds(at.postmaster)
+            marks.append((perf_counter(), tree_seconds(at.pid), postgres, machine_seconds(), waited_seconds()))
+
         job = Job(at.port, target.traffic, target.campaigns, target.connections, warm_up, seconds)
-        result = self.generator.play(job)
-        wall, server, postgres, machine = (now - then for now, then in zip(used(), before, strict=True))
+        result = self.generator.play(job, used)
+        spans = [end - begin for begin, end in zip(*marks, strict=True)] if len(marks) == 2 else [float("nan")] * 5
+        wall, server, postgres, machine, waited = spans
         latencies = result["latencies"] or [float("nan")]
         rate = result["answered"] / seconds
         return Slice(
@@ -70,10 +73,11 @@ class Bench(NamedTuple):
             p50=float(np.percentile(latencies, 50)),
             p99=float(np.percentile(latencies, 99)),
             server_us=1e6 * server / wall / rate if rate else float("nan"),
-            generator=result["cpu"] / wall,
+            generator=result["cpu"] / result["wall"],
             server=server / wall,
             postgres=postgres / wall,
             machine=machine / wall,
+            waited=waited / wall,
             failure=result["failure"],
             sample=result["sample"],
         )

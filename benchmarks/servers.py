@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import perf_counter
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import psutil
 import sqlalchemy as sa
 
-from benchmarks.load import HOST, Job
+from benchmarks.load import BEGUN, ENDED, HOST, Job
 from service.schema import upgrade
 from service.store import Store
 
@@ -37,6 +37,7 @@ __all__ = [
     "serve",
     "server",
     "tree_seconds",
+    "waited_seconds",
 ]
 
 STARTING, STOPPING = 90.0, 10.0  # seconds to wait for a server, and for its end
@@ -76,6 +77,14 @@ def machine_seconds() -> float:
     times = psutil.cpu_times()
     idle = times.idle + getattr(times, "iowait", 0.0) + getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)
     return float(sum(times) - idle)
+
+
+def waited_seconds() -> float:
+    """For how long anybody had to wait for a core, as far as Linux tells."""
+    try:
+        return int(Path("/proc/pressure/cpu").read_text().partition("total=")[2].split()[0]) / 1e6
+    except (OSError, ValueError, IndexError):
+        return float("nan")
 
 
 # --- Python processes ---------------------------------------------------------------------------------------
@@ -150,12 +159,14 @@ class Generator(NamedTuple):
 
     child: "subprocess.Popen[str]"
 
-    def play(self, job: Job) -> dict[str, Any]:
+    def play(self, job: Job, marked: Callable[[], None] = lambda: None) -> dict[str, Any]:
+        """The result of a job; `marked` is called when its load begins to be measured, and when that ends."""
         assert self.child.stdin is not None
         assert self.child.stdout is not None
         self.child.stdin.write(json.dumps(job) + "\n")
         self.child.stdin.flush()
-        line = self.child.stdout.readline()
+        while (line := self.child.stdout.readline().strip()) in (BEGUN, ENDED):
+            marked()
         if not line:
             raise RunError("the load generator ended")
         result: dict[str, Any] = json.loads(line)

@@ -145,7 +145,9 @@ def worker_verdicts(measured: Measured) -> Iterator[Verdict]:
         yield Verdict(
             f"(d) {kind}, 16 campaigns: 2 workers ≥ 1.2 × 1 worker, or the machine ≥ {SATURATED:.0%} busy",
             f"{spread(ratios)} ×; {median(one, lambda s: s.machine):.2f} of {cores} cores with 1 worker,"
-            f" {used:.2f} with 2:"
+            f" {used:.2f} with 2;"
+            f" somebody waits for a core {median(one, lambda s: s.waited):.0%} of the time, with 2"
+            f" {median(two, lambda s: s.waited):.0%}; with 2:"
             f" workers {median(two, lambda s: s.server):.2f}, PostgreSQL {median(two, lambda s: s.postgres):.2f},"
             f" generator {median(two, lambda s: s.generator):.2f}; CPU of the workers a request"
             f" {spread(over(two, one, lambda s: s.server_us))} ×",
