@@ -346,7 +346,8 @@ def test_one_after_another(connection, ordinary):
 def test_pipelined_requests_are_answered_in_their_order(worker, connection, gate):
     """Those that come together, and those that come while another is under way; refusals wait for their turn."""
     gate.clear()
-    send_apart(connection, decide(1), post("/decide", b"{") + decide(2), decide(3)[:40])
+    send_apart(connection, decide(1), post("/decide", b"{") + decide(2))
+    connection.send(decide(3)[:40])  # not read before the others are answered
     assert waiting(worker) == 1
     gate.set()
     connection.send(decide(3)[40:])
