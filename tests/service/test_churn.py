@@ -1,6 +1,7 @@
 """Campaigns that come and go leave nothing behind in a worker's memory."""
 
 import gc
+import time
 import weakref
 
 import service.columns
@@ -8,6 +9,7 @@ from tests.service.answers import good
 from tests.service.playing import CONFIGS, SEASONS
 
 FIRST, MORE = 15, 15  # campaigns; the first ones fill caches and pools
+ALLOWED = 4 * MORE  # objects: the counters of a campaign alone would be 12
 
 
 def live_through(client, name):
@@ -27,10 +29,17 @@ def live_through(client, name):
 
 
 def objects(worker):
-    """How many there are, but for pooled connections and weak references, of which some hundred come and go."""
-    worker.service.store._dispose()
-    gc.collect()
-    return sum(not isinstance(each, weakref.ref) for each in gc.get_objects())
+    """How many there are, but for pooled connections and weak references, of which some hundred come and go.
+
+    The fewest of several counts: something may just be under way in the background.
+    """
+    counts = []
+    for _ in range(8):
+        worker.service.store._dispose()
+        gc.collect()
+        counts.append(sum(not isinstance(each, weakref.ref) for each in gc.get_objects()))
+        time.sleep(0.05)
+    return min(counts)
 
 
 def test_a_deleted_campaign_leaves_no_object(start, monkeypatch):
@@ -40,7 +49,10 @@ def test_a_deleted_campaign_leaves_no_object(start, monkeypatch):
     client = worker.client
     for number in range(FIRST):
         live_through(client, f"first-{number}")
-    before = objects(worker)
-    for number in range(MORE):
-        live_through(client, f"then-{number}")
-    assert objects(worker) - before < 4 * MORE  # its counters alone would be 12
+    growth = []
+    while len(growth) < 3 and min(growth, default=ALLOWED) >= ALLOWED:  # a pool of threads may grow, a leak always does
+        before = objects(worker)
+        for number in range(MORE):
+            live_through(client, f"then-{len(growth)}-{number}")
+        growth.append(objects(worker) - before)
+    assert min(growth) < ALLOWED, growth
