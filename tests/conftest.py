@@ -3,8 +3,13 @@
 from collections.abc import Callable, Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.databases import KINDS, Databases
+
+# Compiling a kernel may take seconds, and a busy machine stalls: no deadlines. The same examples on every machine.
+settings.register_profile("tests", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 
 @pytest.fixture(scope="session")

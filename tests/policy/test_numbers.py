@@ -15,7 +15,7 @@ from policy.config import LARGEST_REWARD
 from policy.features import Contexts
 
 EXAMPLES = int(os.environ.get("UNDERCURRENT_EXAMPLES", "0"))  # `make machine` sets it
-NUMBERS = settings(deadline=None, derandomize=not EXAMPLES, max_examples=EXAMPLES or 30)
+NUMBERS = settings(derandomize=not EXAMPLES, max_examples=EXAMPLES or 30)
 
 LEVELS = ["a", "b", "c", "d"]
 PLAIN: dict[str, Any] = {

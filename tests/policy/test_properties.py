@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from policy import ArgumentError, Request, StagedPolicy, decode, encode, kernels, linucb
 
-# Compiling a kernel may take seconds, so no deadline; the same examples on every machine.
-PROPERTY = settings(deadline=None, max_examples=30, derandomize=True)
+PROPERTY = settings(max_examples=30)
 
 FORMS = ["complex", "simplified", "plain", "elliptical"]
 SEEDS = st.integers(0, 2**53 - 1)

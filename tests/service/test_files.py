@@ -124,7 +124,7 @@ def floats(config: CampaignConfig, context: dict) -> dict:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(played=campaigns())
 def test_a_file_gives_back_what_was_written(format, played):
     config, rows = played

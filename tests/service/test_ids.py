@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 from alembic import command
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import service.campaigns
@@ -31,7 +31,6 @@ def few(count):
 # --- in memory ----------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None)  # the kernels may have to be compiled
 @given(
     st.lists(st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 7), max_size=90), max_size=6), st.integers(1, 2**64)
 )
