@@ -114,8 +114,12 @@ def postgresql_engine(url: str, pool_size: int, connected: Callable[[object], No
     @sa.event.listens_for(engine, "do_connect")
     def connect(dialect: Any, record: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> psycopg.Connection:
         made = fibers.Connection.connect(*arguments, **options)
-        connected(made.execute("SELECT pg_postmaster_start_time()").fetchone())
-        made.rollback()
+        try:
+            connected(made.execute("SELECT pg_postmaster_start_time()").fetchone())
+            made.rollback()
+        except psycopg.Error:
+            made.close()
+            raise
         return made
 
     @sa.event.listens_for(engine, "checkin")
