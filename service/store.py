@@ -192,15 +192,19 @@ class Store:
         """Of PostgreSQL's connections some stay at hand: taking one from the pool costs as much as deciding."""
         if connection is self._writer:
             return
-        if not connection.invalidated:
-            with self._keeping:
-                disposed = connection.info["pool"] is not self.engine.pool
-                if not disposed and len(self._kept) < MOST_KEPT:
-                    self._kept.append((connection, time.monotonic()))
-                    return
-            if disposed:  # nobody would close what goes back there
+        pool = None if connection.invalidated else connection.info["pool"]
+        with self._keeping:
+            if pool is self.engine.pool and len(self._kept) < MOST_KEPT:
+                self._kept.append((connection, time.monotonic()))
+                return
+        self._return(connection, pool)
+
+    def _return(self, connection: Connection, pool: object) -> None:
+        """To the pool that it came from. One that was disposed of meanwhile would never close it."""
+        with self._keeping:  # nobody disposes of it just now
+            if pool is not self.engine.pool and not connection.invalidated:
                 connection.invalidate()
-        connection.close()
+            connection.close()
 
     def _dispose(self) -> None:
         """Of all connections that are not in use; those that are follow when they are let go of."""
@@ -229,27 +233,26 @@ class Store:
         for connection, used in idle:
             self._give_back(connection, used)
 
-    @staticmethod
-    def _give_back(connection: Connection, used: float) -> None:
+    def _give_back(self, connection: Connection, used: float) -> None:
         """To the pool, which asks whether it is still one."""
         connection.info["kept"] = used
-        connection.close()
+        self._return(connection, connection.info["pool"])
 
     @contextmanager
     def reading(self) -> Iterator["Transaction"]:
         """One transaction that only reads, all of it from one moment."""
         self._give_back_idle()
         pool = self.engine.pool
-        with self._errors(), self._reader.connect() as connection:
+        with self._errors():
+            connection = self._reader.connect()
             try:
                 seen = _Seen() if self.embedded else None
                 with connection.begin(), closing(Transaction(connection, self._statements, seen)) as inside:
                     yield inside
             finally:
-                if self.engine.pool is not pool:
-                    # Disposed of meanwhile. Nobody would close what goes back there, and as long as this process has a
-                    # read-only file of SQLite's open, it cannot write, not even through another connection.
-                    connection.invalidate()
+                # As long as this process has a read-only file of SQLite's open, which was disposed of meanwhile, it
+                # cannot write, not even through another connection.
+                self._return(connection, pool)
 
     @contextmanager
     def scanning(self) -> Iterator["Transaction"]:

@@ -2,12 +2,14 @@
 
 import asyncio
 import math
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 
 import psycopg
 import pytest
+import sqlalchemy as sa
 from greenlet import getcurrent
 
 import service.campaigns
@@ -268,3 +270,30 @@ def test_what_takes_long_to_catch_up_with_is_left_to_a_thread(new_database, cloc
         assert list(decide(second, 11, 5)) == []
         assert list(decide(second, 16, 3)) == []
         assert list(decide(first, 19, 3)) == [19]  # eight behind
+
+
+def test_connections_are_closed_whenever_they_are_disposed_of(store, monkeypatch):
+    """While others read and write: one that goes back to a pool which is no more would stay open for ever."""
+    monkeypatch.setattr(service.store, "IDLE_SECONDS", 0.0)
+    opened, over = list[psycopg.Connection](), threading.Event()
+
+    @sa.event.listens_for(store.engine, "connect")
+    def remember(connection, _):
+        opened.append(connection)
+
+    def use(opening):
+        while not over.is_set():
+            with opening():
+                pass
+
+    with ThreadPoolExecutor(6) as pool:
+        users = [pool.submit(use, opening) for opening in (store.reading, store.writing) * 3]
+        for _ in range(150):
+            time.sleep(0.005)
+            store._dispose()
+        over.set()
+        for user in users:
+            user.result()
+    store._dispose()
+    assert len(opened) > 100
+    assert [connection for connection in opened if not connection.closed] == []
