@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy.typing as npt
 
 from policy import hmm
 from policy.config import CampaignConfig
-from policy.errors import ArgumentError, ConfigError, FieldProblem, FixedError
+from policy.errors import ArgumentError, ConfigError, FieldProblem, FixedError, PolicyError
 from policy.features import FeatureMap
 from policy.kernels import Statistics
 from policy.staged import TRIAL_SHARE, StagedPolicy, recent_beliefs
@@ -56,19 +57,32 @@ def _merged(whole: Mapping[str, Any], patch: Mapping[str, Any], depth: int = 0) 
 
 def patched(config: CampaignConfig, patch: Mapping[str, Any]) -> CampaignConfig:
     """The configuration after a change that a living campaign can take; FixedError names what it cannot."""
-    changed = CampaignConfig.model_validate(_merged(config.model_dump(mode="json"), patch))
-    before, after = config.model_dump(mode="json"), changed.model_dump(mode="json")
+    before = config.model_dump(mode="json")
+    merged = _merged(before, patch)
+    try:
+        changed = CampaignConfig.model_validate(merged)
+    except PolicyError:  # what cannot change at all is told first: it need not be right
+        given = {name: value for name, value in merged.items() if name in before}
+        alike = {name for name in given if isinstance(given[name], dict) == isinstance(before[name], dict)}
+        _refuse_fixed(before, before | {name: given[name] for name in alike})
+        raise
+    _refuse_fixed(before, changed.model_dump(mode="json"))
+    return changed
+
+
+def _refuse_fixed(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    """Raise FixedError if they differ in anything but what may change."""
+    before, after = ({name: copy(value) for name, value in fields.items()} for fields in (before, after))
     for field in CHANGEABLE:
         part, _, inner = field.partition(".")
-        if inner:
-            before[part].pop(inner)
-            after[part].pop(inner)
-        else:
-            del before[part], after[part]
+        for fields in (before, after):
+            if not inner:
+                del fields[part]
+            elif isinstance(fields[part], dict):
+                fields[part].pop(inner, None)
     if fixed := [field for name in before for field in _differing(name, before[name], after[name])]:
         problems = [FieldProblem(name, _OWN_WAYS.get(name, "cannot change"), list(CHANGEABLE)) for name in fixed]
         raise FixedError(problems)
-    return changed
 
 
 def _differing(name: str, before: Any, after: Any) -> list[str]:

@@ -2,6 +2,7 @@
 
 import argparse
 import gc
+import logging
 import os
 import signal
 import socket
@@ -16,12 +17,14 @@ from typing import Any
 
 import uvicorn
 from sqlalchemy.engine import make_url
-from uvicorn.supervisors import Multiprocess
+from uvicorn.config import STARTUP_FAILURE
+from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
 from policy import CampaignConfig, PolicyError
 from service import __version__
 from service.app import create_app
 from service.audit_routes import print_audit
+from service.engines import shown
 from service.errors import ApiError
 from service.exports import export
 from service.formats import FORMATS
@@ -52,6 +55,8 @@ FLAGS = {
     "webhook_private": "let webhooks point to private addresses (UNDERCURRENT_WEBHOOK_PRIVATE, default False)",
 }
 SWITCHES = ("access_log", "https", "webhook_private")
+RESTART_SECONDS = 2.0  # between two attempts of a worker that cannot start
+log = logging.getLogger("undercurrent")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -186,7 +191,7 @@ def serve(settings: Settings) -> int:
             guarded = bool(tx.all_keys())
     host = settings.host if guarded else _loopback(settings.host)
     if host != settings.host:
-        database = make_url(settings.database_url).render_as_string(hide_password=True)
+        database = shown(make_url(settings.database_url))
         print(
             f"undercurrent: there is no key yet, so the service listens on {host} only, not on {settings.host}. "
             f"Create one and start again: undercurrent keys create --role admin --database-url {database}",
@@ -215,7 +220,9 @@ def serve(settings: Settings) -> int:
     url = f"http://[{host}]:{port}" if family == socket.AF_INET6 else f"http://{host}:{port}"
     announced = f"""Undercurrent {__version__} is at {url}
 API documentation: {url}/docs (Ctrl-C stops the service)
-Data: {make_url(settings.database_url).render_as_string(hide_password=True)}"""
+Data: {shown(make_url(settings.database_url))}"""
+    if not guarded:
+        announced += "\nThere is no key: whoever is on this machine may do everything (undercurrent keys create)"
     if settings.workers > 1:
         os.environ.update(settings.environment())  # how the worker processes learn of them
         config = uvicorn_config(
@@ -226,7 +233,7 @@ Data: {make_url(settings.database_url).render_as_string(hide_password=True)}"""
             os.environ[SHARED_FOLDER] = folder  # for the workers
             print(announced, flush=True)
             several.run()
-        return 0
+        return 1 if several.failed else 0
     server = uvicorn.Server(uvicorn_config(create_app(settings), **_logging(settings)))
 
     # Uvicorn hears signals only once it runs, and when done raises the one that stopped it once more: no failure.
@@ -241,14 +248,36 @@ Data: {make_url(settings.database_url).render_as_string(hide_password=True)}"""
 
 
 class Workers(Multiprocess):
-    """Worker processes, each replaced as soon as it ends."""
+    """Worker processes, each replaced as soon as it ends.
+
+    If none can start, that is the end. But once one has served, a replacement that cannot start, because the database
+    is away or was just migrated, is tried again: uvicorn would end the others too.
+    """
+
+    failed = False
+    _served = False
 
     def keep_subprocess_alive(self) -> None:
-        # One that ends just after it was asked whether it lives would be waited for in vain, for a minute, as long as
-        # this process holds the end of the pipe that the worker answers at.
-        for process in self.processes:
+        for place, process in enumerate(self.processes):
+            # One that ends just after it was asked whether it lives would be waited for in vain, for a minute, as long
+            # as this process holds the end of the pipe that the worker answers at.
             process.child_conn.close()
-        super().keep_subprocess_alive()
+            if process.is_alive(timeout=self.config.timeout_worker_healthcheck):
+                self._served = self._served or process.is_ready()
+                continue
+            process.kill()
+            process.join()
+            if self.should_exit.is_set():
+                return
+            log.warning("a worker has ended", extra={"pid": process.pid, "exit_code": process.exitcode})
+            if process.exitcode == STARTUP_FAILURE:
+                if not self._served:
+                    self.failed = True
+                    self.should_exit.set()
+                    return
+                self.should_exit.wait(RESTART_SECONDS)
+            self.processes[place] = Process(self.config, self.sockets)
+            self.processes[place].start()
 
 
 def _loopback(host: str) -> str:

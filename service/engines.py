@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Engine, make_url
+from sqlalchemy.engine import URL, Connection, Engine, make_url
 from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
@@ -22,6 +22,7 @@ __all__ = [
     "first_line",
     "is_disconnected",
     "postgresql_engine",
+    "shown",
     "sqlite_engine",
     "told",
 ]
@@ -64,6 +65,12 @@ def told(error: Exception) -> str:
 def first_line(error: Exception) -> str:
     original = getattr(error, "orig", None) or error
     return str(original).strip().partition("\n")[0] or type(original).__name__
+
+
+def shown(url: URL) -> str:
+    """An address as it may be told: without its passwords, wherever they stand."""
+    hidden = {name: "hidden" for name in url.query if name in ("password", "sslpassword")}
+    return url.update_query_dict(hidden).render_as_string(hide_password=True)
 
 
 def sqlite_engine(url: str) -> Engine:

@@ -337,7 +337,7 @@ def add_routes(app: Application, service: Service) -> None:
     @app.get("/readyz", tags=["operations"])
     def readyz() -> schemas.Health:
         """Can it decide: does the database answer and take writes, and is its schema the one this version needs?"""
-        require_current(service.store)
+        require_current(service.store, public=True)
         service.store.require_writes()
         return schemas.Health()
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 
 import migrations
+from service.engines import shown
 from service.errors import UnavailableError
 from service.store import Store
 
@@ -53,8 +54,8 @@ def upgrade(store: Store, revision: str = "head") -> None:
         raise UnavailableError(f"The database cannot be migrated: {error}; is it of a newer version?") from None
 
 
-def require_current(store: Store) -> None:
-    """The schema must be the one this version was written for."""
+def require_current(store: Store, public: bool = False) -> None:
+    """The schema must be the one this version was written for. What anybody may read does not say where it is."""
     file = store.engine.url.database
     if store.embedded and file and not Path(file).exists():  # SQLite would make one
         raise UnavailableError(f"There is no database file {file}")
@@ -62,6 +63,6 @@ def require_current(store: Store) -> None:
         found = tx.schema_revision()
     if found != head():
         state = "has no tables yet" if found is None else f"is at revision {found}, not {head()}"
-        url = store.engine.url.render_as_string(hide_password=True)
+        address = f" --database-url {shown(store.engine.url)}"
         hint = " (with its password)" if store.engine.url.password else ""
-        raise UnavailableError(f"The database {state}; run: undercurrent migrate --database-url {url}{hint}")
+        raise UnavailableError(f"The database {state}; run: undercurrent migrate{'' if public else address + hint}")

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+import sqlalchemy as sa
 
 from service.metrics import SHARED_FOLDER
+from service.store import Store
 from tests.e2e.load import CAMPAIGN, client_of, wait_until
 from tests.service.answers import good
 from tests.service.scraping import Scrape
@@ -88,6 +90,35 @@ def test_counters_of_all_workers_add_up_and_never_go_back(new_database, launch):
     server.terminate()
     assert server.exit_code() == 0
     assert not folder.exists()
+
+
+def test_a_worker_that_cannot_be_replaced_leaves_the_others_alone(new_database, launch):
+    """After a migration, or while PostgreSQL is away; it is tried again, and told of."""
+    url = new_database("postgresql")
+    server = launch(url, "--workers", "2", "--log-level", "debug")
+    assert server.url
+    wait_until(lambda: server.said().count(READY) == 2)
+    first, second = workers(server)
+    with closing(Store(url)) as store:
+
+        def migrate(to):
+            with store.writing() as tx:
+                before = tx.schema_revision()
+                tx.connection.execute(sa.text(f"UPDATE alembic_version SET version_num = '{to}'"))
+            return before
+
+        before = migrate("9999")
+        first.kill()
+        wait_until(lambda: server.said().count("a worker has ended") >= 3)
+        with closing(client_of(server.url)) as client:
+            good(client.post("/campaigns", json=CAMPAIGN | {"name": "spring"}), 201)
+        migrate(before)
+    wait_until(lambda: server.said().count(READY) == 3)
+    assert second in workers(server)
+    assert f"a worker has ended pid={first.pid} exit_code=-9" in server.said()
+    assert server.said().count("exit_code=3") >= 2
+    server.terminate()
+    assert server.exit_code() == 0
 
 
 @pytest.mark.parametrize(("kind", "workers"), [("sqlite", 1), ("postgresql", 2)])

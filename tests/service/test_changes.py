@@ -116,6 +116,10 @@ def test_null_means_the_default(shared, new):
         {"variables": [{"name": "risk", "levels": ["low", "middle", "high"]}]},
         {"actions": ["none", "mail"]},
         {"control": {"share": 0.5}, "warm_start_rounds": 11},
+        {"retired_actions": ["none"]},  # nor could a clone have these; but they cannot change anyway
+        {"ridge": -2},
+        {"variables": []},
+        {"control": {"share": 7}, "rewards": {"range": "wide"}},
     ],
 )
 def test_anything_else_is_a_conflict_that_says_to_clone(shared, new, patch):
@@ -139,7 +143,7 @@ def test_anything_else_is_a_conflict_that_says_to_clone(shared, new, patch):
         ({"rewards": {"default": 1}}, "rewards.wait_seconds"),
         ({"regime_labels": ["a"] * 9}, "regime_labels"),
         ({"regime_labels": ["a", "a"]}, "regime_labels"),
-        ({"retired_actions": ["none"]}, "retired_actions"),
+        ({"rewards": 5}, "rewards"),
         ({"bonus": {"scale": {"scale": {"scale": {}}}}}, "bonus.scale"),
     ],
 )

@@ -4,12 +4,14 @@ import asyncio
 import io
 import json
 import logging
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import httpx
 import msgspec
 import pytest
+import sqlalchemy as sa
 from fastapi.exceptions import ResponseValidationError
+from sqlalchemy.engine import make_url
 
 import service.requests
 from policy.errors import ContextError, FieldProblem
@@ -19,7 +21,7 @@ from service.logs import JsonFormatter, TextFormatter
 from service.outbox import Message
 from service.settings import Settings
 from service.store import Store, Transaction
-from tests.service.answers import good
+from tests.service.answers import error_of, good
 from tests.service.playing import eventually
 from tests.service.test_auth import bearer, make
 
@@ -200,6 +202,7 @@ def test_a_webhooks_address_and_the_secret_are_not_told(start, said):
         f"postgresql://erika:{PASSWORD}@no.such.host.invalid/bandits",
         f"postgresql://erika:{PASSWORD}@[/bandits",
         f"mysql://erika:{PASSWORD}@127.0.0.1/bandits",
+        f"postgresql://127.0.0.1:1/bandits?user=erika&password={PASSWORD}&sslpassword={PASSWORD}",
     ],
 )
 def test_the_databases_password_is_not_printed(command, url, capfd):
@@ -208,6 +211,29 @@ def test_the_databases_password_is_not_printed(command, url, capfd):
     out, err = capfd.readouterr()
     assert err.strip()
     assert "swordfish" not in out + err
+
+
+def test_the_databases_password_is_told_nowhere_in_the_address(new_database, capfd):
+    url = make_url(new_database("postgresql")).update_query_dict({"password": PASSWORD})
+    address = url.render_as_string(hide_password=False)
+    assert "swordfish" in address
+    with closing(Store(address)) as store, store.writing() as tx:
+        tx.connection.execute(sa.text("UPDATE alembic_version SET version_num = '0000'"))
+    assert main(["serve", "--port", "0", "--database-url", address]) == 1
+    told = "".join(capfd.readouterr())
+    assert "undercurrent migrate --database-url postgresql" in told
+    assert "password=hidden" in told
+    assert "swordfish" not in told
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_who_is_not_ready_does_not_say_where_the_database_is(start, database_url):
+    worker = start()
+    with worker.service.store.writing() as tx:
+        tx.connection.execute(sa.text("UPDATE alembic_version SET version_num = '0000'"))
+    message = error_of(worker.client.get("/readyz"), 503)["message"]
+    assert message.endswith("; run: undercurrent migrate")
+    assert "postgresql" not in message
 
 
 def test_a_key_is_printed_once_and_nowhere_else(new_database, capfd):
