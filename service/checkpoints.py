@@ -46,7 +46,10 @@ class Checkpoints:
             self._thread.join()
 
     def _run(self) -> None:
-        while self._written.wait() and not self._ending.wait(PAUSE_SECONDS):
+        while not self._ending.is_set():  # asked after each clearing, which may undo what `close` has set
+            self._written.wait()
+            if self._ending.wait(PAUSE_SECONDS):
+                return
             self._written.clear()
             with suppress(OSError, sqlite3.Error):  # what fails here the writer meets too
                 if self._journal.stat().st_size >= WORTH_BYTES:

@@ -62,6 +62,23 @@ def test_a_file_that_is_gone_stays_gone(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [journal]
 
 
+def test_it_ends_at_whatever_moment_it_is_told_to(tmp_path):
+    """Also just before it waits for the next commit."""
+    checkpoints = Checkpoints(str(tmp_path / "none.db"))
+    clear = checkpoints._written.clear
+
+    def ending_meanwhile():
+        checkpoints._ending.set()
+        checkpoints._written.set()
+        clear()
+
+    checkpoints._written.clear = ending_meanwhile
+    checkpoints.written()
+    assert checkpoints._thread is not None
+    checkpoints._thread.join(30)
+    assert not checkpoints._thread.is_alive()
+
+
 def test_the_journal_is_emptied_also_while_it_is_written_back(new_database):
     """SQLite refuses a second one at once: what is erased (R22) would stay in the journal."""
     store = Store(new_database("sqlite"), serving=True)
