@@ -119,7 +119,8 @@ class Store:
         self._checkpoints = Checkpoints(file) if file else None
         self._writer: Connection | None = None
         self._kept: list[tuple[Connection, float]] = []  # PostgreSQL's that have just written, and when
-        self._keeping = threading.Lock()
+        # The collector may end an abandoned transaction in a thread that is just giving back another one's connection.
+        self._keeping = threading.RLock()
         self._seen = _Seen()
         self._turn = threading.Lock()
         self._takes_writes = False  # not known before one was tried, nor after one has failed

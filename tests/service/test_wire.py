@@ -297,3 +297,18 @@ def test_connections_are_closed_whenever_they_are_disposed_of(store, monkeypatch
     store._dispose()
     assert len(opened) > 100
     assert [connection for connection in opened if not connection.closed] == []
+
+
+def test_an_abandoned_transaction_may_end_while_a_connection_is_given_back(store):
+    """In the same thread, when the collector comes at that moment."""
+    abandoned = store.reading()
+    abandoned.__enter__()
+
+    def give_back():
+        with store._keeping:
+            abandoned.__exit__(None, None, None)
+
+    thread = threading.Thread(target=give_back, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
