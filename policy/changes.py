@@ -30,6 +30,17 @@ CHANGEABLE = (
     "retention_days",
     "paused",
 )
+# What depends on other fields unless it is given; first those that depend on others of them.
+DERIVED = (
+    "features",
+    "signals",
+    "regimes",
+    "bonus.scale",
+    "bonus.form",
+    "beliefs.start_round",
+    "beliefs.every",
+    "beliefs.statistics",
+)
 TRIAL_PLAYS = 20  # that a new action gets at least, on average, before only its score speaks for it
 _OWN_WAYS = {
     "name": "it is the campaign's identity",
@@ -95,10 +106,27 @@ def _differing(name: str, before: Any, after: Any) -> list[str]:
 
 
 def cloned(config: CampaignConfig, patch: Mapping[str, Any]) -> CampaignConfig:
-    """The configuration of a new campaign like this one, with its own name, seed and any other change."""
+    """The configuration of a new campaign like this one, with its own name, seed and any other change.
+
+    What is as it would be by default follows the change: another variable is used, not only asked for.
+    """
     active = [action for action in config.actions if action not in config.retired_actions]
     fresh = {"name": None, "seed": None, "paused": None, "retired_actions": None, "actions": active}
-    return CampaignConfig.model_validate(_merged(config.model_dump(mode="json"), fresh | dict(patch)))
+    return CampaignConfig.model_validate(_merged(_underived(config), fresh | dict(patch)))
+
+
+def _underived(config: CampaignConfig) -> dict[str, Any]:
+    """The configuration without what its other fields give anyway."""
+    kept = config.model_dump(mode="json")
+    for field in DERIVED:
+        part, _, inner = field.partition(".")
+        without = _merged(kept, {part: {inner: None} if inner else None})
+        try:
+            if CampaignConfig.model_validate(without) == config:
+                kept = without
+        except ConfigError:  # it must be given
+            pass
+    return kept
 
 
 def with_action(config: CampaignConfig, action: str) -> CampaignConfig:

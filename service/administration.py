@@ -99,8 +99,9 @@ def add_administration(app: Application, service: Service) -> None:
     @app.post("/campaigns/{name}/clone", tags=["campaigns"], status_code=201)
     async def clone(request: Request, name: str, patch: ClonePatch) -> CampaignConfig:
         """Create a new campaign like this one, without its history: give its `name` and any change of configuration.
-        It draws its own seed, and does without the retired actions. null puts a field back to its default: `features`
-        after another list of variables, say."""
+        It draws its own seed, and does without the retired actions. What is as it would be by default follows the
+        change, as `signals` and `features` follow another list of `variables`; null puts a field back to its default.
+        """
         policy = await _made(partial(cloned, patch=patch), await config_of(name))
         config = policy.config
         require(request.scope, config.name)

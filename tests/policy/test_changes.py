@@ -266,3 +266,30 @@ def test_clones_have_their_own_name_and_seed():
     assert cloned(CONFIG, {"name": "third", "seed": 5, "ridge": 2.0}).ridge == 2.0
     with pytest.raises(ConfigError, match="name"):
         cloned(CONFIG, {})
+
+
+def test_what_a_clone_has_by_default_follows_its_changes():
+    """Another variable is no use if signals and features stay those of before."""
+    body = {
+        "name": "first",
+        "seed": 3,
+        "actions": ["none", "mail"],
+        "variables": [{"name": "mood", "levels": ["a", "b"]}],
+    }
+    config, other = CampaignConfig.model_validate(body), {"name": "age", "cuts": [30, 50]}
+    for change in (
+        {"variables": [*body["variables"], other]},
+        {"variables": [other], "warm_start_rounds": 90},
+        {"beliefs": {"estimator": "spectral"}, "regimes": 2},
+        {"beliefs": {"estimator": "none"}},
+        {"regimes": 1},
+        {"signals": []},
+    ):
+        wanted = {"name": "second", "seed": 4} | change
+        assert cloned(config, wanted) == CampaignConfig.model_validate(body | wanted), change
+    # What was chosen stays.
+    chosen = body | {"variables": [*body["variables"], other], "signals": ["mood"], "regimes": 1}
+    clone = cloned(
+        CampaignConfig.model_validate(chosen), {"name": "second", "seed": 4, "variables": [other, *body["variables"]]}
+    )
+    assert (clone.signals, clone.regimes) == (("mood",), 1)
