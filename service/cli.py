@@ -3,13 +3,14 @@
 import argparse
 import gc
 import logging
+import logging.config
 import os
 import signal
 import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from ipaddress import ip_address
 from pathlib import Path
@@ -71,6 +72,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = Settings.load(os.environ, flags)
     except SettingsError as error:
         parser.error(str(error))
+    tell: Callable[[str], None] = _printed
+    if flags["command"] == "serve" and settings.log_format == "json":
+        logging.config.dictConfig(log_config(settings))
+        tell = log.warning
     try:
         if flags["command"] == "migrate":
             return migrate(settings)
@@ -85,9 +90,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return print_audit(settings, flags["campaign"], flags["from"], flags["to"])
         if flags["command"] == "keys":
             return keys(settings, flags)
-        return serve(settings)
+        return serve(settings, tell)
     except ApiError as error:
-        print(f"undercurrent: {error.message}", file=sys.stderr)
+        tell(error.message)
         return 1
 
 
@@ -180,7 +185,7 @@ def migrate(settings: Settings) -> int:
     return 0
 
 
-def serve(settings: Settings) -> int:
+def serve(settings: Settings, tell: Callable[[str], None]) -> int:
     """Serve until SIGTERM or Ctrl-C."""
     with closing(Store(settings.database_url)) as store:
         if store.embedded:
@@ -192,13 +197,11 @@ def serve(settings: Settings) -> int:
     host = settings.host if guarded else _loopback(settings.host)
     if host != settings.host:
         database = shown(make_url(settings.database_url))
-        print(
-            f"undercurrent: there is no key yet, so the service listens on {host} only, not on {settings.host}. "
-            f"Create one and start again: undercurrent keys create --role admin --database-url {database}",
-            file=sys.stderr,
-            flush=True,
+        tell(
+            f"there is no key yet, so the service listens on {host} only, not on {settings.host}. "
+            f"Create one and start again: undercurrent keys create --role admin --database-url {database}"
         )
-    slow = threading.Timer(15.0, _compiling)
+    slow = threading.Timer(15.0, tell, ["compiling the kernels: only at the first start, about a minute"])
     slow.start()
     if not load_first():  # else a worker loads the rest while it already answers
         warm_up()
@@ -210,11 +213,7 @@ def serve(settings: Settings) -> int:
         listener = socket.create_server((host, settings.port), family=family)
     except OSError as error:
         reason, _, _ = str(error.strerror).partition(" (while")  # create_server repeats the address there
-        print(
-            f"undercurrent: cannot listen on {host} port {settings.port}: {reason}. "
-            "Choose another with --host and --port.",
-            file=sys.stderr,
-        )
+        tell(f"cannot listen on {host} port {settings.port}: {reason}. Choose another with --host and --port.")
         return 1
     host, port = listener.getsockname()[:2]
     url = f"http://[{host}]:{port}" if family == socket.AF_INET6 else f"http://{host}:{port}"
@@ -291,8 +290,8 @@ def _loopback(host: str) -> str:
     return "::1" if ":" in host else "127.0.0.1"
 
 
-def _compiling() -> None:
-    print("Compiling the kernels: only at the first start, about a minute ...", file=sys.stderr, flush=True)
+def _printed(notice: str) -> None:
+    print(f"undercurrent: {notice}", file=sys.stderr, flush=True)
 
 
 def uvicorn_config(app: object, **settings: object) -> uvicorn.Config:

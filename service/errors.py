@@ -236,6 +236,9 @@ def _field_problem(problem: Mapping[str, Any]) -> FieldProblem:
     field = ""
     for part in path:
         field += f"[{part}]" if isinstance(part, int) else f".{part}" if field else str(part)
+    if problem["type"] == "missing":
+        allowed = f"?{field}=…" if place == "query" else None  # people look for it in the body
+        return FieldProblem(field=field or str(place), message="is required", allowed=allowed)
     return FieldProblem(
         field=field or str(place),
         message=problem["msg"],

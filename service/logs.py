@@ -7,7 +7,6 @@ message of an exception that may quote what was asked is left out of its traceba
 import json
 import logging
 import traceback
-from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
@@ -82,7 +81,7 @@ def _plain(value: Any) -> str:
     return text if text.isprintable() and not set(text) & {" ", '"', "="} else json.dumps(text)
 
 
-def log_config(settings: Settings) -> Mapping[str, Any]:
+def log_config(settings: Settings) -> dict[str, Any]:
     """For `logging.config.dictConfig`: everything in one format to stderr, ours from the level that is set."""
     formatter = {"json": JsonFormatter, "text": TextFormatter}[settings.log_format]
     level = settings.log_level.upper()

@@ -31,6 +31,7 @@ from service.auth import PERSONALIZER, Keys, asked, limited_to, require
 from service.browsers import Visitors
 from service.campaigns import Campaigns, Create, Current, Decide, Reward, found
 from service.description import describe_api
+from service.engines import FAILURES
 from service.errors import (
     ApiError,
     FieldProblem,
@@ -337,8 +338,13 @@ def add_routes(app: Application, service: Service) -> None:
     @app.get("/readyz", tags=["operations"])
     def readyz() -> schemas.Health:
         """Can it decide: does the database answer and take writes, and is its schema the one this version needs?"""
-        require_current(service.store, public=True)
-        service.store.require_writes()
+        try:
+            require_current(service.store, public=True)
+            service.store.require_writes()
+        except UnavailableError as error:
+            if isinstance(error.__cause__, FAILURES):  # in its words are hosts and users, and anybody may ask
+                raise UnavailableError("The database does not answer as it should; the log says why") from error
+            raise
         return schemas.Health()
 
     exposition = {"content": {"text/plain": {"schema": {"type": "string"}}}}

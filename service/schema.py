@@ -58,11 +58,13 @@ def require_current(store: Store, public: bool = False) -> None:
     """The schema must be the one this version was written for. What anybody may read does not say where it is."""
     file = store.engine.url.database
     if store.embedded and file and not Path(file).exists():  # SQLite would make one
-        raise UnavailableError(f"There is no database file {file}")
+        raise UnavailableError(f"There is no database file{'' if public else f' {file}'}")
     with store.reading() as tx:
         found = tx.schema_revision()
     if found != head():
         state = "has no tables yet" if found is None else f"is at revision {found}, not {head()}"
+        if found is not None and found > head():
+            raise UnavailableError(f"The database {state}: it is of a newer version, so upgrade the service")
         address = f" --database-url {shown(store.engine.url)}"
         hint = " (with its password)" if store.engine.url.password else ""
         raise UnavailableError(f"The database {state}; run: undercurrent migrate{'' if public else address + hint}")

@@ -1,6 +1,9 @@
 """The process as those who watch it see it: metrics of all its workers together, logs that a program can read."""
 
 import json
+import os
+import subprocess
+import sys
 import time
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +15,7 @@ import sqlalchemy as sa
 from service.metrics import SHARED_FOLDER
 from service.store import Store
 from tests.e2e.load import CAMPAIGN, client_of, wait_until
+from tests.e2e.server import outside
 from tests.service.answers import good
 from tests.service.scraping import Scrape
 
@@ -121,19 +125,38 @@ def test_a_worker_that_cannot_be_replaced_leaves_the_others_alone(new_database, 
     assert server.exit_code() == 0
 
 
+NONE_STARTS = """
+import socket, sys
+from service.cli import Workers, uvicorn_config
+several = Workers(uvicorn_config("failing:app", workers=2, lifespan="on"), sockets=[socket.create_server(("", 0))])
+several.run()
+sys.exit(several.failed)
+"""
+
+
+def test_if_no_worker_can_start_the_service_ends(tmp_path):
+    """Else it would try for ever, and whoever started it would take it for alive."""
+    (tmp_path / "failing.py").write_text("async def app(scope, receive, send): raise RuntimeError\n")
+    path = f"{tmp_path}{os.pathsep}{Path(__file__).parents[2]}"
+    command = [sys.executable, "-c", NONE_STARTS]
+    done = subprocess.run(command, env=outside() | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1, done.stderr
+
+
 @pytest.mark.parametrize(("kind", "workers"), [("sqlite", 1), ("postgresql", 2)])
 def test_every_line_is_json(new_database, launch, kind, workers):
     """Ours and the server's, of every worker; with the id that the caller got."""
     flags = ["--log-format", "json", "--access-log", "--log-level", "debug", "--workers", str(workers)]
-    server = launch(new_database(kind), *flags)
+    server = launch(new_database(kind), *flags, "--host", "0.0.0.0")
     with client_of(server.url) as client:
         made = client.post("/campaigns", json=CAMPAIGN | {"name": "spring"}, headers={"X-Request-ID": "mine"})
         good(made, 201)
         client.get("/nothing?token=swordfish")
     server.terminate()
     assert server.exit_code() == 0
-    lines = [json.loads(line) for line in server.said().splitlines() if not line.startswith("Compiling ")]
+    lines = [json.loads(line) for line in server.said().splitlines()]
     assert all(list(line)[:5] == ["ts", "level", "logger", "message", "request_id"] for line in lines)
+    assert "there is no key yet, so the service listens on 127.0.0.1 only" in lines[0]["message"]
     mine = [line for line in lines if line["request_id"] == "mine"]
     assert [line["logger"] for line in mine] == ["undercurrent.admin", "undercurrent.request"]
     assert mine[0]["message"] == "create"

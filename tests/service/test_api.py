@@ -1189,6 +1189,9 @@ def test_a_database_that_is_away_costs_nothing_but_time(start, direct, database_
                 client.get("/readyz"),
             ):
                 unavailable(response)
+            told = error_of(client.get("/readyz"), 503)["message"]  # anybody may ask: no path, host or user
+            assert told.startswith(("The database does not answer as it should;", "There is no database file"))
+            assert Path(sa.make_url(database_url).database).name not in told
             good(client.get("/healthz"))
             assert allowed_by_field(campaign.post("/decide")).keys() == {"context"}  # needs no database
     good(client.get("/readyz"))

@@ -259,5 +259,5 @@ def test_served_over_a_real_socket_until_told_to_stop(processes, tmp_path):
         process.send_signal(stop)
         _, complaints = process.communicate(timeout=30)
         assert process.returncode == 0
-        assert complaints in ("", "Compiling the kernels: only at the first start, about a minute ...\n")
+        assert complaints in ("", "undercurrent: compiling the kernels: only at the first start, about a minute\n")
     assert (tmp_path / "first" / "undercurrent.db").exists()

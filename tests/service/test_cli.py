@@ -152,6 +152,13 @@ def test_serve_refuses_another_schema_by_both_revisions(called, database_url, ta
 
 
 @only_postgresql
+def test_a_newer_schema_needs_a_newer_service(called, database_url, taken):
+    execute(database_url, sa.text("UPDATE alembic_version SET version_num = '9999'"))
+    code, _, complaint = called("serve", "--port", taken, "--database-url", database_url)
+    assert (code, "upgrade the service" in complaint, "migrate" in complaint) == (1, True, False)
+
+
+@only_postgresql
 def test_no_password_is_printed(called, old_database, taken):
     url = sa.make_url(old_database).set(password="swordfish").render_as_string(hide_password=False)
     code, printed, complaint = called("serve", "--port", taken, "--database-url", url)
