@@ -60,11 +60,12 @@ class Background:
 
     async def _estimate(self, job: Job) -> None:
         run, number = asyncio.get_running_loop().run_in_executor, (job.campaign_id, job.state.round)
+        generation = self._campaigns.store.generation
         self._running.add(number)
         try:
             status, result, seconds = await run(self._thread, _estimated, job.policy, job.state)
             self._campaigns.metrics.updated("estimation_job", seconds)
-            await self._submitted(FinishJob(job.campaign, *number, status, result, seconds))
+            await self._submitted(FinishJob(job.campaign, *number, status, result, seconds, generation))
         finally:
             self._running.discard(number)
 

@@ -176,6 +176,7 @@ class FinishJob(NamedTuple):
     status: str
     result: bytes | None
     seconds: float
+    generation: int | None = None  # of the store that knew its input
 
 
 class KeepSnapshot(NamedTuple):
@@ -457,7 +458,8 @@ class Campaigns:
         if isinstance(operation, Create):
             return created_before(tx, row, operation)
         if isinstance(operation, FinishJob):
-            tx.finish_job(*operation[1:])
+            if operation.generation in (None, self._generation):  # else its input may never have been: it is done again
+                tx.finish_job(*operation[1:-1])
         elif isinstance(operation, KeepSnapshot):
             self._keep_snapshot(tx, row, operation)
         elif isinstance(operation, Reduce):

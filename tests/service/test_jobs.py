@@ -11,6 +11,7 @@ import service.unit
 from policy import StagedPolicy
 from policy.codec import decode_estimate
 from service.background import _estimated
+from service.campaigns import FinishJob
 from service.tables import events, jobs, models, snapshots
 from service.unit import LEASE_SECONDS, Job
 from service.warm_up import warm_up
@@ -125,6 +126,19 @@ def test_a_worker_that_missed_a_publication_catches_up(direct, clock, monkeypatc
         script.play(direct().post, 90)
     assert parts.answers == whole.answers
     assert first.differences("parts") == []
+
+
+def test_what_was_estimated_before_a_failover_is_estimated_again(direct, clock):
+    """The standby that took over may lack some of the rounds that it was estimated from."""
+    worker = direct()
+    script = Script(CONFIGS["smoothed"], clock).create(worker.post).play(worker.post, 35)
+    (work,) = worker.work
+    before = worker.store.generation
+    worker.store.generation += 1
+    worker.process(FinishJob(script.name, work.campaign_id, work.state.round, "nothing", None, 0.0, before))
+    assert [row["status"] for row in worker.rows(jobs)] == ["waiting"]
+    worker.process(FinishJob(script.name, work.campaign_id, work.state.round, "nothing", None, 0.0, before + 1))
+    assert [row["status"] for row in worker.rows(jobs)] == ["nothing"]
 
 
 def test_one_request_over_many_stages_publishes_a_job_once(direct, clock):
