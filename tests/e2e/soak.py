@@ -172,7 +172,7 @@ async def soak(database: str, url: str, plan: Plan, folder: Path, tell: Callable
         for life in range(plan.lives):
             server = launched(url, workers, folder / f"{database}-{life}.stderr")
             try:
-                await steady.resume(await asyncio.to_thread(lambda server=server: server.url))
+                steady.resume(await asyncio.to_thread(lambda server=server: server.url))
                 await steady.touch(workers)
                 if life == 0:
                     load = asyncio.create_task(steady.run())
@@ -190,7 +190,7 @@ async def soak(database: str, url: str, plan: Plan, folder: Path, tell: Callable
                     exits.append(f"life {life} left a traceback: {server.said()[-2_000:]}")
             finally:
                 await asyncio.to_thread(server.end)
-        await steady.pause()
+        await steady.close()
         steady.tally["webhook messages"] = len(receiver.received)
     tell(f"{database}: verifying ...")
     wrong = [told for told in exits if told not in ("ended with 0", "killed")]
@@ -201,7 +201,7 @@ async def soak(database: str, url: str, plan: Plan, folder: Path, tell: Callable
 async def _created(plan: Plan, server: Server, steady: Steady) -> None:
     """The campaigns, by a service of their own: so that all lives begin alike, with campaigns that are there."""
     try:
-        await steady.resume(await asyncio.to_thread(lambda: server.url))
+        steady.resume(await asyncio.to_thread(lambda: server.url))
         await steady.create(plan.rounds)
         await _ended(server, steady, killed=False)
     finally:
@@ -241,10 +241,10 @@ async def _ended(server: Server, steady: Steady, killed: bool) -> str:
     """The end of a life, with requests under way."""
     if killed:
         os.killpg(server.pid, signal.SIGKILL)  # all of its processes at this very instant
-        await steady.pause()
+        steady.pause()
         return "killed"
     server.terminate()
-    await steady.pause()
+    steady.pause()
     return f"ended with {await asyncio.to_thread(server.exit_code)}"
 
 

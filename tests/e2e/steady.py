@@ -81,24 +81,24 @@ class Steady:
         self._stopping = False
         self._up = asyncio.Event()
         self._client: httpx.AsyncClient | None = None
-        self._transports: list[httpx.AsyncHTTPTransport] = []
+        self._clients: list[httpx.AsyncClient] = []
 
     # --- the service comes and goes ------------------------------------------------------------------------------
 
-    async def resume(self, url: str) -> None:
+    def resume(self, url: str) -> None:
         """The service is there."""
-        await self.pause()
-        self._transports.append(httpx.AsyncHTTPTransport(limits=LIMITS, verify=False))
-        self._client = httpx.AsyncClient(base_url=url, timeout=60, transport=self._transports[-1])
+        self._client = httpx.AsyncClient(base_url=url, timeout=60, limits=LIMITS, verify=False)
+        self._clients.append(self._client)
         self._up.set()
 
-    async def pause(self) -> None:
-        """It is going: nothing new is asked; what is under way is asked again later."""
+    def pause(self) -> None:
+        """It is going: nothing new is asked; what is under way and not answered is asked again later."""
         self._up.clear()
-        if self._client is not None:
-            await self._client.aclose()
-        for transport in self._transports:  # also those of before: who was just connecting has opened one more since
-            await transport.aclose()
+
+    async def close(self) -> None:
+        """Nothing is under way any more. Earlier, a client that is just connecting would leave its socket open."""
+        for client in self._clients:
+            await client.aclose()
 
     async def _ask(self, method: str, path: str, **more: Any) -> tuple[httpx.Response, bool]:
         """An answer that is none of 5xx, and whether it was the first attempt that gave it."""
@@ -113,7 +113,7 @@ class Steady:
                     return answer, first
                 self.tally[f"answered {answer.status_code}"] += 1
                 wrong = answer.text
-            except (httpx.TransportError, RuntimeError) as error:  # RuntimeError: the client was closed meanwhile
+            except httpx.TransportError as error:
                 self.tally["interrupted"] += 1
                 wrong = repr(error)
             first = False
@@ -309,7 +309,7 @@ class Steady:
                 assert answer.status_code in (200, 503), answer.status_code
                 async with aclosing(answer.aiter_raw(1_000)) as pieces:
                     await anext(pieces, None)
-        except (httpx.TransportError, RuntimeError):
+        except httpx.TransportError:
             self.tally["interrupted"] += 1
         return False
 
