@@ -13,8 +13,8 @@ from sqlalchemy import insert, select
 
 from policy import CampaignConfig
 from service.logs import REQUEST_ID, administered
-from service.store import Transaction
 from service.tables import audit
+from service.transaction import Transaction
 
 __all__ = ["AuditRow", "Record", "add", "by_command", "by_request", "differences", "page", "receiver", "tell"]
 

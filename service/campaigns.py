@@ -39,7 +39,8 @@ from service.retention import reduced
 from service.rows import LiveRow, NewMessage, Row
 from service.schemas import DecideItem, ImportRow, RewardItem
 from service.statements import Query
-from service.store import NotAtHandError, Store, Transaction
+from service.store import NotAtHandError, Store
+from service.transaction import Transaction
 from service.unit import Entry, Job, Unit, decision_answers, reward_answer, snapshot_row
 
 __all__ = [

@@ -17,7 +17,7 @@ from policy import CampaignConfig
 from policy.lift import ALONE
 from service.reading import DecisionColumns, decision_columns, model_columns, reward_columns
 from service.rows import LiveRow, RevisionRow
-from service.store import Transaction
+from service.transaction import Transaction
 
 __all__ = ["KINDS", "MODES", "ColumnCache", "Columns"]
 

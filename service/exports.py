@@ -23,7 +23,8 @@ from service.moments import TIME, Interval, Moment, between, interval
 from service.reading import logged, rounds_between
 from service.schema import require_current
 from service.settings import Settings
-from service.store import Store, Transaction
+from service.store import Store
+from service.transaction import Transaction
 from service.worker import Service
 
 __all__ = ["add_export_routes", "export"]

@@ -16,8 +16,8 @@ from policy.state import MODES
 from service.fold import SECOND
 from service.reading import LoggedDecision, logged
 from service.rows import LiveRow, RevisionRow, RewardRow
-from service.store import Transaction
 from service.tables import jobs
+from service.transaction import Transaction
 
 __all__ = ["Facts", "OverdueRewards", "WaitingJob", "gathered"]
 

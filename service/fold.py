@@ -24,7 +24,7 @@ from policy.selection import Estimate
 from policy.state import Decided
 from service.rows import DecisionRow, JobRow, RevisionRow, RewardRow
 from service.statements import PAGE
-from service.store import Transaction
+from service.transaction import Transaction
 
 __all__ = [
     "FAILED_ESTIMATION",

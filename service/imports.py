@@ -19,7 +19,7 @@ from service.errors import ConflictError, FieldProblem, InvalidError
 from service.fold import SECOND
 from service.rows import LiveRow, NewDecision
 from service.schemas import ImportRow
-from service.store import Transaction
+from service.transaction import Transaction
 from service.unit import IMPORT, Entry, Unit, check_numbers
 
 __all__ = ["Importing"]

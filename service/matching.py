@@ -16,8 +16,9 @@ from policy.config import Variable
 from service.errors import ApiError, ConflictError, FieldProblem, InvalidError
 from service.rows import LiveRow
 from service.statements import PAGE
-from service.store import Store, Transaction
+from service.store import Store
 from service.tables import config_revisions
+from service.transaction import Transaction
 
 __all__ = ["Directory", "Shape", "config_at", "values_of"]
 

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, FromClause, and_, exists, or_, select, tuple_, update
 
 from service.alerts import REGIME_CHANGE
-from service.store import Transaction
 from service.tables import campaigns, events, outbox
+from service.transaction import Transaction
 
 __all__ = ["AlertRow", "Message", "alert_page", "claim", "finish", "next_due", "put_off", "recall"]
 

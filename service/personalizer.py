@@ -25,7 +25,7 @@ from service.routes import Application
 from service.schemas import DecideItem, RewardItem
 from service.schemas import Reward as Value
 from service.schemas import Text as EventId
-from service.store import Transaction
+from service.transaction import Transaction
 from service.unit import request_hash
 from service.worker import Service
 

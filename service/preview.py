@@ -18,7 +18,7 @@ from service.errors import ConflictError, InvalidError
 from service.routes import stored_decision
 from service.rows import LiveRow
 from service.schemas import CONTEXT_EXAMPLE, Customer, ReadTime, Score, StoredDecision, Text
-from service.store import Transaction
+from service.transaction import Transaction
 from service.unit import Unit
 from service.worker import Service
 

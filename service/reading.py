@@ -8,8 +8,8 @@ import sqlalchemy as sa
 from sqlalchemy import select
 
 from service.statements import PAGE, REWARDED
-from service.store import Transaction
 from service.tables import decisions, models, rewards
+from service.transaction import Transaction
 
 __all__ = [
     "DecisionColumns",

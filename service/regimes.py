@@ -14,8 +14,8 @@ from policy.staged import RECENT
 from service.campaigns import found
 from service.routes import current
 from service.schemas import SymbolProbability
-from service.store import Transaction
 from service.tables import models
+from service.transaction import Transaction
 from service.worker import Service
 
 __all__ = ["Regimes", "add_regime_routes"]

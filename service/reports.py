@@ -30,8 +30,8 @@ from service.report_answer import (
     Rounds,
 )
 from service.rows import LiveRow
-from service.store import Transaction
 from service.summary import Summary, Version
+from service.transaction import Transaction
 from service.unit import timestamp
 from service.worker import Service
 

@@ -10,7 +10,7 @@ from policy import CampaignConfig
 from policy.features import feature_map
 from service.fold import SECOND
 from service.rows import LiveRow
-from service.store import Transaction
+from service.transaction import Transaction
 
 __all__ = ["campaigns_to_reduce", "reduced"]
 

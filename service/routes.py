@@ -54,7 +54,7 @@ from service.schemas import (
     RewardBatch,
     RewardRequest,
 )
-from service.store import Transaction
+from service.transaction import Transaction
 from service.unit import decision_answers, request_hash, request_hashes, timestamp
 from service.worker import Service
 

@@ -52,7 +52,7 @@ from service.rows import (
     rows_of,
 )
 from service.schemas import MAX_BATCH, Customer, DecideItem
-from service.store import Transaction
+from service.transaction import Transaction
 
 __all__ = [
     "FAILED_STEPS",

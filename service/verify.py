@@ -21,7 +21,8 @@ from service.rows import DecisionRow, LiveRow, NewModel
 from service.schema import require_current
 from service.settings import Settings
 from service.statements import PAGE
-from service.store import Store, Transaction
+from service.store import Store
+from service.transaction import Transaction
 
 __all__ = ["differences", "verify"]
 

@@ -16,7 +16,8 @@ from service.background import _estimated
 from service.campaigns import Campaigns, Create, Decide, FinishJob, KeepSnapshot, Reward, Snapshot
 from service.errors import ApiError, detail_of
 from service.schemas import DecideBatch, DecideRequest, RewardBatch, RewardRequest
-from service.store import Store, Transaction
+from service.store import Store
+from service.transaction import Transaction
 from service.unit import Job, request_hash
 from service.verify import differences
 

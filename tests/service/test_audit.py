@@ -10,7 +10,8 @@ from service import auth
 from service.audit import page
 from service.auth import PAGE, id_of
 from service.cli import main
-from service.store import Store, Transaction
+from service.store import Store
+from service.transaction import Transaction
 from tests.service.answers import error_of, good
 from tests.service.playing import eventually
 from tests.service.test_auth import bearer, make

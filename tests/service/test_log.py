@@ -17,8 +17,8 @@ from service.alerts import REGIME_CHANGE
 from service.campaigns import Change
 from service.errors import ApiError, ConflictError, InvalidError, NotFoundError, UnavailableError
 from service.rows import NewDecision
-from service.store import Transaction
 from service.tables import campaigns, decisions, events, jobs, live, models, rewards, snapshots
+from service.transaction import Transaction
 from service.warm_up import warm_up
 from tests.service.playing import (
     CONFIGS,

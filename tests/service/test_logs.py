@@ -15,7 +15,7 @@ import pytest
 import service.requests
 from service.logs import REQUEST_ID, JsonFormatter, TextFormatter, administered, log_config
 from service.settings import Settings
-from service.store import Transaction
+from service.transaction import Transaction
 from tests.service.answers import error_of, good
 
 CAMPAIGN = {"name": "spring", "actions": ["none", "email"], "variables": [{"name": "risk", "levels": ["low", "high"]}]}

@@ -20,7 +20,8 @@ from service.cli import main
 from service.logs import JsonFormatter, TextFormatter
 from service.outbox import Message
 from service.settings import Settings
-from service.store import Store, Transaction
+from service.store import Store
+from service.transaction import Transaction
 from tests.service.answers import error_of, good
 from tests.service.playing import eventually
 from tests.service.test_auth import bearer, make
