@@ -14,8 +14,9 @@ from policy.changes import cloned, patched, with_action, without_action
 from service import schemas
 from service.audit import receiver, tell
 from service.auth import asked, require
-from service.campaigns import Archive, Change, Create, Current, Delete, RollBack, created_before, found
+from service.campaigns import created_before, found
 from service.errors import ConflictError, FieldProblem, InvalidError
+from service.operations import Archive, Change, Create, Current, Delete, RollBack
 from service.routes import Application, Limit, campaign_state, creation, possible
 from service.rows import RevisionRow
 from service.schemas import CAMPAIGN_EXAMPLE, CLONE_EXAMPLE, PATCH_EXAMPLE, ActionRequest, RollbackRequest

@@ -9,11 +9,12 @@ from typing import Any
 from policy import HmmParameters, StagedPolicy, State, encode
 from policy.codec import encode_estimate
 from policy.selection import Estimate
-from service.campaigns import Campaigns, FinishJob, KeepSnapshot, Reduce, Snapshot
+from service.campaigns import Campaigns
 from service.errors import NotFoundError, UnavailableError
 from service.fold import SECOND
 from service.lanes import Lanes
 from service.memory import give_back
+from service.operations import FinishJob, KeepSnapshot, Reduce, Snapshot
 from service.retention import campaigns_to_reduce
 from service.rows import ClaimedJob
 from service.unit import LEASE_SECONDS, Job

@@ -15,8 +15,9 @@ from functools import partial
 from itertools import accumulate
 from typing import Any
 
-from service.campaigns import Campaigns, Decide, Operation, Outcome, Reward, Snapshot
+from service.campaigns import Campaigns
 from service.fibers import run_in_fiber
+from service.operations import Decide, Operation, Outcome, Reward, Snapshot
 from service.store import NotAtHandError
 from service.unit import Job
 

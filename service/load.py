@@ -12,9 +12,10 @@ from tqdm import tqdm
 
 from policy import encode
 from service.audit import by_command
-from service.campaigns import Campaigns, KeepSnapshot, Snapshot, found
+from service.campaigns import Campaigns, found
 from service.errors import InvalidError
 from service.files import rows_of, size_of
+from service.operations import KeepSnapshot, Snapshot
 from service.schema import require_current
 from service.schemas import ImportId, ImportRow
 from service.settings import Settings

@@ -18,9 +18,10 @@ from policy import CampaignConfig
 from policy.config import PLAIN_TEXT
 from policy.logging_law import Logged, logging_law, possible_floors
 from service.auth import limited_to
-from service.campaigns import Campaigns, Decide, MovedError, Reward
+from service.campaigns import Campaigns, MovedError
 from service.errors import ApiError, ConflictError, FieldProblem, GoneError, InvalidError, NotFoundError
 from service.matching import Directory, Shape, config_at, values_of
+from service.operations import Decide, Reward
 from service.routes import Application
 from service.schemas import DecideItem, RewardItem
 from service.schemas import Reward as Value

@@ -29,7 +29,7 @@ from service import schemas
 from service.audit import receiver, tell
 from service.auth import PERSONALIZER, Keys, asked, limited_to, require
 from service.browsers import Visitors
-from service.campaigns import Campaigns, Create, Current, Decide, Reward, found
+from service.campaigns import Campaigns, found
 from service.description import describe_api
 from service.engines import FAILURES
 from service.errors import (
@@ -43,6 +43,7 @@ from service.errors import (
     response_of,
 )
 from service.limits import Sending, body_of, with_body
+from service.operations import Create, Current, Decide, Reward
 from service.requests import ANSWER, Requests
 from service.rows import KnownDecision, LiveRow, Row
 from service.schema import require_current

@@ -10,10 +10,11 @@ from typing import Any
 
 from service.auth import Keys
 from service.background import Background
-from service.campaigns import Archive, Campaigns, Change, Create, Delete, Operation
+from service.campaigns import Campaigns
 from service.lanes import Lanes
 from service.memory import one_heap
 from service.metrics import Exporter, Metrics
+from service.operations import Archive, Change, Create, Delete, Operation
 from service.schema import require_current
 from service.settings import Settings
 from service.store import Store

@@ -13,8 +13,9 @@ import sqlalchemy as sa
 
 from policy import CampaignConfig, StagedPolicy, encode
 from service.background import _estimated
-from service.campaigns import Campaigns, Create, Decide, FinishJob, KeepSnapshot, Reward, Snapshot
+from service.campaigns import Campaigns
 from service.errors import ApiError, detail_of
+from service.operations import Create, Decide, FinishJob, KeepSnapshot, Reward, Snapshot
 from service.schemas import DecideBatch, DecideRequest, RewardBatch, RewardRequest
 from service.store import Store
 from service.transaction import Transaction

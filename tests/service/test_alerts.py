@@ -10,7 +10,7 @@ import pytest
 
 from policy.changes import patched
 from service.alerts import regime_changes, regimes_in_use
-from service.campaigns import Change, RollBack
+from service.operations import Change, RollBack
 from service.rows import NewEvent, NewMessage
 from service.tables import events, outbox
 from service.unit import Unit

@@ -11,8 +11,8 @@ import pytest
 from policy import CampaignConfig
 from policy.changes import CHANGEABLE, patched, with_action, without_action
 from service import schemas
-from service.campaigns import Archive, Change, Delete
 from service.errors import ConflictError, InvalidError
+from service.operations import Archive, Change, Delete
 from service.tables import campaigns, config_revisions, jobs, models, rewards, snapshots
 from service.tables import metadata as tables
 from tests.service.answers import allowed_by_field, error_of, good, shaped

@@ -535,7 +535,7 @@ COMPILED = """
 import json, tempfile
 from numba.core.dispatcher import Dispatcher
 from policy import describe, kernels
-from service.campaigns import Current
+from service.operations import Current
 from service.schema import upgrade
 from service.store import Store
 from service.warm_up import warm_up

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 import service.unit
 from service.alerts import REGIME_CHANGE
-from service.campaigns import Reduce
+from service.operations import Reduce
 from service.tables import decisions, events, jobs, models, outbox, rewards
 from service.unit import LEASE_SECONDS
 from tests.service.conftest import Clock

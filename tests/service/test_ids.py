@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import service.campaigns
 import service.ids
 import service.unit
-from service.campaigns import Archive, Delete, KeepSnapshot, Snapshot
 from service.ids import Ids, hashed, hashes_of
+from service.operations import Archive, Delete, KeepSnapshot, Snapshot
 from service.schema import alembic_config, upgrade
 from service.tables import decisions, id_blocks, live, models, rewards, snapshots
 from service.unit import Unit

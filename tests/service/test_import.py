@@ -6,9 +6,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from service.campaigns import Archive, Current
 from service.cli import main
 from service.errors import ConflictError
+from service.operations import Archive, Current
 from service.schemas import ImportRow
 from service.tables import decisions, events, models, rewards
 from service.unit import timestamp

@@ -11,7 +11,7 @@ import service.unit
 from policy import StagedPolicy
 from policy.codec import decode_estimate
 from service.background import _estimated
-from service.campaigns import FinishJob
+from service.operations import FinishJob
 from service.tables import events, jobs, models, snapshots
 from service.unit import LEASE_SECONDS, Job
 from service.warm_up import warm_up

@@ -14,8 +14,8 @@ import service.unit
 from policy import StagedPolicy
 from policy.changes import patched
 from service.alerts import REGIME_CHANGE
-from service.campaigns import Change
 from service.errors import ApiError, ConflictError, InvalidError, NotFoundError, UnavailableError
+from service.operations import Change
 from service.rows import NewDecision
 from service.tables import campaigns, decisions, events, jobs, live, models, rewards, snapshots
 from service.transaction import Transaction

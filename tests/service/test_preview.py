@@ -17,7 +17,7 @@ import service.campaigns
 import service.unit
 from policy import CampaignConfig, Request, StagedPolicy, encode
 from policy.changes import patched, with_action, without_action
-from service.campaigns import Change
+from service.operations import Change
 from service.preview import Explanation, Preview, PreviewRequest, Trial, _counterfactual
 from service.routes import stored_decision
 from service.tables import decisions, jobs

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 import service.background
 from policy import CampaignConfig, encode
 from policy.features import feature_map
-from service.campaigns import Reduce
+from service.operations import Reduce
 from service.retention import ROWS, campaigns_to_reduce
 from service.schemas import ImportRow
 from service.tables import config_revisions, decisions, events

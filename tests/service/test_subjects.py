@@ -13,7 +13,7 @@ import service.unit
 from policy import CampaignConfig, PastRound, StagedPolicy
 from policy.changes import patched, with_action
 from policy.hmm import MISSING
-from service.campaigns import Change, Current, Reduce
+from service.operations import Change, Current, Reduce
 from service.tables import config_revisions, decisions, jobs, models, rewards, snapshots
 from tests.service.answers import allowed_by_field, error_of, good
 from tests.service.playing import CONFIGS, Script, http_post, operation
