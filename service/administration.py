@@ -16,11 +16,11 @@ from service.audit import receiver, tell
 from service.auth import asked, require
 from service.campaigns import created_before, found
 from service.errors import ConflictError, FieldProblem, InvalidError
+from service.moments import timestamp
 from service.operations import Archive, Change, Create, Current, Delete, RollBack
 from service.routes import Application, Limit, campaign_state, creation, possible
 from service.rows import RevisionRow
 from service.schemas import CAMPAIGN_EXAMPLE, CLONE_EXAMPLE, PATCH_EXAMPLE, ActionRequest, RollbackRequest
-from service.unit import timestamp
 from service.worker import Service
 
 __all__ = ["add_administration"]

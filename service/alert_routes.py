@@ -7,9 +7,9 @@ from fastapi import FastAPI
 from pydantic import BaseModel, Field
 
 from service.campaigns import Campaigns, found
+from service.moments import timestamp
 from service.outbox import AlertRow, alert_page
 from service.routes import Limit, VersionCursor
-from service.unit import timestamp
 from service.webhooks import regime_told
 from service.worker import Service
 

@@ -8,12 +8,11 @@ from fastapi import FastAPI, Query
 from pydantic import BaseModel, Field
 
 from service.audit import AuditRow, page
-from service.moments import TIME, Moment, between, interval
+from service.moments import TIME, Moment, between, interval, timestamp
 from service.routes import Limit, VersionCursor
 from service.schema import require_current
 from service.settings import Settings
 from service.store import Store
-from service.unit import timestamp
 from service.worker import Service
 
 __all__ = ["add_audit", "print_audit"]

@@ -60,7 +60,8 @@ from service.schemas import ImportRow
 from service.statements import Query
 from service.store import NotAtHandError, Store
 from service.transaction import Transaction
-from service.unit import Entry, Job, Unit, decision_answers, reward_answer, snapshot_row
+from service.unit import Entry, Job, Unit, snapshot_row
+from service.written import decision_answers, reward_answer
 
 __all__ = [
     "Campaigns",

@@ -20,7 +20,8 @@ from service.fold import SECOND
 from service.rows import LiveRow, NewDecision
 from service.schemas import ImportRow
 from service.transaction import Transaction
-from service.unit import IMPORT, Entry, Unit, check_numbers
+from service.unit import IMPORT, Entry, Unit
+from service.written import check_numbers
 
 __all__ = ["Importing"]
 

@@ -1,6 +1,7 @@
-"""Times as queries and flags name them."""
+"""Times as queries, flags and answers name them."""
 
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Annotated
 
 from fastapi import Query
@@ -9,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from service.errors import FieldProblem, InvalidError
 
-__all__ = ["TIME", "Interval", "Moment", "between", "interval"]
+__all__ = ["TIME", "Interval", "Moment", "between", "interval", "timestamp"]
 
 Interval = tuple[int | None, int | None]  # from, to: microseconds since 1970
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -59,3 +60,9 @@ def _micros(moment: datetime, name: str) -> int:
     except OverflowError:
         problem = FieldProblem(field=name, message=f"{moment} is out of range", allowed="the years 1 to 9999, in UTC")
         raise InvalidError([problem]) from None
+
+
+@lru_cache(64)  # all decisions of one transaction have the same
+def timestamp(micros: int) -> str:
+    """Microseconds since 1970 as the API writes them."""
+    return (EPOCH + timedelta(microseconds=micros)).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -27,8 +27,8 @@ from service.schemas import DecideItem, RewardItem
 from service.schemas import Reward as Value
 from service.schemas import Text as EventId
 from service.transaction import Transaction
-from service.unit import request_hash
 from service.worker import Service
+from service.written import request_hash
 
 __all__ = ["add_personalizer_routes"]
 

@@ -12,7 +12,7 @@ from policy.evaluation import OffPolicySums
 from policy.frozen import FrozenModel
 from service.campaigns import Campaigns, found, rebuilt
 from service.errors import ConflictError, FieldProblem, InvalidError
-from service.moments import Moment, interval
+from service.moments import Moment, interval, timestamp
 from service.reading import logged, rounds_between
 from service.report_answer import (
     ActionRow,
@@ -32,7 +32,6 @@ from service.report_answer import (
 from service.rows import LiveRow
 from service.summary import Summary, Version
 from service.transaction import Transaction
-from service.unit import timestamp
 from service.worker import Service
 
 __all__ = ["add_report_routes"]

@@ -43,6 +43,7 @@ from service.errors import (
     response_of,
 )
 from service.limits import Sending, body_of, with_body
+from service.moments import timestamp
 from service.operations import Create, Current, Decide, Reward
 from service.requests import ANSWER, Requests
 from service.rows import KnownDecision, LiveRow, Row
@@ -56,8 +57,8 @@ from service.schemas import (
     RewardRequest,
 )
 from service.transaction import Transaction
-from service.unit import decision_answers, request_hash, request_hashes, timestamp
 from service.worker import Service
+from service.written import decision_answers, request_hash, request_hashes
 
 __all__ = [
     "Application",

@@ -15,10 +15,9 @@ from policy.lift import Compared, Lifts, cumulative_lift
 from service.buckets import Changes, bucket_starts, lasting_changes, mean_beliefs, tallied
 from service.campaigns import found
 from service.columns import KINDS, MODES, ColumnCache, Columns
-from service.moments import Moment, interval
+from service.moments import Moment, interval, timestamp
 from service.reading import rounds_between
 from service.rows import RevisionRow
-from service.unit import timestamp
 from service.worker import Service
 
 __all__ = ["add_series_routes"]

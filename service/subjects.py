@@ -15,9 +15,9 @@ from service.audit import add, tell
 from service.auth import asked, limited_to
 from service.campaigns import found
 from service.errors import NotFoundError
+from service.moments import timestamp
 from service.reading import LoggedDecision, subject_decisions
 from service.schemas import StoredReward, Text
-from service.unit import timestamp
 from service.worker import Service
 
 __all__ = ["add_subject_routes"]

@@ -1,15 +1,12 @@
 """One campaign inside one transaction: decide, reward and cross boundaries in memory, then write once (R18)."""
 
-import hashlib
 import json
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from datetime import datetime
 from itertools import compress, repeat
-from operator import add
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -37,6 +34,7 @@ from service.fold import (
     Start,
 )
 from service.ids import Hashes, Ids, hashed
+from service.moments import timestamp
 from service.rows import (
     APPENDED,
     KnownDecision,
@@ -53,6 +51,7 @@ from service.rows import (
 )
 from service.schemas import MAX_BATCH, Customer, DecideItem
 from service.transaction import Transaction
+from service.written import Explanation, check_numbers, explained, json_lines
 
 __all__ = [
     "FAILED_STEPS",
@@ -60,13 +59,7 @@ __all__ = [
     "Entry",
     "Job",
     "Unit",
-    "check_numbers",
-    "decision_answers",
-    "request_hash",
-    "request_hashes",
-    "reward_answer",
     "snapshot_row",
-    "timestamp",
 ]
 
 INLINE_OPERATIONS = 150_000  # of a re-estimation, about 10 ms; a larger one is left to a job (R16)
@@ -75,11 +68,9 @@ AHEAD_SECONDS = 60  # that a client's clock may be ahead of ours (R27)
 MOST_SETTLED = 1_000  # rewards set to their default at one boundary, some 20 ms; or two stages of them
 FAILURES_OF = {"update": (FAILED_UPDATE,), "estimation": (FAILED_ESTIMATION, FAILED_PUBLICATION)}
 IMPORT = "import"  # the kind of event that tells of one; the fold reads its rows
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 PREFIXES = [f"items[{i}]." for i in range(MAX_BATCH)]
 FAILED_STEPS = (FAILED_UPDATE, FAILED_ESTIMATION, FAILED_PUBLICATION)
-_encoder = msgspec.json.Encoder()
-_encode = _encoder.encode
+_encode = msgspec.json.Encoder().encode
 
 
 class Entry(NamedTuple):
@@ -320,19 +311,19 @@ class Unit(Course):
         actions = self.policy.config.actions
         names, (items, digests) = list(fresh), zip(*fresh.values(), strict=True)
         versions, chosen, modes = list[int](), list[str](), list[str]()
-        propensities, explanations = list[float](), list[_Explanation]()
+        propensities, explanations = list[float](), list[Explanation]()
         for part in decided:
             which, how, likely, *numbers = part.answers.T.tolist()
             chosen += [actions[int(action)] for action in which]
             modes += [MODES[int(mode)] for mode in how]
             propensities += likely
-            explanations += _explained(actions, numbers)
+            explanations += explained(actions, numbers)
             versions += part.versions
         if not eligible.all():
             for explanation, allowed in zip(explanations, eligible.tolist(), strict=True):
                 explanation.scores = list(compress(explanation.scores, allowed))
-        reasons = _json_lines(explanations)
-        contexts = _json_lines([item.context for item in items])
+        reasons = json_lines(explanations)
+        contexts = json_lines([item.context for item in items])
         excluded = [_encode(item.excluded_actions).decode() if item.excluded_actions else None for item in items]
         subjects, rounds = [item.subject for item in items], range(decided[0].first, self.state.round + 1)
         self._rows[NewDecision] += rows_of(
@@ -638,60 +629,6 @@ def _finite(state: State, before: State) -> State:
     return state
 
 
-# --- in and out ------------------------------------------------------------------------------------------------
-
-
-def request_hash(item: DecideItem) -> bytes:
-    """What makes two requests the same (R17): 36 and 36.0 are one number, 1 and "1" one level, exclusions a set."""
-    return request_hashes([item])[0]
-
-
-def request_hashes(items: Sequence[DecideItem]) -> list[bytes]:
-    """`request_hash` of each, all written at once."""
-    requests = [
-        [
-            {name: value if value.__class__ is str else _same_written(value) for name, value in item.context.items()},
-            sorted(set(item.excluded_actions)) if item.excluded_actions else [],
-            item.subject,
-            None if item.at is None else item.at.timestamp(),
-        ]
-        for item in items
-    ]
-    try:
-        texts = _canonical.encode_lines(requests)[:-1].split(b"\n")  # as in `_json_lines`
-    except (OverflowError, TypeError, ValueError):  # a number beyond 64 bits
-        texts = [_canonical_text(request) for request in requests]
-    return [hashlib.blake2b(text, digest_size=16).digest() for text in texts]
-
-
-def _canonical_text(request: list[Any]) -> bytes:
-    try:
-        return _canonical.encode(request)
-    except (OverflowError, TypeError, ValueError):
-        return repr(request).encode()
-
-
-def _same_written(value: Any) -> Any:
-    if value.__class__ is float and value.is_integer():
-        return str(int(value))
-    return str(value) if value.__class__ is int and -(2**63) <= value < 2**63 else value
-
-
-_canonical = msgspec.json.Encoder(order="sorted")
-
-
-def check_numbers(contexts: Sequence[Mapping[str, Any]], prefixes: Sequence[str]) -> None:
-    """Python takes whole numbers of any length; the log, like most readers of JSON, takes those of 64 bits."""
-    if int not in {value.__class__ for context in contexts for value in context.values()}:
-        return
-    for context, prefix in zip(contexts, prefixes, strict=True):
-        for name, value in context.items():
-            if value.__class__ is int and not -(2**63) <= value < 2**63:
-                raise InvalidError(
-                    [FieldProblem(field=f"{prefix}context.{name}", message="too large a number", allowed="64 bits")]
-                )
-
-
 def _same(known: KnownDecision, digest: bytes) -> KnownDecision:
     if known.erased:
         raise GoneError(f"Decision {known.decision_id!r} was erased")
@@ -704,37 +641,6 @@ def _same(known: KnownDecision, digest: bytes) -> KnownDecision:
     return known
 
 
-@lru_cache(64)  # all decisions of one transaction have the same
-def timestamp(micros: int) -> str:
-    return (EPOCH + timedelta(microseconds=micros)).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-class _Score(msgspec.Struct, gc=False):
-    action: str
-    estimate: float
-    bonus: float
-    score: float
-
-
-class _Explanation(msgspec.Struct):
-    belief: Sequence[float]
-    scores: Sequence[_Score]
-
-
-class _Answer(msgspec.Struct):
-    """A decision as the API answers it, but for its explanation."""
-
-    decision_id: str
-    campaign: str
-    round: int
-    stage: int
-    model_version: int
-    mode: str
-    action: str
-    propensity: float | None
-    decided_at: str
-
-
 def snapshot_row(campaign: int, revision: int, state: State, encoded: bytes, now: int) -> dict[str, Any]:
     """A state as `snapshots` keeps it."""
     return {
@@ -745,44 +651,4 @@ def snapshot_row(campaign: int, revision: int, state: State, encoded: bytes, now
         "model_version": state.model_version,
         "state": encoded,
         "created_at": now,
-    }
-
-
-def _explained(actions: Sequence[str], numbers: Sequence[Sequence[float]]) -> Iterable[_Explanation]:
-    """Why, from the columns of Decided.answers: estimates, bonuses, beliefs."""
-    arms = len(actions)
-    scores = [
-        map(_Score, repeat(action), estimates, bonuses, map(add, estimates, bonuses))
-        for action, estimates, bonuses in zip(actions, numbers, numbers[arms:], strict=False)
-    ]
-    return map(_Explanation, zip(*numbers[2 * arms :], strict=True), zip(*scores, strict=True))
-
-
-def _json_lines(values: Sequence[Any]) -> list[str]:
-    """Each value as JSON, all written at once: inside JSON a line feed is always escaped."""
-    return _encoder.encode_lines(values).decode()[:-1].split("\n")
-
-
-def decision_answers(campaign: str, stage_length: int, decisions: Sequence[KnownDecision]) -> list[str]:
-    """Decisions as the API answers them, the first time and every time (R17)."""
-    names, rounds, _, versions, modes, actions, propensities, explanations, times, *_ = zip(*decisions, strict=True)
-    stages = [(round - 1) // stage_length + 1 for round in rounds]
-    known = [propensity or None for propensity in propensities]
-    answers = map(
-        _Answer, names, repeat(campaign), rounds, stages, versions, modes, actions, known, map(timestamp, times)
-    )
-    heads = _json_lines(list(answers))
-    return [f"{head[:-1]},{explanation[1:]}" for head, explanation in zip(heads, explanations, strict=True)]
-
-
-def reward_answer(campaign: str, known: KnownDecision) -> dict[str, Any]:
-    """A committed reward as the API answers it."""
-    assert known.received_at is not None
-    return {
-        "decision_id": known.decision_id,
-        "campaign": campaign,
-        "round": known.round,
-        "reward": known.reward,
-        "source": known.source,
-        "received_at": timestamp(known.received_at),
     }

@@ -23,9 +23,9 @@ from service.alerts import REGIME_CHANGE
 from service.errors import FieldProblem, InvalidError, UnavailableError
 from service.fold import SECOND
 from service.metrics import Metrics
+from service.moments import timestamp
 from service.outbox import Message, claim, finish, next_due, put_off, recall
 from service.store import Store
-from service.unit import timestamp
 
 if TYPE_CHECKING:
     import httpx

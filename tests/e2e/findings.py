@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from service.moments import timestamp
 from service.store import Store
-from service.unit import timestamp
 from service.verify import differences
 from tests.e2e.log import Log, read_logs
 

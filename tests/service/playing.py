@@ -19,8 +19,9 @@ from service.operations import Create, Decide, FinishJob, KeepSnapshot, Reward, 
 from service.schemas import DecideBatch, DecideRequest, RewardBatch, RewardRequest
 from service.store import Store
 from service.transaction import Transaction
-from service.unit import Job, request_hash
+from service.unit import Job
 from service.verify import differences
+from service.written import request_hash
 
 Post = Callable[[str, dict], dict]
 BEGIN = 1_790_000_000_000_000  # microseconds: when every script begins

@@ -8,10 +8,10 @@ import pytest
 
 from service.cli import main
 from service.errors import ConflictError
+from service.moments import timestamp
 from service.operations import Archive, Current
 from service.schemas import ImportRow
 from service.tables import decisions, events, models, rewards
-from service.unit import timestamp
 from tests.service.answers import allowed_by_field, error_of, good
 from tests.service.playing import CONFIGS, Direct, Script, operation
 from tests.service.test_subjects import assert_same_model, erase, state_of

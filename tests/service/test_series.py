@@ -14,10 +14,10 @@ import sqlalchemy as sa
 import service.columns
 from policy.lift import ALONE, Compared, cumulative_lift
 from service.buckets import bucket_starts, lasting_changes
+from service.moments import timestamp
 from service.reading import logged
 from service.series import MOST_POINTS, Series
 from service.tables import models
-from service.unit import timestamp
 from tests.service.answers import error_of, good, shaped
 from tests.service.conftest import Clock, Worker
 from tests.service.playing import CONFIGS, Script, http_post

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.schemas import DecideItem
-from service.unit import request_hash, request_hashes
+from service.written import request_hash, request_hashes
 from tests.service.playing import CONFIGS, operation
 
 BEYOND_64_BITS = 10**30
