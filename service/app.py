@@ -1,6 +1,7 @@
 """The FastAPI application: the routes around one worker."""
 
 import os
+import shutil
 import signal
 import threading
 from collections.abc import AsyncIterator
@@ -20,6 +21,7 @@ from service.diagnostics import add_diagnostics
 from service.documentation import add_documentation
 from service.errors import install_error_handlers
 from service.exports import add_export_routes
+from service.metrics import SHARED_FOLDER
 from service.personalizer import add_personalizer_routes
 from service.preview import add_preview_routes
 from service.regimes import add_regime_routes
@@ -83,4 +85,5 @@ def from_environment() -> FastAPI:
 def _end_after(parent: BaseProcess) -> None:
     """A worker whose parent was killed would serve on, unseen, at an address that the next start wants."""
     parent.join()
+    shutil.rmtree(os.environ[SHARED_FOLDER], ignore_errors=True)  # who would have done so is gone
     os.kill(os.getpid(), signal.SIGTERM)  # finishes what was accepted
