@@ -73,12 +73,22 @@ def patched(config: CampaignConfig, patch: Mapping[str, Any]) -> CampaignConfig:
     try:
         changed = CampaignConfig.model_validate(merged)
     except PolicyError:  # what cannot change at all is told first: it need not be right
-        given = {name: value for name, value in merged.items() if name in before}
-        alike = {name for name in given if isinstance(given[name], dict) == isinstance(before[name], dict)}
-        _refuse_fixed(before, before | {name: given[name] for name in alike})
+        _refuse_fixed(before, _known(before, merged))
         raise
     _refuse_fixed(before, changed.model_dump(mode="json"))
     return changed
+
+
+def _known(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """What some fields would be, but for those that there are not, and parts that are no parts."""
+    known = dict(before)
+    for name in before.keys() & after.keys():
+        was, value = before[name], after[name]
+        if isinstance(was, dict) and isinstance(value, dict):
+            known[name] = _known(was, value)
+        elif not isinstance(was, dict) and not isinstance(value, dict):
+            known[name] = value
+    return known
 
 
 def _refuse_fixed(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
@@ -108,11 +118,26 @@ def _differing(name: str, before: Any, after: Any) -> list[str]:
 def cloned(config: CampaignConfig, patch: Mapping[str, Any]) -> CampaignConfig:
     """The configuration of a new campaign like this one, with its own name, seed and any other change.
 
-    What is as it would be by default follows the change: another variable is used, not only asked for.
+    What is as it would be by default follows the change: another variable is used, not only asked for. What belongs to
+    a choice goes with it: the scale of a bonus to its form, given parameters to their estimator.
     """
     active = [action for action in config.actions if action not in config.retired_actions]
     fresh = {"name": None, "seed": None, "paused": None, "retired_actions": None, "actions": active}
-    return CampaignConfig.model_validate(_merged(_underived(config), fresh | dict(patch)))
+    kept, wanted = _underived(config), fresh | dict(patch)
+    if _given(patch, "bonus", "form") not in (None, config.bonus.form):
+        kept["bonus"] = {}
+    if _given(patch, "beliefs", "estimator") not in (None, config.beliefs.estimator):
+        kept["beliefs"].pop("parameters", None)
+    clone = CampaignConfig.model_validate(_merged(kept, wanted))
+    if clone.bonus.form != config.bonus.form and _given(patch, "bonus", "scale") is None:
+        kept["bonus"].pop("scale", None)  # the form has followed another change
+        clone = CampaignConfig.model_validate(_merged(kept, wanted | {"seed": clone.seed}))
+    return clone
+
+
+def _given(patch: Mapping[str, Any], part: str, field: str) -> Any:
+    inside = patch.get(part)
+    return inside.get(field) if isinstance(inside, Mapping) else None
 
 
 def _underived(config: CampaignConfig) -> dict[str, Any]:
@@ -157,16 +182,11 @@ def grown(before: StagedPolicy, after: StagedPolicy, state: State) -> State:
 
     No round has played the new actions, so G + P (kernels._factor) splits into a block of the old columns and one of
     the new: what was estimated stays to the bit, and the new columns are as before any reward. Their bonus alone may
-    not be enough to outdo an action that earns much, so they begin with a trial (`State.trial_end`), which ends when
-    the newest of them is retired.
+    not be enough to outdo an action that earns much, so they begin with a trial (`State.trial_end`). It ends when no
+    action is left that needs it; one that is brought back without having been tried gets its own.
     """
     if after.config.actions == before.config.actions:
-        newest = after.config.actions[-1]
-        if state.trial_end <= state.round or newest in before.config.retired_actions:
-            return state
-        length = after.config.stage_length
-        given_up = newest in after.config.retired_actions
-        return state._replace(trial_end=-(-state.round // length) * length) if given_up else state
+        return _tried(before, after, state)
     if after.config.actions[: len(before.config.actions)] != before.config.actions or after.ridge != before.ridge:
         raise ArgumentError("actions", f"{list(after.config.actions)}", f"more after {list(before.config.actions)}")
     regimes, selection = state.belief.size, state.selection
@@ -176,20 +196,35 @@ def grown(before: StagedPolicy, after: StagedPolicy, state: State) -> State:
         )
         selection = selection._replace(candidates=candidates)
     statistics = _grown(state.statistics, *_columns(before, after, regimes), after.maps[regimes], after.ridge)
-    return state._replace(
-        statistics=statistics,
-        selection=selection,
-        model_version=state.model_version + 1,
-        trial_end=_trial_end(after, state.round),
-    )
+    state = state._replace(statistics=statistics, selection=selection, model_version=state.model_version + 1)
+    return _on_trial(after, state, len(before.config.actions))
 
 
-def _trial_end(policy: StagedPolicy, round: int) -> int:
-    """The end of the stage by which a new action has been played TRIAL_PLAYS times, on average or more often."""
+def _tried(before: StagedPolicy, after: StagedPolicy, state: State) -> State:
+    """The state after some actions were retired or brought back."""
+    actions, was, retired = after.config.actions, before.config.retired_actions, after.config.retired_actions
+    plays = np.bincount(state.history.actions[: state.round], minlength=len(actions))
+    for place, action in enumerate(actions):
+        if action in was and action not in retired and plays[place] < TRIAL_PLAYS:
+            return _on_trial(after, state, place)
+    if state.trial_end > state.round and retired != was and set(actions[state.trial_first :]) <= set(retired):
+        length = after.config.stage_length
+        return state._replace(trial_end=-(-state.round // length) * length)
+    return state
+
+
+def _on_trial(policy: StagedPolicy, state: State, first: int) -> State:
+    """The state with the action at that place, and later ones, on trial.
+
+    Up to the end of the stage by which each has been played TRIAL_PLAYS times, on average or more often.
+    """
     config = policy.config
     active = len(config.actions) - len(config.retired_actions)
     rounds = math.ceil(TRIAL_PLAYS * active / (TRIAL_SHARE * (1.0 - config.control.share)))
-    return -(-(round + rounds) // config.stage_length) * config.stage_length
+    end = -(-(state.round + rounds) // config.stage_length) * config.stage_length
+    if state.trial_end > state.round:  # together with those that are on trial already
+        first = min(first, state.trial_first)
+    return state._replace(trial_end=end, trial_first=first)
 
 
 def _columns(before: StagedPolicy, after: StagedPolicy, regimes: int) -> tuple[npt.NDArray[np.intp], int]:
@@ -235,7 +270,7 @@ def rolled_back(policy: StagedPolicy, state: State, before: StagedPolicy, past: 
     if not (past.round <= state.round and past.folded <= state.folded and past.model_version <= state.model_version):
         raise ArgumentError("past", f"is of round {past.round}", f"an earlier state, up to round {state.round}")
     unestimated = past.selection is None and state.selection is not None
-    renewed = policy.config.actions != before.config.actions
+    renewed = set(policy.config.actions) - set(before.config.actions) - set(policy.config.retired_actions)
     past = grown(before, policy, past)
     history, since = state.history.copy(state.round, state.arrived), past.round
     order = history.arrivals_in_order(state.folded)
@@ -256,7 +291,7 @@ def rolled_back(policy: StagedPolicy, state: State, before: StagedPolicy, past: 
         history.beliefs[since : state.round] = 0.0
         history.beliefs[since : state.round, :regimes] = filtered[since:]
         belief = filtered[-1] if symbols.size else belief
-    return state._replace(
+    state = state._replace(
         belief=belief,
         hmm=past.hmm,
         statistics=past.statistics,
@@ -264,10 +299,10 @@ def rolled_back(policy: StagedPolicy, state: State, before: StagedPolicy, past: 
         history=history,
         rebuild=past.rebuild,
         selection=past.selection,
-        trial_end=_trial_end(policy, state.round) if renewed else state.trial_end,
         # Without an estimate joint statistics decide at random: the next one must not wait for its turn (R8).
         next_estimation=policy.stage_start(state.round + 2) if unestimated else state.next_estimation,
     )
+    return _on_trial(policy, state, len(before.config.actions)) if renewed else state
 
 
 def erased(policy: StagedPolicy, state: State) -> State:

@@ -28,7 +28,7 @@ __all__ = ["SCHEMA", "decode", "decode_estimate", "encode", "encode_estimate"]
 SCHEMA = 3
 _MAGIC = b"UCSTATE\n"
 _PLAIN = ("round", "next_estimation", "next_update", "model_version", "arrived", "folded", "rebuild", "period")
-_LATER = {"trial_end": 0}  # plain fields that older states do without
+_LATER = {"trial_end": 0, "trial_first": 0}  # plain fields that older states do without
 _CHOICE = ("round", "arrived", "chosen", "trial", "trial_from")
 
 

@@ -473,7 +473,8 @@ class CampaignConfig(_Part):
             raise ConfigError([FieldProblem("clock", message, "no clock, or estimator em")])
         regimes, symbols, given = self.regime_counts[-1], self.symbols, self.beliefs.parameters
         if len(self.regime_labels) > regimes or _duplicates(self.regime_labels):
-            message = f"{len(self.regime_labels)} labels"
+            equal = ", some of them equal" if _duplicates(self.regime_labels) else ""
+            message = f"{len(self.regime_labels)} labels{equal}, for {regimes} regime{'s' if regimes > 1 else ''}"
             raise ConfigError([FieldProblem("regime_labels", message, f"at most {regimes}, all different")])
         if regimes > 1 and self.beliefs.estimator != "none" and regimes > symbols:
             message = f"{regimes} regimes need at least as many symbols; the signals have {symbols}"

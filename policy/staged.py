@@ -439,6 +439,7 @@ class StagedPolicy:
                 state.round + size, belief, state.hmm, state.next_estimation, state.next_update + passed * self._length,
                 state.statistics, state.model_version + passed, history, state.arrived, state.folded, state.rebuild,
                 state.selection, int(periods[done + size - 1]) if self._clock else 0, state.trial_end,
+                state.trial_first,
             )  # fmt: skip
             decided.append(made)
             done += size
@@ -537,7 +538,7 @@ class StagedPolicy:
         return State(
             state.round, state.belief, state.hmm, state.next_estimation, state.next_update, state.statistics,
             state.model_version, history, state.arrived + 1, state.folded, state.rebuild, state.selection, state.period,
-            state.trial_end,
+            state.trial_end, state.trial_first,
         )  # fmt: skip
 
     def checked_reward(self, reward: float) -> float:
@@ -550,7 +551,8 @@ class StagedPolicy:
             raise RewardError("reward", f"{shown(reward)} is not a number", "a finite number") from None
         limits = self.config.rewards.range
         if not abs(value) <= LARGEST_REWARD or (limits and not limits[0] <= value <= limits[1]):
-            raise RewardError("reward", f"{shown(reward)}", list(limits) if limits else f"within ±{LARGEST_REWARD:g}")
+            allowed = list(limits) if limits else f"within ±{LARGEST_REWARD:g}"
+            raise RewardError("reward", f"{shown(reward)} is out of range", allowed)
         return value
 
     def erased_reward(self, state: State, round: int) -> State:

@@ -119,6 +119,7 @@ class State(NamedTuple):
     selection: Selection | None  # the candidates behind joint statistics, None before the first estimate
     period: int  # of the clock, counted from time 0; the last one seen
     trial_end: int = 0  # up to this round, a stage's last, every action is tried now and then: one of them is new
+    trial_first: int = 0  # the place of the first of those that are new
 
     @property
     def counted(self) -> int:

@@ -1,13 +1,13 @@
 """The FastAPI application: the routes around one worker."""
 
 import os
-import shutil
 import signal
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from multiprocessing import parent_process
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 
 from fastapi import FastAPI
 
@@ -78,6 +78,8 @@ def from_environment() -> FastAPI:
     """The application of one of several worker processes, which the command line starts."""
     parent = parent_process()
     if parent is not None:
+        # Whoever cleans up the folder of temporary files may have removed it.
+        Path(os.environ[SHARED_FOLDER]).mkdir(mode=0o700, exist_ok=True)
         threading.Thread(target=_end_after, args=(parent,), daemon=True).start()
     return create_app(Settings.load(os.environ, {}))
 
@@ -85,5 +87,4 @@ def from_environment() -> FastAPI:
 def _end_after(parent: BaseProcess) -> None:
     """A worker whose parent was killed would serve on, unseen, at an address that the next start wants."""
     parent.join()
-    shutil.rmtree(os.environ[SHARED_FOLDER], ignore_errors=True)  # who would have done so is gone
     os.kill(os.getpid(), signal.SIGTERM)  # finishes what was accepted

@@ -33,7 +33,7 @@ from service.keys import add_commands as add_key_commands
 from service.keys import keys
 from service.limits import KEEP_ALIVE_SECONDS, Protocol
 from service.load import load
-from service.logs import log_config
+from service.logs import JsonFormatter, log_config
 from service.metrics import SHARED_FOLDER
 from service.schema import require_current, upgrade
 from service.settings import Settings, SettingsError
@@ -217,11 +217,7 @@ def serve(settings: Settings, tell: Callable[[str], None]) -> int:
         return 1
     host, port = listener.getsockname()[:2]
     url = f"http://[{host}]:{port}" if family == socket.AF_INET6 else f"http://{host}:{port}"
-    announced = f"""Undercurrent {__version__} is at {url}
-API documentation: {url}/docs (Ctrl-C stops the service)
-Data: {shown(make_url(settings.database_url))}"""
-    if not guarded:
-        announced += "\nThere is no key: whoever is on this machine may do everything (undercurrent keys create)"
+    announced = _announcement(settings, url, guarded)
     if settings.workers > 1:
         os.environ.update(settings.environment())  # how the worker processes learn of them
         config = uvicorn_config(
@@ -277,6 +273,19 @@ class Workers(Multiprocess):
                 self.should_exit.wait(RESTART_SECONDS)
             self.processes[place] = Process(self.config, self.sockets)
             self.processes[place].start()
+
+
+def _announcement(settings: Settings, url: str, guarded: bool) -> str:
+    """Where the service is, in the format of its logs."""
+    head, data = f"Undercurrent {__version__} is at {url}", shown(make_url(settings.database_url))
+    if settings.log_format == "json":
+        fields = {"docs": f"{url}/docs", "data": data, "keys": guarded}
+        record = {"name": log.name, "levelname": "INFO", "msg": head, **fields}
+        return JsonFormatter().format(logging.makeLogRecord(record))
+    lines = [head, f"API documentation: {url}/docs (Ctrl-C stops the service)", f"Data: {data}"]
+    if not guarded:
+        lines.append("There is no key: whoever is on this machine may do everything (undercurrent keys create)")
+    return "\n".join(lines)
 
 
 def _loopback(host: str) -> str:

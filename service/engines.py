@@ -13,6 +13,7 @@ from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from service import fibers
+from service.errors import UnavailableError
 
 __all__ = [
     "FAILURES",
@@ -24,7 +25,7 @@ __all__ = [
     "postgresql_engine",
     "shown",
     "sqlite_engine",
-    "told",
+    "unavailable",
 ]
 
 BUSY_SECONDS = 10  # that SQLite waits for another process's transaction, and PostgreSQL's pool for a connection
@@ -32,6 +33,7 @@ BUSY_SECONDS = 10  # that SQLite waits for another process's transaction, and Po
 WRITER_KIB, READER_KIB = 65_536, 2_048
 IDLE_SECONDS = 1.0  # after which a connection is asked whether it is still one
 FAILURES = (DBAPIError, PoolTimeoutError, sqlite3.Error, psycopg.Error)  # of the database, however it was asked
+NO_ANSWER = "The database does not answer"
 NO_SPACE = "The disk of the database is full: free some space, then try again"
 WHAT_TO_DO: dict[int | str, str] = {  # by SQLite's primary code or PostgreSQL's
     sqlite3.SQLITE_FULL: NO_SPACE,
@@ -56,10 +58,12 @@ def is_disconnected(error: BaseException) -> bool:
     return isinstance(original, psycopg.OperationalError) and (not code or code.startswith(("08", "57P")))
 
 
-def told(error: Exception) -> str:
-    """The error, and for the common ones what to do."""
-    what = WHAT_TO_DO.get(code_of(error) or 0)
-    return f"{what} ({first_line(error)})" if what else f"The database does not answer: {first_line(error)}"
+def unavailable(error: Exception) -> UnavailableError:
+    """The error, and for the common ones what to do. Its own words name hosts, users and files: not for clients."""
+    what, reason = WHAT_TO_DO.get(code_of(error) or 0), first_line(error)
+    if what is not None:
+        return UnavailableError(f"{what} ({reason})", public=what)
+    return UnavailableError(f"{NO_ANSWER}: {reason}", public=f"{NO_ANSWER}; the service's log says why")
 
 
 def first_line(error: Exception) -> str:
@@ -70,6 +74,8 @@ def first_line(error: Exception) -> str:
 def shown(url: URL) -> str:
     """An address as it may be told: without its passwords, wherever they stand."""
     hidden = {name: "hidden" for name in url.query if name in ("password", "sslpassword")}
+    if url.get_backend_name() == "postgresql":  # whatever the driver: other programs do not know its name
+        url = url.set(drivername="postgresql")
     return url.update_query_dict(hidden).render_as_string(hide_password=True)
 
 

@@ -51,8 +51,9 @@ class ApiError(Exception):
     status = 500
     headers: Mapping[str, str] = {}
 
-    def __init__(self, message: str, fields: Sequence["FieldProblem"] = ()) -> None:
+    def __init__(self, message: str, fields: Sequence["FieldProblem"] = (), public: str | None = None) -> None:
         self.message, self.fields = message, fields
+        self.public = public or message  # what a client is told of it
         super().__init__(message)
 
 
@@ -164,7 +165,7 @@ class ErrorBody(BaseModel):
 
 def detail_of(error: ApiError) -> ErrorDetail:
     """The error as the body tells it."""
-    return ErrorDetail(code=CODES[error.status], message=error.message, fields=list(error.fields))
+    return ErrorDetail(code=CODES[error.status], message=error.public, fields=list(error.fields))
 
 
 def error_response(
@@ -180,7 +181,7 @@ def error_response(
 
 def response_of(error: ApiError) -> JSONResponse:
     """One of our errors as the API sends it."""
-    return error_response(error.status, error.message, error.fields, error.headers)
+    return error_response(error.status, error.public, error.fields, error.headers)
 
 
 def failure_response() -> JSONResponse:

@@ -145,7 +145,9 @@ class Metrics:
             self._deliveries[outcome]
         self._gathered = histogram("gather_operations", "Requests that shared one transaction.", SIZES)
         self._transaction_seconds = histogram("transaction_seconds", "Transactions, until committed.", QUICK)
-        self._database_failures = counter("database_failures_total", "Transactions that the database failed.")
+        self._database_failures = counter(
+            "database_failures_total", "Times that the database failed or did not answer."
+        )
 
     def request(self, route: str, method: str, status: int, seconds: float) -> None:
         """A request was answered."""

@@ -54,17 +54,18 @@ def upgrade(store: Store, revision: str = "head") -> None:
         raise UnavailableError(f"The database cannot be migrated: {error}; is it of a newer version?") from None
 
 
-def require_current(store: Store, public: bool = False) -> None:
-    """The schema must be the one this version was written for. What anybody may read does not say where it is."""
+def require_current(store: Store) -> None:
+    """The schema must be the one this version was written for. Clients are not told where the database is."""
     file = store.engine.url.database
     if store.embedded and file and not Path(file).exists():  # SQLite would make one
-        raise UnavailableError(f"There is no database file{'' if public else f' {file}'}")
+        raise UnavailableError(f"There is no database file {file}", public="There is no database file")
     with store.reading() as tx:
         found = tx.schema_revision()
+    if found is not None and found > head():
+        told = f"The database is at revision {found}, not {head()}: it is of a newer version, so upgrade the service"
+        raise UnavailableError(told)
     if found != head():
         state = "has no tables yet" if found is None else f"is at revision {found}, not {head()}"
-        if found is not None and found > head():
-            raise UnavailableError(f"The database {state}: it is of a newer version, so upgrade the service")
-        address = f" --database-url {shown(store.engine.url)}"
+        told = f"The database {state}; run: undercurrent migrate"
         hint = " (with its password)" if store.engine.url.password else ""
-        raise UnavailableError(f"The database {state}; run: undercurrent migrate{'' if public else address + hint}")
+        raise UnavailableError(f"{told} --database-url {shown(store.engine.url)}{hint}", public=told)

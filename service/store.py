@@ -20,9 +20,8 @@ from service.engines import (
     is_disconnected,
     postgresql_engine,
     sqlite_engine,
-    told,
+    unavailable,
 )
-from service.errors import UnavailableError
 from service.fibers import in_fiber
 from service.statements import hot_statements
 from service.transaction import Seen, Transaction
@@ -257,7 +256,7 @@ class Store:
             if not self._still_good(error) if self.embedded else is_disconnected(error):
                 self._dispose()  # the other connections are dead too, or may hold a file that is gone
             self._failed(first_line(error))
-            raise UnavailableError(told(error)) from error
+            raise unavailable(error) from error
 
     def _still_good(self, error: BaseException) -> bool:
         """Can SQLite's connections go on once the trouble is over? On a full disk nobody could open another one."""

@@ -53,7 +53,7 @@ class Server:
         stdout = self._process.stdout
         assert stdout is not None
         assert select.select([stdout], [], [], START_SECONDS)[0], "it said nothing"
-        line = re.match(ANNOUNCED, stdout.readline())
+        line = re.search(ANNOUNCED, stdout.readline())
         assert line, self._stderr.read_text()
         return line[1]
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -112,6 +113,7 @@ def test_a_worker_that_cannot_be_replaced_leaves_the_others_alone(new_database, 
             return before
 
         before = migrate("9999")
+        shutil.rmtree(first.environ()[SHARED_FOLDER])  # as who cleans up temporary files does
         first.kill()
         wait_until(lambda: server.said().count("a worker has ended") >= 3)
         with closing(client_of(server.url)) as client:

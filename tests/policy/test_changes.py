@@ -203,6 +203,33 @@ def test_a_trial_ends_when_its_action_is_retired(rng):
     given_up = StagedPolicy(without_action(after.config, "message"))
     assert grown(after, given_up, state).trial_end == 63  # the end of the stage
     assert grown(after, StagedPolicy(without_action(after.config, "call")), state) is state
+    wider = StagedPolicy(with_action(after.config, "visit"))
+    assert grown(wider, StagedPolicy(without_action(wider.config, "visit")), wide := grown(after, wider, state)) is wide
+    assert wide.trial_end > state.round
+
+
+def test_an_action_that_comes_back_untried_is_tried(rng):
+    """Given up before anybody saw it; but not one that was played often."""
+    before = policy_of("one regime")
+    after = StagedPolicy(with_action(before.config, "message"))
+    given_up = StagedPolicy(without_action(after.config, "message"))
+    state = grown(after, given_up, grown(before, after, played(before, before.initial_state(), 60, rng)[0]))
+    state, _ = played(given_up, state, 30, rng)
+    assert grown(given_up, after, state).trial_end >= state.round + TRIAL_PLAYS
+    tried, _ = played(after, grown(given_up, after, state), 300, rng)
+    assert tried.trial_end < tried.round
+    gone = grown(after, given_up, tried)
+    assert grown(given_up, after, gone).trial_end < tried.round
+
+
+def test_going_back_before_an_action_that_is_retired_by_now_tries_nothing(rng):
+    before = policy_of("one regime")
+    past = before.update(played(before, before.initial_state(), 60, rng)[0])
+    after = StagedPolicy(with_action(before.config, "message"))
+    given_up = StagedPolicy(without_action(after.config, "message"))
+    state = grown(after, given_up, grown(before, after, past))
+    state, _ = played(given_up, state, 30, rng)
+    assert rolled_back(given_up, state, before, past).trial_end < state.round
 
 
 def test_a_control_group_makes_the_trial_longer():
@@ -268,6 +295,9 @@ def test_clones_have_their_own_name_and_seed():
         cloned(CONFIG, {})
 
 
+GIVEN = {"initial": [0.5, 0.5], "transition": [[0.9, 0.1], [0.1, 0.9]], "emission": [[0.9, 0.1], [0.1, 0.9]]}
+
+
 def test_what_a_clone_has_by_default_follows_its_changes():
     """Another variable is no use if signals and features stay those of before."""
     body = {
@@ -287,6 +317,24 @@ def test_what_a_clone_has_by_default_follows_its_changes():
     ):
         wanted = {"name": "second", "seed": 4} | change
         assert cloned(config, wanted) == CampaignConfig.model_validate(body | wanted), change
+    # What belongs to a choice goes with it.
+    for before, change in (
+        ({"bonus": {"form": "noise", "scale": 2.0}}, {"bonus": {"form": "elliptical"}}),
+        ({"bonus": {"form": "noise", "scale": 2.0}}, {"beliefs": {"statistics": "as_decided"}, "regimes": 2}),
+        (
+            {"bonus": {"form": "theory_general", "risk": 0.1, "horizon": 9, "c_theta": 1, "gamma": 0.5, "c_eta": 1}},
+            {"bonus": {"form": "plain"}},
+        ),
+        ({"beliefs": {"estimator": "given", "parameters": GIVEN}, "regimes": 2}, {"beliefs": {"estimator": "em"}}),
+    ):
+        wanted = {"name": "second", "seed": 4} | change
+        clone = cloned(CampaignConfig.model_validate(body | before), wanted)
+        assert clone == CampaignConfig.model_validate(body | wanted), (before, change)
+    scaled = CampaignConfig.model_validate(body | {"bonus": {"form": "noise", "scale": 2.0}})
+    assert cloned(scaled, {"name": "second", "ridge": 2.0}).bonus.scale == 2.0
+    assert cloned(scaled, {"name": "second", "bonus": {"form": "plain", "scale": 3.0}}).bonus.scale == 3.0
+    with pytest.raises(ConfigError, match="bonus"):
+        cloned(scaled, {"name": "second", "bonus": 3})
     # What was chosen stays.
     chosen = body | {"variables": [*body["variables"], other], "signals": ["mood"], "regimes": 1}
     clone = cloned(

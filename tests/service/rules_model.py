@@ -120,7 +120,7 @@ class Campaign:
         self.next_estimation = 0
         if estimates:
             self.next_estimation = self._stage_start(beliefs["start_round"]) if joint else beliefs["start_round"]
-        self.trial_end = 0
+        self.trial_end = self.trial_first = 0
         self.assigned: dict[str, tuple[float, float]] = {}  # where a subject's draw for control must lie (R13)
 
     @property
@@ -355,18 +355,21 @@ class Campaign:
         before = self.config
         self.config = before | changes
         if self.config["actions"] != before["actions"]:
-            self._grow()
+            self._grow(len(before["actions"]))
             self._publish("actions", max(now, self.clock))
-        elif len(self.rounds) < self.trial_end and self._given_up(before):
-            self.trial_end = math.ceil(len(self.rounds) / self.length) * self.length
+        for action in before["retired_actions"]:
+            plays = sum(round.answer["action"] == action for round in self.rounds)
+            if action in self.active and plays < TRIAL_PLAYS:
+                self._grow(self.config["actions"].index(action))
+        if len(self.rounds) < self.trial_end and self.active[-1] in self.config["actions"][: self.trial_first]:
+            self.trial_end = math.ceil(len(self.rounds) / self.length) * self.length  # all on trial were given up
         self._revise(now, different)
 
-    def _given_up(self, before: Mapping[str, Any]) -> bool:
-        newest = before["actions"][-1]
-        return newest in self.config["retired_actions"] and newest not in before["retired_actions"]
-
-    def _grow(self) -> None:
-        """An action is new: it is tried evenly with the others for a while (R12)."""
+    def _grow(self, first: int) -> None:
+        """The actions from that one on are new: they are tried evenly with the others for a while (R12)."""
+        if len(self.rounds) < self.trial_end:
+            first = min(first, self.trial_first)
+        self.trial_first = first
         plays = TRIAL_FLOOR * (1 - self.config["control"]["share"]) / len(self.active)
         self.trial_end = math.ceil((len(self.rounds) + math.ceil(TRIAL_PLAYS / plays)) / self.length) * self.length
 
@@ -400,8 +403,8 @@ class Campaign:
         if self.estimated and not past.estimated:
             self.next_estimation = self._stage_start(len(self.rounds) + 2)
         self.estimated = past.estimated
-        if past.actions != tuple(self.config["actions"]):
-            self._grow()
+        if set(self.active) - set(past.actions):
+            self._grow(len(past.actions))
         self._publish("rollback", max(now, self.clock), version)
         self._revise(now, restored=version)
 

@@ -137,6 +137,7 @@ def test_anything_else_is_a_conflict_that_says_to_clone(shared, new, patch):
     ("patch", "field"),
     [
         ({"colour": 1}, "colour"),
+        ({"rewards": {"wait": 60}}, "rewards.wait"),
         ({"control": {"share": 1.5}}, "control.share"),
         ({"paused": "yes"}, "paused"),
         ({"propensity_floor": 0.5}, "propensity_floor"),
