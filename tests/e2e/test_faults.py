@@ -348,7 +348,8 @@ def test_a_postgresql_that_refuses(new_database, launch, subtests):
             faulty.check_over()
         with subtests.test("a statement that waits for too long"):
             with faulty.setting("statement_timeout", "'200ms'"), faulty.locked():
-                faulty.refused("statement timeout")
+                faulty.refused("The database does not answer; the service's log says why")
+                wait_until(lambda: "statement timeout" in server.said())
             faulty.check_over()
         with subtests.test("a connection lost in a transaction"):
             waiting = f"SELECT pid FROM pg_stat_activity WHERE {OURS} AND wait_event_type = 'Lock'"
