@@ -667,7 +667,7 @@ def test_a_reward_batch_has_a_result_for_each(new):
     for result, (_, reward) in zip(results, items, strict=True):
         assert (result["committed"] is None) == (result["error"] is not None)
         assert result["committed"] is None or result["committed"]["reward"] == reward
-    assert results[3]["error"]["fields"] == [{"field": "reward", "message": "11.0", "allowed": [0, 10]}]
+    assert results[3]["error"]["fields"] == [{"field": "reward", "message": "11.0 is out of range", "allowed": [0, 10]}]
     assert results[4]["committed"] == before
     assert results[5] == results[6]
     assert campaign.state()["rewards_received"] == 3
