@@ -57,6 +57,7 @@ FLAGS = {
 }
 SWITCHES = ("access_log", "https", "webhook_private")
 RESTART_SECONDS = 2.0  # between two attempts of a worker that cannot start
+Tell = Callable[[str, int], None]  # what those who start the service must know, and how bad it is
 log = logging.getLogger("undercurrent")
 
 
@@ -72,10 +73,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = Settings.load(os.environ, flags)
     except SettingsError as error:
         parser.error(str(error))
-    tell: Callable[[str], None] = _printed
+    tell: Tell = _printed
     if flags["command"] == "serve" and settings.log_format == "json":
         logging.config.dictConfig(log_config(settings))
-        tell = log.warning
+        tell = _logged
     try:
         if flags["command"] == "migrate":
             return migrate(settings)
@@ -92,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return keys(settings, flags)
         return serve(settings, tell)
     except ApiError as error:
-        tell(error.message)
+        tell(error.message, logging.ERROR)
         return 1
 
 
@@ -185,7 +186,7 @@ def migrate(settings: Settings) -> int:
     return 0
 
 
-def serve(settings: Settings, tell: Callable[[str], None]) -> int:
+def serve(settings: Settings, tell: Tell) -> int:
     """Serve until SIGTERM or Ctrl-C."""
     with closing(Store(settings.database_url)) as store:
         if store.embedded:
@@ -199,9 +200,10 @@ def serve(settings: Settings, tell: Callable[[str], None]) -> int:
         database = shown(make_url(settings.database_url))
         tell(
             f"there is no key yet, so the service listens on {host} only, not on {settings.host}. "
-            f"Create one and start again: undercurrent keys create --role admin --database-url {database}"
+            f"Create one and start again: undercurrent keys create --role admin --database-url {database}",
+            logging.WARNING,
         )
-    slow = threading.Timer(15.0, tell, ["compiling the kernels: only at the first start, about a minute"])
+    slow = threading.Timer(15.0, tell, ["compiling the kernels: only at the first start, about a minute", logging.INFO])
     slow.start()
     if not load_first():  # else a worker loads the rest while it already answers
         warm_up()
@@ -213,7 +215,8 @@ def serve(settings: Settings, tell: Callable[[str], None]) -> int:
         listener = socket.create_server((host, settings.port), family=family)
     except OSError as error:
         reason, _, _ = str(error.strerror).partition(" (while")  # create_server repeats the address there
-        tell(f"cannot listen on {host} port {settings.port}: {reason}. Choose another with --host and --port.")
+        message = f"cannot listen on {host} port {settings.port}: {reason}. Choose another with --host and --port."
+        tell(message, logging.ERROR)
         return 1
     host, port = listener.getsockname()[:2]
     url = f"http://[{host}]:{port}" if family == socket.AF_INET6 else f"http://{host}:{port}"
@@ -299,8 +302,12 @@ def _loopback(host: str) -> str:
     return "::1" if ":" in host else "127.0.0.1"
 
 
-def _printed(notice: str) -> None:
+def _printed(notice: str, _: int) -> None:
     print(f"undercurrent: {notice}", file=sys.stderr, flush=True)
+
+
+def _logged(notice: str, level: int) -> None:
+    log.log(level, notice)
 
 
 def uvicorn_config(app: object, **settings: object) -> uvicorn.Config:

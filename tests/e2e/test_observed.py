@@ -169,6 +169,14 @@ def test_every_line_is_json(new_database, launch, kind, workers):
     assert "swordfish" not in server.said()
 
 
+def test_why_it_cannot_start_is_json_too(launch):
+    """Whatever the level: else nobody would learn why."""
+    server = launch("postgresql://nobody@127.0.0.1:1/none", "--log-format", "json", "--log-level", "error")
+    assert server.exit_code() == 1
+    (line,) = map(json.loads, server.said().splitlines())
+    assert (line["level"], line["message"].partition(":")[0]) == ("error", "The database does not answer")
+
+
 def test_text_is_what_it_says_by_default(new_database, launch):
     """At level info an administrator's doings are told, a good decision is not."""
     server = launch(new_database("sqlite"))
