@@ -104,7 +104,7 @@ BEYOND_A_SCHEMA = [
     Beyond(DECIDING, r".*excluded_actions", "unknown: .*|excludes every action"),
     Beyond(DECIDING, r".*\b(at|decided_at)", "lies in the future|.* is not a time|.*out of range.*"),
     Beyond(r"POST /campaigns/\{name\}/import", r"rows\[\d+\]\.\w+", ".*"),
-    Beyond(r"POST /reward|POST /personalizer/.*/reward", "reward|value", r"[-+\d.e]+"),  # outside its range
+    Beyond(r"POST /reward|POST /personalizer/.*/reward", "reward|value", r"[-+\d.e]+ is out of range"),
     Beyond(
         r"POST /campaigns/\{name\}/actions/retire",
         "action",
