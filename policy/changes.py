@@ -203,11 +203,13 @@ def grown(before: StagedPolicy, after: StagedPolicy, state: State) -> State:
 def _tried(before: StagedPolicy, after: StagedPolicy, state: State) -> State:
     """The state after some actions were retired or brought back."""
     actions, was, retired = after.config.actions, before.config.retired_actions, after.config.retired_actions
+    if retired == was:  # most changes are others: no need to look at every round
+        return state
     plays = np.bincount(state.history.actions[: state.round], minlength=len(actions))
     for place, action in enumerate(actions):
         if action in was and action not in retired and plays[place] < TRIAL_PLAYS:
             return _on_trial(after, state, place)
-    if state.trial_end > state.round and retired != was and set(actions[state.trial_first :]) <= set(retired):
+    if state.trial_end > state.round and set(actions[state.trial_first :]) <= set(retired):
         length = after.config.stage_length
         return state._replace(trial_end=-(-state.round // length) * length)
     return state
