@@ -22,7 +22,7 @@ RUN useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin unde
     && install --directory --owner undercurrent /data /var/cache/undercurrent
 USER undercurrent
 WORKDIR /data
-RUN ["python", "-m", "service.warm_up"]
+RUN ["python", "-m", "service.engine.warm_up"]
 VOLUME /data
 EXPOSE 8000
 STOPSIGNAL SIGTERM

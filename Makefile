@@ -89,7 +89,7 @@ clean:  ## remove .venv and every cache
 	@$(INSTALL) -r requirements.lock
 	@$(INSTALL) --no-build-isolation -e .
 	@echo "Compiling the kernels (under a minute) ..."
-	@$(BIN)/python -m service.warm_up
+	@$(BIN)/python -m service.engine.warm_up
 	@touch $@
 
 .venv/ready-bench: .venv/ready requirements-bench.lock

@@ -25,8 +25,8 @@ from benchmarks.limits import fill, wait_until_quiet
 from benchmarks.load import Client, Connection, described
 from benchmarks.measure import asked, client_of
 from benchmarks.servers import RunError, Server, serve, server
-from service.store import Store
-from service.tables import campaigns, decisions, live, rewards
+from service.storage.store import Store
+from service.storage.tables import campaigns, decisions, live, rewards
 
 CAMPAIGN, OTHER = "exported", "deciding"
 PLAYED = 10_000  # rounds

@@ -27,10 +27,10 @@ from tqdm import tqdm
 
 from benchmarks import table
 from policy import CampaignConfig, StagedPolicy
-from service.app import create_app
-from service.schema import upgrade
-from service.settings import Settings
-from service.store import Store
+from service.base.settings import Settings
+from service.cli.application import create_app
+from service.storage.schema import upgrade
+from service.storage.store import Store
 
 GATHER = 16  # requests at a time
 GATHERS = 5  # in one turn: 80 decides end 8 stages of 10 rounds

@@ -29,7 +29,7 @@ from benchmarks.load import described
 from benchmarks.measure import Bench, Slice, asked, client_of, failure, spread, summary
 from benchmarks.servers import EMPTY, HELLO, PostgreSQL, RunError, generator, naive, postgresql, serve, server
 from benchmarks.targets import BULK, FULL, HOT, MANY, NAIVE, OURS, QUICK, Size, mixed, on_postgresql, targets, verdicts
-from service.store import Store
+from service.storage.store import Store
 
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 HEADER = (

@@ -18,7 +18,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sess
 from benchmarks import ceilings
 from benchmarks.ceilings import DecideRequest, RewardAnswer, RewardRequest, Score
 from policy import CampaignConfig, StagedPolicy, State
-from service.warm_up import warm_up
+from service.engine.warm_up import warm_up
 
 __all__ = ["naive_app", "serve"]
 

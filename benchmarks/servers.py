@@ -20,8 +20,8 @@ import psutil
 import sqlalchemy as sa
 
 from benchmarks.load import BEGUN, ENDED, HOST, Job
-from service.schema import upgrade
-from service.store import Store
+from service.storage.schema import upgrade
+from service.storage.store import Store
 
 __all__ = [
     "EMPTY",
@@ -51,7 +51,17 @@ class RunError(Exception):
 
 def serve(database_url: str, workers: int = 1) -> list[str]:
     """Our service, as its users start it."""
-    return ["-m", "service.start", "serve", "--port", "0", "--database-url", database_url, "--workers", str(workers)]
+    return [
+        "-m",
+        "service.cli.start",
+        "serve",
+        "--port",
+        "0",
+        "--database-url",
+        database_url,
+        "--workers",
+        str(workers),
+    ]
 
 
 def naive(database: Path) -> list[str]:

@@ -5,7 +5,7 @@ import os
 import sqlalchemy as sa
 from alembic import context
 
-from service.tables import metadata
+from service.storage.tables import metadata
 
 
 def run(connection: sa.Connection) -> None:

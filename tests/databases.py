@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import sqlalchemy as sa
 
-from service.schema import upgrade
-from service.store import Store
+from service.storage.schema import upgrade
+from service.storage.store import Store
 
 __all__ = ["KINDS", "Databases", "PostgreSQL"]
 

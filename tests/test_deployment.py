@@ -16,9 +16,9 @@ import pytest
 import sqlalchemy as sa
 import yaml
 
-from service.cli import _parser
-from service.settings import PREFIX, Settings
-from service.tables import metadata
+from service.base.settings import PREFIX, Settings
+from service.cli.commands import _parser
+from service.storage.tables import metadata
 from tests.databases import Databases
 from tests.e2e.load import CAMPAIGN, client_of
 from tests.e2e.server import UNDERCURRENT, Server, outside
@@ -100,7 +100,7 @@ def test_every_variable_is_a_setting_with_a_value_that_is_allowed():
 
 def test_every_command_is_one_of_the_command_line():
     (entry,) = json.loads(last("ENTRYPOINT"))
-    assert PROJECT["scripts"][entry] == "service.start:main"
+    assert PROJECT["scripts"][entry] == "service.cli.start:main"
     commands = [json.loads(last("CMD")), *(words(SERVICES[name]["command"]) for name in OURS)]
     assert [_parser().parse_args(command).command for command in commands] == ["serve", "migrate", "serve"]
 
@@ -130,7 +130,7 @@ def test_the_image_runs_as_a_user_that_owns_the_kernels():
     user = last("USER")
     assert user != "root"
     assert not user.startswith("0")
-    assert order.index(("USER", user)) < order.index(("RUN", '["python", "-m", "service.warm_up"]'))
+    assert order.index(("USER", user)) < order.index(("RUN", '["python", "-m", "service.engine.warm_up"]'))
     (made,) = (rest for word, rest in order if word == "RUN" and "install --directory" in rest)
     assert f"--owner {user}" in made
     assert image_environment()["NUMBA_CACHE_DIR"] in made.split()

@@ -12,8 +12,8 @@ from fastapi.responses import HTMLResponse
 from fastapi.templating import Jinja2Templates
 
 from service.dashboard.login import add_login
-from service.headers import KIND, Assets, root_of
-from service.worker import Service
+from service.engine.worker import Service
+from service.web.headers import KIND, Assets, root_of
 
 __all__ = ["add_dashboard"]
 

@@ -5,8 +5,8 @@ from typing import Annotated
 from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
-from service.auth import COOKIE, Key, require_page
-from service.worker import Service
+from service.access.auth import COOKIE, Key, require_page
+from service.engine.worker import Service
 
 __all__ = ["add_login"]
 

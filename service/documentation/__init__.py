@@ -1,6 +1,6 @@
 """/docs and /redoc: pages about the API that work without the internet, with scripts and styles from a package.
 
-They hold no script of their own, so that none but files of this service can run in them (service/headers.py).
+They hold no script of their own, so that none but files of this service can run in them (service/web/headers.py).
 """
 
 from importlib.resources import files
@@ -9,7 +9,7 @@ from pathlib import Path
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse
 
-from service.headers import KIND, Assets, Kind, root_of
+from service.web.headers import KIND, Assets, Kind, root_of
 
 __all__ = ["add_documentation"]
 

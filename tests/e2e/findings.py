@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from service.moments import timestamp
-from service.store import Store
-from service.verify import differences
+from service.analysis.verify import differences
+from service.base.times import timestamp
+from service.storage.store import Store
 from tests.e2e.log import Log, read_logs
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import sqlalchemy as sa
 
-from service.store import Store
-from service.tables import jobs
+from service.storage.store import Store
+from service.storage.tables import jobs
 from tests.databases import Databases
 from tests.e2e.findings import FINDINGS, Finding, committed_rewards
 from tests.e2e.load import Exchange, client_of, wait_until

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from service.schemas import MAX_BATCH
+from service.engine.requests import MAX_BATCH
 from tests.e2e.findings import Finding, exchange_findings, find, verify_findings
 from tests.e2e.log import Log
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from service.store import Store
-from service.tables import campaigns, config_revisions, decisions, jobs, live, rewards
+from service.storage.store import Store
+from service.storage.tables import campaigns, config_revisions, decisions, jobs, live, rewards
 
 __all__ = ["Log", "read_logs", "read_open_jobs"]
 

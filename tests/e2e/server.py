@@ -19,7 +19,7 @@ from tests.e2e.load import PATIENCE_SECONDS, wait_until
 __all__ = ["UNDERCURRENT", "Launch", "Server", "launching", "outside"]
 
 START_SECONDS = 300  # on a fresh machine the first start compiles the kernels
-UNDERCURRENT = [sys.executable, "-m", "service.cli"]
+UNDERCURRENT = [sys.executable, "-m", "service.cli.commands"]
 NO_COMPLAINT = re.compile(r"\S+ (INFO \S+|WARNING undercurrent\.request: slow request) .*\n")
 ANNOUNCED = rf"Undercurrent {re.escape(__version__)} is at (http://[\d.]+:\d+)"
 

@@ -25,11 +25,11 @@ import psutil
 import sqlalchemy as sa
 
 from policy import CampaignConfig, StagedPolicy
-from service.columns import Columns
-from service.engines import WRITER_KIB
-from service.store import Store
-from service.tables import campaigns, decisions, rewards
-from service.verify import differences
+from service.analysis.columns import Columns
+from service.analysis.verify import differences
+from service.storage.engines import WRITER_KIB
+from service.storage.store import Store
+from service.storage.tables import campaigns, decisions, rewards
 from tests.databases import KINDS, Databases
 from tests.e2e import soak_report
 from tests.e2e.server import Server

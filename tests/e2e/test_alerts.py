@@ -2,7 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from service.cli import main
+from service.cli.commands import main
 from tests.e2e.load import client_of, wait_until
 from tests.e2e.server import Server
 from tests.service.playing import CONFIGS

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from service.cli import main
+from service.cli.commands import main
 from tests.e2e.load import Exchange, Load, client_of
 from tests.e2e.log import read_logs
 from tests.e2e.server import Launch, outside

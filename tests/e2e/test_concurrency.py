@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 
-from service.cli import main
+from service.cli.commands import main
 from tests.e2e.load import CAMPAIGN, client_of
 
 

@@ -7,7 +7,7 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import expect
 
-from service.store import Store
+from service.storage.store import Store
 from tests.e2e.browser import PATIENCE_MS, Window, chromium, serious
 from tests.service.answers import good
 from tests.service.conftest import Worker

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 import sqlalchemy as sa
 
-from service.cli import main
+from service.cli.commands import main
 from tests.e2e.disks import BOUND, DISKS, limited, read_only
 from tests.e2e.load import CAMPAIGN, RISKS, client_of, wait_until
 from tests.service.answers import error_of, good

@@ -13,8 +13,8 @@ import psutil
 import pytest
 import sqlalchemy as sa
 
-from service.metrics import SHARED_FOLDER
-from service.store import Store
+from service.engine.metrics import SHARED_FOLDER
+from service.storage.store import Store
 from tests.e2e.load import CAMPAIGN, client_of, wait_until
 from tests.e2e.server import outside
 from tests.service.answers import good
@@ -129,7 +129,7 @@ def test_a_worker_that_cannot_be_replaced_leaves_the_others_alone(new_database, 
 
 NONE_STARTS = """
 import socket, sys
-from service.cli import Workers, uvicorn_config
+from service.cli.commands import Workers, uvicorn_config
 several = Workers(uvicorn_config("failing:app", workers=2, lifespan="on"), sockets=[socket.create_server(("", 0))])
 several.run()
 sys.exit(several.failed)

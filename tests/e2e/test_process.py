@@ -8,8 +8,8 @@ import socket
 import httpx
 import pytest
 
-from service.auth import id_of
-from service.cli import main
+from service.access.auth import id_of
+from service.cli.commands import main
 from tests.e2e.load import PATIENCE_SECONDS, Exchange, client_of, wait_until
 
 CALLERS = 8

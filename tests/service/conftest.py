@@ -9,11 +9,11 @@ import httpx
 import pytest
 import uvicorn
 
-import service.requests
-from service.app import create_app
-from service.cli import uvicorn_config
-from service.settings import Settings
-from service.worker import Service
+import service.web.requests
+from service.base.settings import Settings
+from service.cli.application import create_app
+from service.cli.commands import uvicorn_config
+from service.engine.worker import Service
 from tests.service.playing import Direct
 
 
@@ -33,7 +33,7 @@ class Clock:
 @pytest.fixture(autouse=True)
 def no_slow_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine's slow answers are no news; tests of them set their own limit."""
-    monkeypatch.setattr(service.requests, "SLOW_SECONDS", 60.0)
+    monkeypatch.setattr(service.web.requests, "SLOW_SECONDS", 60.0)
 
 
 @pytest.fixture

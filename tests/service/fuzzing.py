@@ -23,8 +23,8 @@ from schemathesis.engine import Status, from_schema
 from schemathesis.engine.events import FatalError, NonFatalError, ScenarioFinished
 from schemathesis.openapi.checks import AllowHeaderMismatch, RejectedPositiveData, UnsupportedMethodResponse
 
-from service.schemas import CAMPAIGN_EXAMPLE, CONTEXT_EXAMPLE
-from service.store import Store
+from service.engine.requests import CAMPAIGN_EXAMPLE, CONTEXT_EXAMPLE
+from service.storage.store import Store
 from tests.databases import KINDS, Databases
 from tests.e2e.server import launching
 from tests.service.answers import good

@@ -12,16 +12,16 @@ import httpx
 import sqlalchemy as sa
 
 from policy import CampaignConfig, StagedPolicy, encode
-from service.background import _estimated
-from service.campaigns import Campaigns
-from service.errors import ApiError, detail_of
-from service.operations import Create, Decide, FinishJob, KeepSnapshot, Reward, Snapshot
-from service.schemas import DecideBatch, DecideRequest, RewardBatch, RewardRequest
-from service.store import Store
-from service.transaction import Transaction
-from service.unit import Job
-from service.verify import differences
-from service.written import request_hash
+from service.analysis.verify import differences
+from service.base.errors import ApiError, detail_of
+from service.engine.background import _estimated
+from service.engine.campaigns import Campaigns
+from service.engine.operations import Create, Decide, FinishJob, KeepSnapshot, Reward, Snapshot
+from service.engine.requests import DecideBatch, DecideRequest, RewardBatch, RewardRequest
+from service.engine.unit import Job
+from service.engine.written import request_hash
+from service.storage.store import Store
+from service.storage.transaction import Transaction
 
 Post = Callable[[str, dict], dict]
 BEGIN = 1_790_000_000_000_000  # microseconds: when every script begins

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from policy.changes import patched
-from service.alerts import regime_changes, regimes_in_use
-from service.operations import Change, RollBack
-from service.rows import NewEvent, NewMessage
-from service.tables import events, outbox
-from service.unit import Unit
+from service.engine.alerts import regime_changes, regimes_in_use
+from service.engine.operations import Change, RollBack
+from service.engine.unit import Unit
+from service.storage.rows import NewEvent, NewMessage
+from service.storage.tables import events, outbox
 from tests.service.answers import error_of, good
 from tests.service.playing import CONFIGS, SEASONS, Script, operation
 

@@ -17,10 +17,10 @@ import pytest
 import sqlalchemy as sa
 
 from policy import CampaignConfig
-from service import schemas
-from service.errors import ConflictError
-from service.store import Store
-from service.tables import metadata
+from service.api import schemas
+from service.base.errors import ConflictError
+from service.storage.store import Store
+from service.storage.tables import metadata
 from tests.service.answers import allowed_by_field, error_of, good, shaped
 from tests.service.playing import operation
 
@@ -1167,7 +1167,7 @@ def unavailable(response: httpx.Response) -> None:
 def test_a_database_that_is_away_costs_nothing_but_time(start, direct, database_url, monkeypatch):
     """R18: no wrong answer meanwhile, and whatever is repeated afterwards is counted once."""
     if database_url.startswith("sqlite"):
-        monkeypatch.setattr("service.engines.BUSY_SECONDS", 0.1)
+        monkeypatch.setattr("service.storage.engines.BUSY_SECONDS", 0.1)
     worker = start()
     client = worker.client
     campaign, twin = (Campaign(client, TWO_REGIMES | {"name": name}) for name in ("campaign", "twin"))
@@ -1208,7 +1208,7 @@ def test_a_database_that_is_away_costs_nothing_but_time(start, direct, database_
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_a_database_that_another_process_keeps_busy(start, database_url, monkeypatch):
     """R19: SQLite has one writer; who waits too long is told so, and reading goes on."""
-    monkeypatch.setattr("service.engines.BUSY_SECONDS", 0.1)
+    monkeypatch.setattr("service.storage.engines.BUSY_SECONDS", 0.1)
     campaign = Campaign(start().client, QUICK | {"name": "busy"})
     first = campaign.decide(1)
     with locked(str(sa.make_url(database_url).database)):

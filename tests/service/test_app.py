@@ -18,12 +18,12 @@ from fastapi import FastAPI, HTTPException, Query
 from pydantic import BaseModel
 
 from service import __version__
-from service.app import create_app
-from service.cli import main
-from service.settings import Settings, SettingsError
+from service.base.settings import Settings, SettingsError
+from service.cli.application import create_app
+from service.cli.commands import main
 from tests.service.answers import allowed_by_field, error_of, good
 
-UNDERCURRENT = [sys.executable, "-m", "service.cli"]
+UNDERCURRENT = [sys.executable, "-m", "service.cli.commands"]
 DECIDE = {"campaign": "spring", "context": {}}
 
 

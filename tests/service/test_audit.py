@@ -6,12 +6,12 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from service import auth
-from service.audit import page
-from service.auth import PAGE, id_of
-from service.cli import main
-from service.store import Store
-from service.transaction import Transaction
+from service.access import auth
+from service.access.auth import PAGE, id_of
+from service.cli.commands import main
+from service.storage.audit import page
+from service.storage.store import Store
+from service.storage.transaction import Transaction
 from tests.service.answers import error_of, good
 from tests.service.playing import eventually
 from tests.service.test_auth import bearer, make

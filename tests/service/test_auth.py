@@ -12,15 +12,15 @@ import pytest
 import sqlalchemy as sa
 from starlette.routing import Mount, Route
 
-from service import auth
-from service.app import create_app
-from service.auth import PUBLIC, ROLES, RULES, Key, Keys, id_of, new_key
-from service.errors import TooManyRequestsError
-from service.routes import LeanRoute
-from service.settings import Settings
-from service.store import Store
-from service.tables import keys as key_table
-from service.worker import Service
+from service.access import auth
+from service.access.auth import PUBLIC, ROLES, RULES, Key, Keys, id_of, new_key
+from service.base.errors import TooManyRequestsError
+from service.base.settings import Settings
+from service.cli.application import create_app
+from service.engine.worker import Service
+from service.storage.store import Store
+from service.storage.tables import keys as key_table
+from service.web.application import LeanRoute
 from tests.service.answers import error_of, good
 from tests.service.conftest import Clock, Worker
 from tests.service.playing import eventually

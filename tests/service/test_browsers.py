@@ -3,11 +3,11 @@
 import httpx
 import pytest
 
-from service.auth import PAGE
-from service.browsers import Visitors
-from service.errors import ForbiddenError
-from service.settings import Settings, SettingsError
-from service.store import Store
+from service.access.auth import PAGE
+from service.access.browsers import Visitors
+from service.base.errors import ForbiddenError
+from service.base.settings import Settings, SettingsError
+from service.storage.store import Store
 from tests.service.answers import error_of, good
 from tests.service.test_auth import CONFIG, bearer, make
 

@@ -10,11 +10,11 @@ import pytest
 
 from policy import CampaignConfig
 from policy.changes import CHANGEABLE, patched, with_action, without_action
-from service import schemas
-from service.errors import ConflictError, InvalidError
-from service.operations import Archive, Change, Delete
-from service.tables import campaigns, config_revisions, jobs, models, rewards, snapshots
-from service.tables import metadata as tables
+from service.api import schemas
+from service.base.errors import ConflictError, InvalidError
+from service.engine.operations import Archive, Change, Delete
+from service.storage.tables import campaigns, config_revisions, jobs, models, rewards, snapshots
+from service.storage.tables import metadata as tables
 from tests.service.answers import allowed_by_field, error_of, good, shaped
 from tests.service.playing import CONFIGS, PLAIN, Script, check_rounds, eventually, operation
 
@@ -414,7 +414,7 @@ def lived(script, workers, until):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_changes_survive_restarts_other_workers_and_verify(direct, clock, name, monkeypatch):
     """R15: one worker, two in turns, a new one for every request, snapshots on the way: the same digits."""
-    monkeypatch.setattr("service.campaigns.SNAPSHOT_ROUNDS", 20)
+    monkeypatch.setattr("service.engine.campaigns.SNAPSHOT_ROUNDS", 20)
     alone = direct()
     whole = lived(Script(CONFIGS[name], clock, name="whole").create(alone.post), [alone], 95)
     assert {"message", "fax"} <= {made["action"] for made in whole.decisions}
@@ -438,7 +438,7 @@ def test_changes_survive_restarts_other_workers_and_verify(direct, clock, name, 
 
 def test_a_snapshot_from_before_a_rollback_is_no_trap(direct, clock, monkeypatch):
     """The model that was restored is older than the newest snapshot: the fold begins earlier."""
-    monkeypatch.setattr("service.campaigns.SNAPSHOT_ROUNDS", 20)
+    monkeypatch.setattr("service.engine.campaigns.SNAPSHOT_ROUNDS", 20)
     worker = direct()
     script = Script(CONFIGS["default"], clock).create(worker.post).play(worker.post, 50)
     worker.finish_all()
@@ -461,7 +461,7 @@ def test_a_rollback_is_followed_by_a_snapshot(direct, clock):
 
 def test_a_job_at_work_during_a_change_of_model_is_forgotten(direct, clock, monkeypatch):
     """What it finds belongs to a model that is no longer in force."""
-    monkeypatch.setattr("service.unit.INLINE_OPERATIONS", 0)
+    monkeypatch.setattr("service.engine.unit.INLINE_OPERATIONS", 0)
     for name, change in (
         ("added", lambda worker, name: Change(name, lambda config: with_action(config, "message"))),
         ("back", lambda worker, name: worker.campaigns.past(name, 1)),
@@ -535,7 +535,7 @@ def test_a_retried_rollback_goes_back_once(shared, new):
 
 
 def test_a_rollback_owes_a_snapshot_while_another_is_under_way(direct, clock, monkeypatch):
-    monkeypatch.setattr("service.campaigns.SNAPSHOT_ROUNDS", 20)
+    monkeypatch.setattr("service.engine.campaigns.SNAPSHOT_ROUNDS", 20)
     worker = direct()
     script = Script(CONFIGS["one-regime"], clock).create(worker.post).play(worker.post, 30)
     assert len(worker.work) == 1  # under way
@@ -547,7 +547,7 @@ def test_a_rollback_owes_a_snapshot_while_another_is_under_way(direct, clock, mo
 
 
 def test_a_default_switched_on_late_settles_the_past_little_by_little(direct, clock, monkeypatch):
-    monkeypatch.setattr("service.unit.MOST_SETTLED", 1)  # then it is two stages of 5
+    monkeypatch.setattr("service.engine.unit.MOST_SETTLED", 1)  # then it is two stages of 5
     worker = direct()
     script = Script(CONFIGS["one-regime"], clock).create(worker.post).play(worker.post, 100)
     missing = worker.campaign(script.name).round - worker.campaign(script.name).arrived

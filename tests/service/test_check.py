@@ -3,7 +3,7 @@
 import pytest
 
 from policy import CampaignConfig
-from service.schemas import CAMPAIGN_EXAMPLE as EXAMPLE
+from service.engine.requests import CAMPAIGN_EXAMPLE as EXAMPLE
 from tests.service.answers import error_of, good, shaped
 
 

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-import service.checkpoints
-from service.checkpoints import LONGEST_JOURNAL, Checkpoints
-from service.store import Store
+import service.storage.checkpoints
+from service.storage.checkpoints import LONGEST_JOURNAL, Checkpoints
+from service.storage.store import Store
 from tests.service.playing import eventually
 
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
-    monkeypatch.setattr(service.checkpoints, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(service.storage.checkpoints, "PAUSE_SECONDS", 0.01)
 
 
 def written_back(file: str) -> bool:
@@ -37,7 +37,7 @@ def test_what_is_committed_reaches_the_file_without_the_writer(new_database, ser
     assert own == (LONGEST_JOURNAL if serving else 1_000)
     assert not written_back(file)
     if serving:
-        monkeypatch.setattr(service.checkpoints, "WORTH_BYTES", 1)
+        monkeypatch.setattr(service.storage.checkpoints, "WORTH_BYTES", 1)
         with store.writing() as tx:
             tx.connection.exec_driver_sql("INSERT INTO new VALUES (3)")
         eventually(lambda: written_back(file), "written back")
@@ -51,7 +51,7 @@ def test_what_is_committed_reaches_the_file_without_the_writer(new_database, ser
 
 
 def test_a_file_that_is_gone_stays_gone(tmp_path, monkeypatch):
-    monkeypatch.setattr(service.checkpoints, "WORTH_BYTES", 1)
+    monkeypatch.setattr(service.storage.checkpoints, "WORTH_BYTES", 1)
     journal = tmp_path / "none.db-wal"
     journal.write_bytes(b"left")
     checkpoints = Checkpoints(str(tmp_path / "none.db"))
@@ -98,7 +98,7 @@ def test_the_journal_is_emptied_also_while_it_is_written_back(new_database):
 
 def test_a_journal_that_is_read_is_not_waited_for_for_ever(new_database, monkeypatch):
     """And meanwhile the writer commits."""
-    monkeypatch.setattr(service.checkpoints, "EMPTYING_SECONDS", 0.3)
+    monkeypatch.setattr(service.storage.checkpoints, "EMPTYING_SECONDS", 0.3)
     store = Store(new_database("sqlite"), serving=True)
     with store.writing() as tx:
         tx.connection.exec_driver_sql("CREATE TABLE new (number INTEGER)")

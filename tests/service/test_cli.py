@@ -15,12 +15,12 @@ import pytest
 import sqlalchemy as sa
 
 from policy import CampaignConfig
-from service.auth import id_of
-from service.cli import FLAGS, _loopback, _parser, main
-from service.schema import head
-from service.settings import PREFIX, Settings, SettingsError
-from service.store import Store
-from service.tables import decisions, metadata
+from service.access.auth import id_of
+from service.base.settings import PREFIX, Settings, SettingsError
+from service.cli.commands import FLAGS, _loopback, _parser, main
+from service.storage.schema import head
+from service.storage.store import Store
+from service.storage.tables import decisions, metadata
 from tests.service.playing import CONFIGS, Script, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -535,10 +535,10 @@ COMPILED = """
 import json, tempfile
 from numba.core.dispatcher import Dispatcher
 from policy import describe, kernels
-from service.operations import Current
-from service.schema import upgrade
-from service.store import Store
-from service.warm_up import warm_up
+from service.engine.operations import Current
+from service.storage.schema import upgrade
+from service.storage.store import Store
+from service.engine.warm_up import warm_up
 from tests.policy import make_golden
 from tests.service.playing import BEGIN, CONFIGS, Direct, Script
 

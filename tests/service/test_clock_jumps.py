@@ -7,11 +7,11 @@ from itertools import pairwise
 import pytest
 import sqlalchemy as sa
 
-import service.unit
-from service.alerts import REGIME_CHANGE
-from service.operations import Reduce
-from service.tables import decisions, events, jobs, models, outbox, rewards
-from service.unit import LEASE_SECONDS
+import service.engine.unit
+from service.engine.operations import Reduce
+from service.engine.unit import LEASE_SECONDS
+from service.storage.rows import REGIME_CHANGE
+from service.storage.tables import decisions, events, jobs, models, outbox, rewards
 from tests.service.conftest import Clock
 from tests.service.playing import CONFIGS, Script, check_rounds, eventually
 from tests.service.receiving import receiving
@@ -87,7 +87,7 @@ def test_times_of_clients(direct, clock):
 
 def test_a_lease_of_a_later_time_is_no_lease(start, direct, clock, monkeypatch):
     """R16: written five hours ahead, by a worker that died: taken over when the clock is right, not five hours on."""
-    monkeypatch.setattr(service.unit, "INLINE_OPERATIONS", 0)
+    monkeypatch.setattr(service.engine.unit, "INLINE_OPERATIONS", 0)
     dead = direct()
     clock.jump = 5 * HOUR
     script, result = abandoned(dead, clock, "smoothed")

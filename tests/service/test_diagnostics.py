@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from policy import StagedPolicy
-from service.checks import Code
-from service.diagnostics import HEALTHY, Diagnostics
-from service.rows import NewJob
-from service.warm_up import warm_up
+from service.analysis.checks import Code
+from service.api.diagnostics import HEALTHY, Diagnostics
+from service.engine.warm_up import warm_up
+from service.storage.rows import NewJob
 from simulator.environment import load_environment
 from simulator.presets import campaign
 from tests.service.answers import error_of, good, shaped

@@ -14,16 +14,16 @@ from contextlib import ExitStack, closing
 import httpx
 import pytest
 
-import service.requests
-import service.routes
-from service import limits
-from service.app import create_app
-from service.errors import NotFoundError
-from service.lanes import Lanes
-from service.limits import Protocol
-from service.requests import Requests
-from service.settings import Settings
-from service.store import Store
+import service.api.routes
+import service.web.requests
+from service.base.errors import NotFoundError
+from service.base.settings import Settings
+from service.cli.application import create_app
+from service.engine.lanes import Lanes
+from service.storage.store import Store
+from service.web import protocol
+from service.web.protocol import Protocol
+from service.web.requests import Requests
 from tests.service.answers import error_of, good
 from tests.service.connecting import Connection, head
 from tests.service.playing import eventually
@@ -216,7 +216,7 @@ def test_what_nobody_expected_is_a_failure_in_the_one_shape(worker, ordinary, li
     def broken(*_):
         raise ZeroDivisionError("a bug")
 
-    for patched, name in ((service.routes, "request_hash"), (worker.service._lanes, "_process")):
+    for patched, name in ((service.api.routes, "request_hash"), (worker.service._lanes, "_process")):
         with monkeypatch.context() as patch:
             patch.setattr(patched, name, broken)
             lines.clear()
@@ -264,7 +264,7 @@ def test_the_access_log_has_every_id_where_it_belongs(start, ordinary, lines):  
 
 
 def test_slow_requests_are_told(worker, connection, ordinary, lines, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(service.requests, "SLOW_SECONDS", 0.0)
+    monkeypatch.setattr(service.web.requests, "SLOW_SECONDS", 0.0)
     connection.send(post("/decide", DECIDE))
     good(connection.answer())
 
@@ -368,7 +368,7 @@ def test_very_many_in_one_piece(worker, connection):
 
 def test_after_a_refusal_the_connection_stays(connection, ordinary, monkeypatch):
     """The time for a request's headers does not run while there is none."""
-    monkeypatch.setattr(limits, "REQUEST_SECONDS", SHORT)
+    monkeypatch.setattr(protocol, "REQUEST_SECONDS", SHORT)
     for _ in range(2):
         connection.send(post("/decide", b"{"))
         error_of(connection.answer(), 422)

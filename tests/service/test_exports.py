@@ -17,10 +17,11 @@ import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
 
-from service import exports, formats
-from service.cli import main
-from service.formats import FORMATS
-from service.tables import decisions, rewards
+from service.analysis import formats
+from service.analysis.formats import FORMATS
+from service.api import exports
+from service.cli.commands import main
+from service.storage.tables import decisions, rewards
 from tests.service.answers import allowed_by_field, error_of, good
 from tests.service.playing import CONFIGS, Script, eventually, http_post
 
@@ -458,5 +459,5 @@ def test_the_command_says_where_it_cannot_write(start, tmp_path, capsys):
 
 
 def test_the_service_starts_without_arrow():
-    code = "import sys, service.cli; sys.exit('pyarrow' in sys.modules)"
+    code = "import sys, service.cli.commands; sys.exit('pyarrow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policy import CampaignConfig
-from service.errors import InvalidError
-from service.files import rows_of, size_of
-from service.formats import FORMATS
-from service.reading import LoggedDecision
+from service.analysis.files import rows_of, size_of
+from service.analysis.formats import FORMATS
+from service.base.errors import InvalidError
+from service.storage.reading import LoggedDecision
 
 CONFIG = CampaignConfig(
     name="spring",

@@ -8,10 +8,10 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from service import limits
-from service.auth import PUBLIC, READING, RULES, WATCHING
-from service.store import Store
-from service.tables import metadata
+from service.access.auth import PUBLIC, READING, RULES, WATCHING
+from service.storage.store import Store
+from service.storage.tables import metadata
+from service.web import protocol
 from tests.service.answers import error_of, good
 from tests.service.conftest import Clock, Worker
 from tests.service.fuzzing import fuzz, living
@@ -228,10 +228,10 @@ def _script() -> Iterator[Asked]:
 
 def _unsent(place: Place, monkeypatch: Any) -> Iterator[tuple[Asked, httpx.Response]]:
     """Bodies that say they are too large, and bodies that never come."""
-    monkeypatch.setattr(limits, "REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr(protocol, "REQUEST_SECONDS", 0.5)
     waiting = []
     for asked in WITH_BODY:
-        for length in (limits.LARGEST_BODY + 1, 10):
+        for length in (protocol.LARGEST_BODY + 1, 10):
             connection = Connection(place.worker.url)
             top = [f"{asked.method} {asked.address}?confirm=nasty HTTP/1.1", "host: a", f"content-length: {length}"]
             top += [f"authorization: Bearer {place.keys['admin']}", "", ""]

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from service.tables import models
+from service.storage.tables import models
 from tests.policy import make_golden
 from tests.policy.test_golden import check_decisions, close, partitions
 from tests.service.playing import http_post

@@ -3,8 +3,8 @@
 import httpx
 import pytest
 
-from service.headers import by_kind
-from service.store import Store
+from service.storage.store import Store
+from service.web.headers import by_kind
 from tests.service.answers import good
 from tests.service.conftest import Clock, Worker
 from tests.service.test_auth import CONFIG, RULES, bearer, make

@@ -10,14 +10,14 @@ from alembic import command
 from hypothesis import given
 from hypothesis import strategies as st
 
-import service.campaigns
-import service.ids
-import service.unit
-from service.ids import Ids, hashed, hashes_of
-from service.operations import Archive, Delete, KeepSnapshot, Snapshot
-from service.schema import alembic_config, upgrade
-from service.tables import decisions, id_blocks, live, models, rewards, snapshots
-from service.unit import Unit
+import service.engine.campaigns
+import service.engine.ids
+import service.engine.unit
+from service.engine.ids import Ids, hashed, hashes_of
+from service.engine.operations import Archive, Delete, KeepSnapshot, Snapshot
+from service.engine.unit import Unit
+from service.storage.schema import alembic_config, upgrade
+from service.storage.tables import decisions, id_blocks, live, models, rewards, snapshots
 from tests.service.playing import CONFIGS, Direct, Script, check_rounds
 
 KIND = CONFIGS["one-regime"]
@@ -101,9 +101,9 @@ def again(worker, script):
 def test_ids_of_any_age_are_known_after_a_restart(direct, clock, monkeypatch, hashes):
     """From blocks, and from the log where there is none; also if many ids have the same hash."""
     if hashes:
-        for module in (service.campaigns, service.unit):
+        for module in (service.engine.campaigns, service.engine.unit):
             monkeypatch.setattr(module, "hashed", few(hashes))
-    monkeypatch.setattr(service.campaigns, "SNAPSHOT_ROUNDS", 20)
+    monkeypatch.setattr(service.engine.campaigns, "SNAPSHOT_ROUNDS", 20)
     worker = direct()
     script = Script(KIND, clock).create(worker.post)
     requests = []
@@ -165,7 +165,7 @@ def test_a_database_that_went_back_is_believed(new_database, clock, tmp_path):
 
 def test_a_standby_that_lacks_the_last_commits_is_believed(new_database, clock, monkeypatch):
     """Others decide there before a worker that knows more comes back: what it remembers never was (R17, R23)."""
-    monkeypatch.setattr(service.campaigns, "SNAPSHOT_ROUNDS", 20)
+    monkeypatch.setattr(service.engine.campaigns, "SNAPSHOT_ROUNDS", 20)
     url = new_database("postgresql")
     first, second = Direct(url, clock), Direct(url, clock)
     script = Script(KIND, clock).create(first.post).play(first.post, 15)
@@ -196,7 +196,7 @@ def test_a_standby_that_lacks_the_last_commits_is_believed(new_database, clock, 
 
 def test_a_snapshot_of_a_moment_that_never_was_is_not_kept(direct, clock, monkeypatch):
     """Its ids could not even be told."""
-    monkeypatch.setattr(service.campaigns, "SNAPSHOT_ROUNDS", 20)
+    monkeypatch.setattr(service.engine.campaigns, "SNAPSHOT_ROUNDS", 20)
     worker = direct()
     script = Script(KIND, clock).create(worker.post).play(worker.post, 20)
     (work,) = worker.work
@@ -213,7 +213,7 @@ def test_a_snapshot_of_a_moment_that_never_was_is_not_kept(direct, clock, monkey
 
 def test_the_ids_of_campaigns_that_decide_nothing_are_let_go_of(direct, clock, monkeypatch):
     """They are looked up by whoever asks for an id alone."""
-    monkeypatch.setattr(service.campaigns, "MOST_BYTES_OF_IDS", 3_000)
+    monkeypatch.setattr(service.engine.campaigns, "MOST_BYTES_OF_IDS", 3_000)
     worker = direct()
     scripts = [Script(KIND, clock, name=f"c{n}").create(worker.post).play(worker.post, 10) for n in range(8)]
     reader = direct()
@@ -242,7 +242,7 @@ def test_ids_that_fell_behind_during_a_transaction_are_read_again(direct, clock,
 
 def test_what_is_in_no_block_gets_one_with_the_next_snapshot(direct, clock, monkeypatch):
     """As after the migration, however long ago the last snapshot was."""
-    monkeypatch.setattr(service.campaigns, "SNAPSHOT_ROUNDS", 20)
+    monkeypatch.setattr(service.engine.campaigns, "SNAPSHOT_ROUNDS", 20)
     worker = direct()
     script = Script(KIND, clock).create(worker.post).play(worker.post, 90)
     worker.finish_all()
@@ -256,7 +256,7 @@ def test_what_is_in_no_block_gets_one_with_the_next_snapshot(direct, clock, monk
 
 
 def test_verify_sees_ids_that_are_not_unique_and_blocks_that_are_wrong(direct, clock, monkeypatch):
-    monkeypatch.setattr(service.campaigns, "SNAPSHOT_ROUNDS", 20)
+    monkeypatch.setattr(service.engine.campaigns, "SNAPSHOT_ROUNDS", 20)
     worker = direct()
     script = Script(KIND, clock).create(worker.post).play(worker.post, 40)
     worker.finish_all()
@@ -270,7 +270,7 @@ def test_verify_sees_ids_that_are_not_unique_and_blocks_that_are_wrong(direct, c
 
 
 def test_a_deleted_campaign_takes_its_ids_along(direct, clock, monkeypatch):
-    monkeypatch.setattr(service.campaigns, "SNAPSHOT_ROUNDS", 20)
+    monkeypatch.setattr(service.engine.campaigns, "SNAPSHOT_ROUNDS", 20)
     worker = direct()
     script = Script(KIND, clock).create(worker.post).play(worker.post, 40)
     worker.finish_all()
@@ -287,7 +287,7 @@ def test_a_deleted_campaign_takes_its_ids_along(direct, clock, monkeypatch):
 
 def test_a_log_survives_the_migration_down_and_up(direct, clock, monkeypatch):
     """SQLite writes the table of decisions anew, which must not take the rewards along."""
-    monkeypatch.setattr(service.campaigns, "SNAPSHOT_ROUNDS", 20)
+    monkeypatch.setattr(service.engine.campaigns, "SNAPSHOT_ROUNDS", 20)
     worker = direct()
     script = Script(KIND, clock).create(worker.post).play(worker.post, 40)
     worker.finish_all()

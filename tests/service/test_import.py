@@ -6,12 +6,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from service.cli import main
-from service.errors import ConflictError
-from service.moments import timestamp
-from service.operations import Archive, Current
-from service.schemas import ImportRow
-from service.tables import decisions, events, models, rewards
+from service.base.errors import ConflictError
+from service.base.times import timestamp
+from service.cli.commands import main
+from service.engine.operations import Archive, Current
+from service.engine.requests import ImportRow
+from service.storage.tables import decisions, events, models, rewards
 from tests.service.answers import allowed_by_field, error_of, good
 from tests.service.playing import CONFIGS, Direct, Script, operation
 from tests.service.test_subjects import assert_same_model, erase, state_of

@@ -6,15 +6,15 @@ import threading
 import pytest
 import sqlalchemy as sa
 
-import service.campaigns
-import service.unit
+import service.engine.campaigns
+import service.engine.unit
 from policy import StagedPolicy
 from policy.codec import decode_estimate
-from service.background import _estimated
-from service.operations import FinishJob
-from service.tables import events, jobs, models, snapshots
-from service.unit import LEASE_SECONDS, Job
-from service.warm_up import warm_up
+from service.engine.background import _estimated
+from service.engine.operations import FinishJob
+from service.engine.unit import LEASE_SECONDS, Job
+from service.engine.warm_up import warm_up
+from service.storage.tables import events, jobs, models, snapshots
 from tests.service.playing import CONFIGS, Script, eventually, http_post
 from tests.service.scraping import Scrape
 
@@ -30,7 +30,7 @@ PLAYED = {  # the default re-estimates at every stage's end at first: here with 
 @pytest.fixture(autouse=True)
 def everything_is_large(monkeypatch):
     """Every re-estimation that finds anything is left to a job."""
-    monkeypatch.setattr(service.unit, "INLINE_OPERATIONS", 0)
+    monkeypatch.setattr(service.engine.unit, "INLINE_OPERATIONS", 0)
 
 
 def played(script, worker, until, patience, restart=None):
@@ -108,7 +108,7 @@ def test_a_restart_in_the_middle_of_a_job_changes_no_digit(direct, clock, name):
 
 def test_a_worker_that_missed_a_publication_catches_up(direct, clock, monkeypatch):
     """R15, R16, R21: although the result itself is gone, because a snapshot contains it."""
-    monkeypatch.setattr(service.campaigns, "SNAPSHOT_ROUNDS", 10)
+    monkeypatch.setattr(service.engine.campaigns, "SNAPSHOT_ROUNDS", 10)
     first, second = direct(), direct()
     whole = Script(CONFIGS["smoothed"], clock, name="whole").create(first.post)
     parts = Script(CONFIGS["smoothed"], clock, name="parts").create(first.post)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from service import limits
-from service.limits import KEEP_ALIVE_SECONDS, LARGEST_BODY, LARGEST_UNASKED, Protocol
+from service.web import protocol
+from service.web.protocol import KEEP_ALIVE_SECONDS, LARGEST_BODY, LARGEST_UNASKED, Protocol
 from tests.service.answers import error_of, good
 from tests.service.connecting import Connection, head
 from tests.service.playing import eventually
@@ -23,7 +23,7 @@ pytestmark = only_sqlite  # nothing here is about the database
 
 @pytest.fixture
 def worker(start, monkeypatch):
-    monkeypatch.setattr(limits, "REQUEST_SECONDS", SHORT)
+    monkeypatch.setattr(protocol, "REQUEST_SECONDS", SHORT)
     worker = start()
     good(worker.client.post("/campaigns", json=CONFIG), 201)
     return worker
@@ -45,7 +45,7 @@ def connect(worker) -> Iterator:
 @pytest.fixture
 def patient(worker, monkeypatch) -> None:
     """For what is about sizes: however slow the machine, nothing comes too late."""
-    monkeypatch.setattr(limits, "REQUEST_SECONDS", 30.0)
+    monkeypatch.setattr(protocol, "REQUEST_SECONDS", 30.0)
 
 
 def rounds(worker) -> int:
@@ -133,7 +133,7 @@ def test_a_body_that_nobody_wants_does_not_keep_the_connection(connect):
 
 def test_requests_in_pieces_are_answered_and_idle_connections_kept(worker, connect, monkeypatch):
     long = 5 * SHORT
-    monkeypatch.setattr(limits, "REQUEST_SECONDS", long)
+    monkeypatch.setattr(protocol, "REQUEST_SECONDS", long)
     connection = connect()
     whole = head(LEAN, f"Content-Length: {len(DECIDE)}") + DECIDE
     connection.send(whole[:30], whole[30:50], whole[50:80], whole[80:], pause=SHORT / 8)

@@ -9,17 +9,16 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-import service.campaigns
-import service.unit
+import service.engine.campaigns
+import service.engine.unit
 from policy import StagedPolicy
 from policy.changes import patched
-from service.alerts import REGIME_CHANGE
-from service.errors import ApiError, ConflictError, InvalidError, NotFoundError, UnavailableError
-from service.operations import Change
-from service.rows import NewDecision
-from service.tables import campaigns, decisions, events, jobs, live, models, rewards, snapshots
-from service.transaction import Transaction
-from service.warm_up import warm_up
+from service.base.errors import ApiError, ConflictError, InvalidError, NotFoundError, UnavailableError
+from service.engine.operations import Change
+from service.engine.warm_up import warm_up
+from service.storage.rows import REGIME_CHANGE, NewDecision
+from service.storage.tables import campaigns, decisions, events, jobs, live, models, rewards, snapshots
+from service.storage.transaction import Transaction
 from tests.service.playing import (
     CONFIGS,
     Script,
@@ -51,7 +50,7 @@ def one_by_one(post):
 @pytest.mark.parametrize("config", CONFIGS)
 def test_a_batch_over_many_stages_leaves_what_single_requests_do(direct, clock, config, inline, monkeypatch):
     """Stages whose updates have nothing to fold are decided together; each has its model all the same."""
-    monkeypatch.setattr(service.unit, "INLINE_OPERATIONS", inline)
+    monkeypatch.setattr(service.engine.unit, "INLINE_OPERATIONS", inline)
     monkeypatch.setattr(Script, "sizes", (1, 9, 33, 64))  # stages have ten rounds
     worker = direct()
     scripts = [Script(CONFIGS[config], clock, name=name) for name in ("together", "singly")]
@@ -408,7 +407,7 @@ def test_an_update_must_give_finite_numbers(direct, clock, monkeypatch):
 @pytest.fixture
 def often(monkeypatch):
     """Snapshots after a few rounds already."""
-    monkeypatch.setattr(service.campaigns, "SNAPSHOT_ROUNDS", 4)
+    monkeypatch.setattr(service.engine.campaigns, "SNAPSHOT_ROUNDS", 4)
 
 
 def played_with_snapshots(worker, script, until):
@@ -675,7 +674,7 @@ def test_a_database_error_fails_the_gather_and_leaves_nothing(direct, clock, pla
 
 def test_a_database_error_while_one_request_is_decided_fails_them_all(direct, clock, monkeypatch):
     """R18: it is the database's failure (503, try again), never a request's own."""
-    monkeypatch.setattr(service.unit, "INLINE_OPERATIONS", 0)
+    monkeypatch.setattr(service.engine.unit, "INLINE_OPERATIONS", 0)
     worker, saboteur = direct(), direct()
     script = Script(CONFIGS["smoothed"], clock).create(worker.post).play(worker.post, 33)
     assert [row["status"] for row in worker.rows(jobs)] == ["waiting"]  # so that the next stage's end reads the table

@@ -6,8 +6,8 @@ from http.cookies import SimpleCookie
 import httpx
 import pytest
 
-from service.auth import COOKIE, PAGE, RELOAD_SECONDS, id_of
-from service.store import Store
+from service.access.auth import COOKIE, PAGE, RELOAD_SECONDS, id_of
+from service.storage.store import Store
 from tests.service.answers import error_of, good
 from tests.service.conftest import Clock, Worker
 from tests.service.playing import eventually

@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-import service.requests
-from service.logs import REQUEST_ID, JsonFormatter, TextFormatter, administered, log_config
-from service.settings import Settings
-from service.transaction import Transaction
+import service.web.requests
+from service.base.logs import REQUEST_ID, JsonFormatter, TextFormatter, administered, log_config
+from service.base.settings import Settings
+from service.storage.transaction import Transaction
 from tests.service.answers import error_of, good
 
 CAMPAIGN = {"name": "spring", "actions": ["none", "email"], "variables": [{"name": "risk", "levels": ["low", "high"]}]}
@@ -134,7 +134,7 @@ def test_without_access_log_good_and_refused_requests_are_silent(client, lines):
 
 
 def test_slow_requests_are_told(client, lines, monkeypatch):
-    monkeypatch.setattr(service.requests, "SLOW_SECONDS", 0.0)
+    monkeypatch.setattr(service.web.requests, "SLOW_SECONDS", 0.0)
     lines.clear()
     good(client.get("/readyz"))
     (line,) = told(client, lines)

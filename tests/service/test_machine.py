@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from service import schemas
-from service.errors import CODES
+from service.api import schemas
+from service.base.errors import CODES
 from tests.service.answers import error_of, good
 from tests.service.conftest import Clock, Worker
 from tests.service.documented import Documented

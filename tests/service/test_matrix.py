@@ -6,9 +6,9 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from service.auth import COOKIE, PAGE, RULES, id_of
-from service.store import Store
-from service.tables import metadata
+from service.access.auth import COOKIE, PAGE, RULES, id_of
+from service.storage.store import Store
+from service.storage.tables import metadata
 from tests.service.answers import error_of, good
 from tests.service.conftest import Clock, Worker
 from tests.service.test_auth import BODIES, CONFIG, bearer, make

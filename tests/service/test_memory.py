@@ -6,15 +6,15 @@ import sys
 import psutil
 import pytest
 
-from service import background
-from service.memory import give_back
+from service.base.memory import give_back
+from service.engine import background
 from tests.service.playing import eventually
 
 THREADS = 3
 # Threads that allocate at the same time, and then what the library says about its heaps.
 COUNTED = """
 import ctypes, os, sys, threading
-from service.memory import one_heap
+from service.base.memory import one_heap
 limited, threads = map(int, sys.argv[1:])
 assert not limited or one_heap()
 library = ctypes.CDLL(None)

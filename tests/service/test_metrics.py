@@ -14,10 +14,10 @@ import sqlalchemy as sa
 import yaml
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-import service.metrics
-import service.unit
+import service.engine.metrics
+import service.engine.unit
 from policy import StagedPolicy
-from service.warm_up import warm_up
+from service.engine.warm_up import warm_up
 from tests.service.answers import error_of, good
 from tests.service.playing import CONFIGS, Script, eventually, http_post
 from tests.service.scraping import Scrape
@@ -139,7 +139,7 @@ def test_rewards_by_default(client, clock):
 @pytest.mark.parametrize(("inline_operations", "kind"), [(0, "estimation_job"), (10**9, "estimation")])
 def test_updates_and_reestimations_are_timed(start, clock, monkeypatch, inline_operations, kind):
     """R1, R3, R16: each by its kind, where it ran."""
-    monkeypatch.setattr(service.unit, "INLINE_OPERATIONS", inline_operations)
+    monkeypatch.setattr(service.engine.unit, "INLINE_OPERATIONS", inline_operations)
     client = start().client
     post = http_post(client)
     script = Script(CONFIGS["smoothed"], clock).create(post).play(post, 42)  # estimates before round 32
@@ -293,7 +293,7 @@ def held(database_url):
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 def test_a_database_that_hangs_holds_up_neither_scrapes_nor_the_service(start, database_url, monkeypatch):
-    monkeypatch.setattr(service.metrics, "DATABASE_SECONDS", 4.0)  # time enough for what is answered meanwhile
+    monkeypatch.setattr(service.engine.metrics, "DATABASE_SECONDS", 4.0)  # time enough for what is answered meanwhile
     client = start().client
     good(client.post("/campaigns", json=CAMPAIGN), 201)
     found = []

@@ -1,4 +1,4 @@
-"""The schema's history: one chain, up and down on both databases, and no difference to service/tables.py."""
+"""The schema's history: one chain, up and down on both databases, and no difference to service/storage/tables.py."""
 
 import pytest
 import sqlalchemy as sa
@@ -6,9 +6,9 @@ from alembic import command
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 
-from service.schema import alembic_config, head, require_current, upgrade
-from service.store import Store
-from service.tables import metadata
+from service.storage.schema import alembic_config, head, require_current, upgrade
+from service.storage.store import Store
+from service.storage.tables import metadata
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pyarrow.parquet
 import pytest
 
-from service.logs import JsonFormatter, TextFormatter
+from service.base.logs import JsonFormatter, TextFormatter
 from tests.databases import KINDS
 from tests.service.answers import error_of, good
 from tests.service.conftest import Clock, Worker

@@ -13,7 +13,7 @@ import pytest
 
 from policy import StagedPolicy
 from policy.config import LARGEST_REWARD
-from service.tables import events
+from service.storage.tables import events
 from tests.service.answers import allowed_by_field, good
 from tests.service.conftest import Clock, Worker
 from tests.service.documented import Documented

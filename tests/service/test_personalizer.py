@@ -21,10 +21,10 @@ from msrest.authentication import CognitiveServicesCredentials
 from msrest.exceptions import HttpOperationError
 
 from policy import CampaignConfig
-from service import matching
-from service.matching import MOST_VALUES, values_of
-from service.schemas import CAMPAIGN_EXAMPLE
-from service.store import Store
+from service.compat import matching
+from service.compat.matching import MOST_VALUES, values_of
+from service.engine.requests import CAMPAIGN_EXAMPLE
+from service.storage.store import Store
 from tests.service.answers import error_of, good
 from tests.service.playing import eventually, found_differences
 from tests.service.test_auth import bearer, make

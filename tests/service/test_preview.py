@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-import service.campaigns
-import service.unit
+import service.engine.campaigns
+import service.engine.unit
 from policy import CampaignConfig, Request, StagedPolicy, encode
 from policy.changes import patched, with_action, without_action
-from service.operations import Change
-from service.preview import Explanation, Preview, PreviewRequest, Trial, _counterfactual
-from service.routes import stored_decision
-from service.tables import decisions, jobs
-from service.tables import metadata as tables
+from service.api.preview import Explanation, Preview, PreviewRequest, Trial, _counterfactual
+from service.api.routes import stored_decision
+from service.engine.operations import Change
+from service.storage.tables import decisions, jobs
+from service.storage.tables import metadata as tables
 from tests.service.answers import error_of, good, shaped
 from tests.service.conftest import Clock
 from tests.service.playing import CONFIGS, PLAIN, SEASONS, Script, found_differences, http_post
@@ -85,7 +85,7 @@ each_kind = pytest.mark.parametrize(("database_url", "name", "large"), KINDS, in
 def test_a_preview_is_what_decide_then_answers(direct, clock, monkeypatch, name, large):
     """At boundaries and between them; and the campaign goes on as if nobody had asked."""
     if large:
-        monkeypatch.setattr(service.unit, "INLINE_OPERATIONS", 0)
+        monkeypatch.setattr(service.engine.unit, "INLINE_OPERATIONS", 0)
     worker, compared = direct(), []
     alone = Script(CONFIGS[name], clock, name="alone").create(worker.post)
     tried = Script(CONFIGS[name], clock, name="tried").create(worker.post)
@@ -137,7 +137,7 @@ def test_an_inline_estimation_that_is_large_is_left_out_and_told(direct, clock, 
         worker.post("/decide", {"campaign": "smoothed", **random_item(chance)})
     made = previewed(worker, "smoothed", random_item(chance))
     assert made["estimation_left_out"] is False
-    monkeypatch.setattr(service.unit, "INLINE_OPERATIONS", 0)
+    monkeypatch.setattr(service.engine.unit, "INLINE_OPERATIONS", 0)
     monkeypatch.setattr(StagedPolicy, "estimate", lambda *_: pytest.fail("it was made"))
     told = previewed(worker, "smoothed", random_item(chance))
     assert told["estimation_left_out"] is True
@@ -341,8 +341,8 @@ def explained(worker, name, decision_id):
 def test_the_model_of_every_decision_is_found_again(direct, clock, monkeypatch, name, large):
     """With snapshots and jobs on the way, changes of the configuration, an action more and one less; no row changes."""
     if large:
-        monkeypatch.setattr(service.unit, "INLINE_OPERATIONS", 0)
-    monkeypatch.setattr(service.campaigns, "SNAPSHOT_ROUNDS", 20)
+        monkeypatch.setattr(service.engine.unit, "INLINE_OPERATIONS", 0)
+    monkeypatch.setattr(service.engine.campaigns, "SNAPSHOT_ROUNDS", 20)
     worker, states = direct(), {}
     script = Script(CONFIGS[name], clock).create(worker.post)
     changes = {

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from service.regimes import Regimes
+from service.api.regimes import Regimes
 from tests.service.answers import error_of, good, shaped
 from tests.service.playing import GIVEN, PLAIN, SEASONS
 

@@ -5,13 +5,13 @@ import json
 import pytest
 import sqlalchemy as sa
 
-import service.background
+import service.engine.background
 from policy import CampaignConfig, encode
 from policy.features import feature_map
-from service.operations import Reduce
-from service.retention import ROWS, campaigns_to_reduce
-from service.schemas import ImportRow
-from service.tables import config_revisions, decisions, events
+from service.engine.operations import Reduce
+from service.engine.requests import ImportRow
+from service.engine.retention import ROWS, campaigns_to_reduce
+from service.storage.tables import config_revisions, decisions, events
 from tests.service.answers import error_of, good
 from tests.service.playing import CONFIGS, Script, eventually
 from tests.service.test_subjects import erase, state_of
@@ -100,7 +100,7 @@ def test_a_long_log_is_reduced_in_parts(direct, clock):
 
 def test_it_happens_by_itself(start, direct, clock, monkeypatch):
     """Also beside a campaign that nobody can read, whose turn comes first."""
-    monkeypatch.setattr(service.background, "RETENTION_SECONDS", 0.05)
+    monkeypatch.setattr(service.engine.background, "RETENTION_SECONDS", 0.05)
     client = start().client
     config = CONFIGS["one-regime"]
     good(client.post("/campaigns", json=config), 201)

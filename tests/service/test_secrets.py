@@ -13,15 +13,15 @@ import sqlalchemy as sa
 from fastapi.exceptions import ResponseValidationError
 from sqlalchemy.engine import make_url
 
-import service.requests
+import service.web.requests
 from policy.errors import ContextError, FieldProblem
-from service.auth import PAGE, id_of
-from service.cli import main
-from service.logs import JsonFormatter, TextFormatter
-from service.outbox import Message
-from service.settings import Settings
-from service.store import Store
-from service.transaction import Transaction
+from service.access.auth import PAGE, id_of
+from service.base.logs import JsonFormatter, TextFormatter
+from service.base.settings import Settings
+from service.cli.commands import main
+from service.storage.outbox import Message
+from service.storage.store import Store
+from service.storage.transaction import Transaction
 from tests.service.answers import error_of, good
 from tests.service.playing import eventually
 from tests.service.test_auth import bearer, make
@@ -119,7 +119,7 @@ def test_a_whole_life_leaves_no_trace_in_the_logs(start, database_url, said, cap
     key, revoked = make(store), make(store)
     with store.writing() as tx:
         tx.revoke_key(id_of(revoked), 2)
-    monkeypatch.setattr(service.requests, "SLOW_SECONDS", 0.0)  # every request is worth a warning
+    monkeypatch.setattr(service.web.requests, "SLOW_SECONDS", 0.0)  # every request is worth a warning
     worker = start(access_log=True, log_level="debug", webhook_secret=SECRET)
     worker.client.headers.update(bearer(key))
     live(worker.client, key)

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-import service.columns
+import service.analysis.columns
 from policy.lift import ALONE, Compared, cumulative_lift
-from service.buckets import bucket_starts, lasting_changes
-from service.moments import timestamp
-from service.reading import logged
-from service.series import MOST_POINTS, Series
-from service.tables import models
+from service.analysis.buckets import bucket_starts, lasting_changes
+from service.api.series import MOST_POINTS, Series
+from service.base.times import timestamp
+from service.storage.reading import logged
+from service.storage.tables import models
 from tests.service.answers import error_of, good, shaped
 from tests.service.conftest import Clock, Worker
 from tests.service.playing import CONFIGS, Script, http_post
@@ -291,12 +291,12 @@ def test_what_is_wrong_is_named(played, query, field):
 
 def test_what_was_read_is_only_added_to(start, clock, monkeypatch):
     """Asked again and again while the campaign goes on, late rewards and an erasure included, it is as if read anew."""
-    monkeypatch.setattr(service.columns, "CHUNK", 7)
+    monkeypatch.setattr(service.analysis.columns, "CHUNK", 7)
     worker = start()
     post = http_post(worker.client)
     script = Script(PLAYED["smoothed"], clock).create(post)
     reads = []
-    real = service.columns.decision_columns
+    real = service.analysis.columns.decision_columns
 
     def counting(tx, campaign, after, last):
         reads.append((after, last))
@@ -307,7 +307,7 @@ def test_what_was_read_is_only_added_to(start, clock, monkeypatch):
         if until == 70:
             good(worker.client.post("/subjects/erase", json={"subject": "customer 1"}))
         with monkeypatch.context() as patch:
-            patch.setattr(service.columns, "decision_columns", counting)
+            patch.setattr(service.analysis.columns, "decision_columns", counting)
             reads.clear()
             series = asked(worker, "smoothed", points=20)
             assert (reads[0][0] > 0) == (until not in (10, 70))
@@ -319,16 +319,16 @@ def test_what_was_read_is_only_added_to(start, clock, monkeypatch):
 
 @pytest.mark.parametrize(("least", "campaigns"), [(1, 2), (45, 1)])  # rounds that a campaign counts for
 def test_memory_is_bounded(start, clock, monkeypatch, least, campaigns):
-    monkeypatch.setattr(service.columns, "MOST_ROUNDS", 50)
-    monkeypatch.setattr(service.columns, "LEAST_ROUNDS", least)
+    monkeypatch.setattr(service.analysis.columns, "MOST_ROUNDS", 50)
+    monkeypatch.setattr(service.analysis.columns, "LEAST_ROUNDS", least)
     held = []
-    real = service.columns.ColumnCache._forget
+    real = service.analysis.columns.ColumnCache._forget
 
     def watched(cache):
         real(cache)
         held.append([columns.rows.size for columns in cache._held.values()])
 
-    monkeypatch.setattr(service.columns.ColumnCache, "_forget", watched)
+    monkeypatch.setattr(service.analysis.columns.ColumnCache, "_forget", watched)
     worker = start()
     post = http_post(worker.client)
     for number in range(4):

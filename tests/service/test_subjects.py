@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-import service.unit
+import service.engine.unit
 from policy import CampaignConfig, PastRound, StagedPolicy
 from policy.changes import patched, with_action
 from policy.hmm import MISSING
-from service.operations import Change, Current, Reduce
-from service.tables import config_revisions, decisions, jobs, models, rewards, snapshots
+from service.engine.operations import Change, Current, Reduce
+from service.storage.tables import config_revisions, decisions, jobs, models, rewards, snapshots
 from tests.service.answers import allowed_by_field, error_of, good
 from tests.service.playing import CONFIGS, Script, http_post, operation
 
@@ -205,7 +205,7 @@ def test_who_is_asked_for_is_erased_also_if_retention_was_faster(direct, clock):
 
 def test_a_job_that_is_published_by_the_very_transaction(direct, clock, monkeypatch):
     """The erasure's fold must know of it."""
-    monkeypatch.setattr(service.unit, "INLINE_OPERATIONS", 0)
+    monkeypatch.setattr(service.engine.unit, "INLINE_OPERATIONS", 0)
     worker = direct()
     script = Script(CONFIGS["smoothed"], clock).create(worker.post).play(worker.post, 45)
     worker.finish_all()
@@ -241,7 +241,7 @@ def test_one_campaign_that_is_gone_does_not_keep_the_others_from_erasing(start, 
 @pytest.mark.parametrize("moment", ["waiting", "finished", "published"])
 def test_jobs_that_knew_someone(direct, clock, monkeypatch, moment):
     """A re-estimation that is under way is dropped; one that was published is made again from what is left."""
-    monkeypatch.setattr(service.unit, "INLINE_OPERATIONS", 0)
+    monkeypatch.setattr(service.engine.unit, "INLINE_OPERATIONS", 0)
     worker = direct()
     script = Script(CONFIGS["default"] | {"beliefs": {"every": 20}}, clock).create(worker.post)
     while not worker.work:

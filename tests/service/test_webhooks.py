@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-import service.webhooks
-from service.addresses import AddressError, is_public, resolved, target_of
-from service.metrics import Metrics
-from service.outbox import claim
-from service.settings import Settings, SettingsError
-from service.store import Store
-from service.tables import outbox
-from service.webhooks import MOST_ATTEMPTS, Sender, back_off
+import service.engine.webhooks
+from service.base.settings import Settings, SettingsError
+from service.engine.addresses import AddressError, is_public, resolved, target_of
+from service.engine.metrics import Metrics
+from service.engine.webhooks import MOST_ATTEMPTS, Sender, back_off
+from service.storage.outbox import claim
+from service.storage.store import Store
+from service.storage.tables import outbox
 from tests.service.answers import allowed_by_field, good
 from tests.service.playing import CONFIGS, eventually
 from tests.service.receiving import receiving
@@ -175,7 +175,7 @@ def test_whatever_else_a_receiver_does_is_tried_again(worker, clock, monkeypatch
     async def run():
         with receiving(answer) as receiver, monkeypatch.context() as patch:
             if answer == "hang":
-                patch.setattr(service.webhooks, "ATTEMPT_SECONDS", 1)
+                patch.setattr(service.engine.webhooks, "ATTEMPT_SECONDS", 1)
             told(worker, receiver.url, TWO_CHANGES[:20])
             async with sending(worker, clock) as sender:
                 await until(failed(worker, clock), "tried")
@@ -235,7 +235,7 @@ def test_delays_double_up_to_an_hour_and_differ_by_chance():
 
 def test_what_a_dead_sender_left_is_sent_when_its_lease_is_up(worker, clock, monkeypatch):
     """At least once: if the receiver's answer was not written down, it gets the message again, under the same name."""
-    monkeypatch.setattr(service.webhooks, "CLOSING_SECONDS", 0.05)
+    monkeypatch.setattr(service.engine.webhooks, "CLOSING_SECONDS", 0.05)
 
     async def run():
         with receiving("hang") as receiver:

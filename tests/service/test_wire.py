@@ -12,12 +12,12 @@ import pytest
 import sqlalchemy as sa
 from greenlet import getcurrent
 
-import service.campaigns
-import service.store
-from service.errors import UnavailableError
-from service.fibers import run_in_fiber
-from service.lanes import Lanes
-from service.store import Store
+import service.engine.campaigns
+import service.storage.store
+from service.base.errors import UnavailableError
+from service.engine.lanes import Lanes
+from service.storage.fibers import run_in_fiber
+from service.storage.store import Store
 from tests.service.answers import good
 from tests.service.conftest import Worker
 
@@ -169,7 +169,7 @@ def test_fibers_wait_side_by_side(store):
 
 def test_connections_that_no_longer_write_are_for_readers(store, monkeypatch):
     """A writer keeps some at hand; the pool has sixteen in all, and the ninth reader would wait for one in vain."""
-    monkeypatch.setattr(service.store, "IDLE_SECONDS", 0.01)
+    monkeypatch.setattr(service.storage.store, "IDLE_SECONDS", 0.01)
     with ExitStack() as stack:
         for _ in range(8):
             stack.enter_context(store.writing())
@@ -238,7 +238,7 @@ def test_a_fiber_that_finds_no_connection_leaves_it_to_a_thread(start, monkeypat
 
 def test_what_takes_long_to_catch_up_with_is_left_to_a_thread(new_database, clock, monkeypatch):
     """A fiber that folds what another worker has decided holds up all other campaigns of its own."""
-    monkeypatch.setattr(service.campaigns, "MOST_ROUNDS_BEHIND", 5)
+    monkeypatch.setattr(service.engine.campaigns, "MOST_ROUNDS_BEHIND", 5)
     in_threads, left = list[str](), Lanes._work_in_thread
 
     def work_in_thread(lanes, key, *work):
@@ -274,7 +274,7 @@ def test_what_takes_long_to_catch_up_with_is_left_to_a_thread(new_database, cloc
 
 def test_connections_are_closed_whenever_they_are_disposed_of(store, monkeypatch):
     """While others read and write: one that goes back to a pool which is no more would stay open for ever."""
-    monkeypatch.setattr(service.store, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(service.storage.store, "IDLE_SECONDS", 0.0)
     opened, over = list[psycopg.Connection](), threading.Event()
 
     @sa.event.listens_for(store.engine, "connect")

@@ -5,8 +5,8 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.schemas import DecideItem
-from service.written import request_hash, request_hashes
+from service.engine.requests import DecideItem
+from service.engine.written import request_hash, request_hashes
 from tests.service.playing import CONFIGS, operation
 
 BEYOND_64_BITS = 10**30

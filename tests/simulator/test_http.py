@@ -285,7 +285,16 @@ def test_a_service_with_keys(launch, new_database, capsys, monkeypatch):
     database_url = new_database("sqlite")
 
     def key(*arguments: str) -> str:
-        command = [sys.executable, "-m", "service.cli", "keys", "create", *arguments, "--database-url", database_url]
+        command = [
+            sys.executable,
+            "-m",
+            "service.cli.commands",
+            "keys",
+            "create",
+            *arguments,
+            "--database-url",
+            database_url,
+        ]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
     admin, viewer = key("--role", "admin", "--campaign", "keyed-1"), key("--role", "viewer")

@@ -1,0 +1,135 @@
+"""A campaign's log as columns in memory: what pictures of it are made of, read once and then only what is new.
+
+The log only grows, so columns that were read stay good; but after an erasure (R22) they are read anew. They hold no id,
+context or name: a subject is a number that means nothing outside this process.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from policy import CampaignConfig
+from policy.lift import ALONE
+from service.storage.reading import DecisionColumns, decision_columns, model_columns, reward_columns
+from service.storage.rows import LiveRow, RevisionRow
+from service.storage.transaction import Transaction
+
+__all__ = ["KINDS", "MODES", "ColumnCache", "Columns"]
+
+CHUNK = 50_000  # rows read at a time
+MOST_ROUNDS = 2_000_000  # kept in memory, of all campaigns together: some 100 MB
+LEAST_ROUNDS = 10_000  # that a campaign counts for, however few it has: many that are short, or deleted, cost too
+MODES = ("warm_start", "optimistic", "control", "imported")
+KINDS = ("update", "estimation", "actions", "rollback", "erasure")
+_MODE = {mode: code for code, mode in enumerate(MODES)}
+_MODEL = np.dtype([("version", "i8"), ("round", "i8"), ("published_at", "i8"), ("regimes", "i8"), ("kind", "U10")])
+
+
+class Columns:
+    """One campaign, as far as it was read. Whoever uses it holds its lock."""
+
+    def __init__(self, regimes: int) -> None:
+        self.lock = threading.Lock()
+        self._most = regimes
+        self._clear(0)
+
+    def _clear(self, erasure: int) -> None:
+        self._erasure = erasure  # the revision of the last one
+        self._rounds, self._arrived = 0, 0
+        self._rows = np.zeros(
+            0,
+            [
+                ("decided_at", "i8"),
+                ("cluster", "i8"),
+                ("reward", "f8"),  # NaN where none has come, or it was erased
+                ("belief", "f8", (self._most,)),  # as decided; 0 beyond the regimes in use
+                ("action", "i2"),
+                ("mode", "i1"),
+                ("regimes", "i1"),  # in use; 0 if it was erased
+            ],
+        )
+        self.models = np.zeros(0, _MODEL)
+
+    @property
+    def rows(self) -> npt.NDArray[Any]:
+        """A row a round."""
+        return self._rows[: self._rounds]
+
+    def read(self, tx: Transaction, row: LiveRow, revisions: list[RevisionRow], config: CampaignConfig) -> None:
+        """What is new up to the live row's moment; nothing if a later one was read before."""
+        erasure = max((revision.revision for revision in revisions if revision.erased is not None), default=0)
+        if erasure > self._erasure:
+            self._clear(erasure)
+        if row.round > self._rows.size:
+            grown = np.zeros(max(row.round, self._rows.size * 5 // 4), self._rows.dtype)
+            grown[: self._rounds] = self.rows
+            self._rows = grown
+        places = {action: place for place, action in enumerate(config.actions)}
+        while self._rounds < row.round:
+            last = min(self._rounds + CHUNK, row.round)
+            self._add(decision_columns(tx, row.campaign_id, self._rounds, last), places, last)
+        while self._arrived < row.arrived:
+            last = min(self._arrived + CHUNK, row.arrived)
+            rounds, values = reward_columns(tx, row.campaign_id, self._arrived, last)
+            self._rows["reward"][np.array(rounds, np.int64) - 1] = np.array(values, np.float64)  # None becomes NaN
+            self._arrived = last
+        version = int(self.models["version"][-1]) if self.models.size else 0
+        if version < row.model_version:
+            new = model_columns(tx, row.campaign_id, version, row.model_version)
+            self.models = np.concatenate([self.models, np.array(new, _MODEL)])
+
+    def _add(self, new: DecisionColumns, places: dict[str, int], last: int) -> None:
+        at = np.array(new.round, np.int64) - 1
+        if at.size != last - self._rounds or at.min() != self._rounds or at.max() != last - 1:
+            raise RuntimeError(f"the log has no rounds {self._rounds + 1} to {last}; run `undercurrent verify`")
+        rows = np.zeros(at.size, self._rows.dtype)
+        rows["decided_at"] = new.decided_at
+        rows["cluster"] = [ALONE if subject is None else hash(subject) & (2**62 - 1) for subject in new.subject]
+        rows["reward"] = np.nan
+        rows["action"] = [places[action] for action in new.action]
+        rows["mode"] = [_MODE[mode] for mode in new.mode]
+        regimes = np.fromiter(map(len, new.belief), np.int8, at.size)
+        rows["regimes"] = regimes
+        beliefs = np.zeros((at.size, self._most))
+        in_use = np.arange(beliefs.shape[1]) < regimes[:, None]
+        beliefs[in_use] = np.fromiter(chain.from_iterable(new.belief), np.float64, int(in_use.sum()))
+        rows["belief"] = beliefs
+        self._rows[at] = rows
+        self._rounds = last
+
+
+class ColumnCache:
+    """The columns of the campaigns that were looked at last, keyed by the campaign's id (R23)."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, Columns] = {}
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def read(
+        self, tx: Transaction, row: LiveRow, revisions: list[RevisionRow], config: CampaignConfig
+    ) -> Iterator[Columns]:
+        """A campaign's columns up to its live row, or to a moment later, for one reader at a time."""
+        with self._lock:
+            columns = self._held.pop(row.campaign_id, None) or Columns(config.regime_counts[-1])
+            self._held[row.campaign_id] = columns
+        with columns.lock:
+            columns.read(tx, row, revisions, config)
+            self._forget()
+            yield columns
+
+    def _forget(self) -> None:
+        """Those that nobody has looked at for longest, if there are too many rounds in memory."""
+        with self._lock:
+            sizes = {campaign: max(columns.rows.size, LEAST_ROUNDS) for campaign, columns in self._held.items()}
+            total = sum(sizes.values())
+            for campaign in list(sizes)[:-1]:
+                if total <= MOST_ROUNDS:
+                    break
+                total -= sizes[campaign]
+                del self._held[campaign]

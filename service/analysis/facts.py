@@ -1,0 +1,200 @@
+"""What the diagnostics judge by, gathered once: the state, and a bounded number of recent rows of the log."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import islice
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import select
+
+from policy import CampaignConfig, StagedPolicy, State, describe
+from policy.description import ModelDescription
+from policy.state import MODES
+from service.engine.fold import SECOND
+from service.storage.reading import LoggedDecision, logged
+from service.storage.rows import LiveRow, RevisionRow, RewardRow
+from service.storage.tables import jobs
+from service.storage.transaction import Transaction
+
+__all__ = ["Facts", "OverdueRewards", "WaitingJob", "gathered"]
+
+FloatArray = npt.NDArray[np.float64]
+RECENT_ROUNDS = 2_000  # decisions and rewards of the log that are looked at
+SCORED_ROUNDS = 300  # of them, the last ones whose scores are looked at
+MOST_SCORES = 600  # scores of which standard errors are worked out, some 10 ms
+
+
+class _Score(msgspec.Struct):
+    action: str
+    estimate: float
+    bonus: float
+
+
+class _Explanation(msgspec.Struct):
+    scores: Sequence[_Score] = ()
+
+
+class Scored(NamedTuple):
+    """A decision that the scores made: its round, and what its eligible actions were worth."""
+
+    round: int
+    propensity: float
+    actions: tuple[str, ...]
+    estimates: FloatArray
+    bonuses: FloatArray
+
+
+class WaitingJob(NamedTuple):
+    """A re-estimation in the background that is not finished."""
+
+    input_round: int
+    attempts: int
+    seconds: float  # since it was made
+
+
+class OverdueRewards(NamedTuple):
+    """Decisions whose reward has not come in time, and has not been set to its default."""
+
+    decisions: int
+    oldest_round: int
+    oldest_seconds: float
+
+
+class Facts:
+    """One campaign at one moment. What only some checks need is worked out when the first of them asks."""
+
+    def __init__(
+        self,
+        policy: StagedPolicy,
+        state: State,
+        row: LiveRow,
+        now: int,
+        log: Sequence[LoggedDecision],
+        rewards: Sequence[RewardRow],
+        revisions: Sequence[RevisionRow],
+        first_decided_at: int | None,
+        job: WaitingJob | None,
+        overdue: OverdueRewards | None,
+    ) -> None:
+        self.policy, self.state, self.row, self.now = policy, state, row, now
+        self.log, self.rewards, self.first_decided_at = log, rewards, first_decided_at
+        self.job, self.overdue = job, overdue
+        self._revisions = revisions
+
+    @property
+    def config(self) -> CampaignConfig:
+        return self.policy.config
+
+    @cached_property
+    def model(self) -> ModelDescription:
+        return describe(self.policy, self.state)
+
+    @cached_property
+    def earned(self) -> FloatArray:
+        """Every reward that counts, in round order."""
+        return self.state.history.rewards[self.state.history.arrivals(0, self.state.arrived)]
+
+    @cached_property
+    def plays(self) -> dict[str, int]:
+        """How often each action was chosen, ever."""
+        chosen = np.bincount(self.state.history.actions[: self.state.round], minlength=len(self.config.actions))
+        return dict(zip(self.config.actions, chosen.tolist(), strict=True))
+
+    @cached_property
+    def available_since(self) -> dict[str, int]:
+        """The round after which each action was in the configuration and not retired; of a retired one, none."""
+        since: dict[str, int] = {}
+        for revision in self._revisions:
+            config = msgspec.json.decode(revision.config)
+            active = [name for name in config["actions"] if name not in config.get("retired_actions", ())]
+            since = {name: since.get(name, revision.round) for name in active}
+        return since
+
+    @cached_property
+    def decided(self) -> list[tuple[LoggedDecision, _Explanation]]:
+        """The recent decisions that were made here, with what explains them."""
+        own = [row for row in self.log if row.mode in MODES and row.explanation]
+        return [(row, msgspec.json.decode(row.explanation, type=_Explanation)) for row in own]
+
+    @cached_property
+    def scored(self) -> list[Scored]:
+        """The last decisions that scores made between several actions."""
+        return [
+            Scored(
+                row.round,
+                row.propensity,
+                tuple(score.action for score in explained.scores),
+                np.array([score.estimate for score in explained.scores]),
+                np.array([score.bonus for score in explained.scores]),
+            )
+            for row, explained in self.decided[-SCORED_ROUNDS:]
+            if row.mode == "optimistic" and len(explained.scores) > 1
+        ]
+
+    @cached_property
+    def uncertainty(self) -> tuple[float, float] | None:
+        """Of the scored decisions: the median of bonus over standard error, and the share in which the second-best
+        estimate is within two standard errors of the best. None if the noise is not known."""
+        noise, state = self.model.noise_std, self.state
+        features, inverse = self.policy.maps[state.belief.size], state.statistics.inverse
+        width = sum(len(decision.actions) for decision in self.scored)
+        if not noise or not width:
+            return None
+        ratios: list[float] = []
+        close = []
+        step = -(-width // MOST_SCORES)
+        places = {name: place for place, name in enumerate(self.config.actions)}
+        for decision in self.scored[::step]:
+            row = decision.round - 1
+            belief = state.history.beliefs[row, : state.belief.size]
+            z = [features.dense(belief, places[name], state.history.contexts, row) for name in decision.actions]
+            errors = noise * np.sqrt(np.maximum([one @ inverse @ one for one in z], 0.0))
+            ratios += (decision.bonuses[errors > 0.0] / errors[errors > 0.0]).tolist()
+            second, best = np.argsort(decision.estimates)[-2:]
+            apart = z[best] - z[second]
+            error = noise * np.sqrt(max(float(apart @ inverse @ apart), 0.0))
+            close.append(decision.estimates[best] - decision.estimates[second] < 2.0 * error)
+        return (float(np.median(ratios)) if ratios else 0.0), float(np.mean(close))
+
+
+def gathered(tx: Transaction, row: LiveRow, now: int, policy: StagedPolicy, state: State) -> Facts:
+    """The facts about a campaign; `now` is the service's time."""
+    campaign, now = row.campaign_id, max(now, row.clock)
+    log = [one for page in logged(tx, campaign, max(state.round - RECENT_ROUNDS, 0), state.round) for one in page]
+    first = [one for page in logged(tx, campaign, 0, min(state.round, 1)) for one in page]
+    return Facts(
+        policy=policy,
+        state=state,
+        row=row,
+        now=now,
+        log=log,
+        rewards=list(islice(tx.rewards_after(campaign, max(state.arrived - RECENT_ROUNDS, 0)), RECENT_ROUNDS)),
+        revisions=tx.revisions_after(campaign, 0),
+        first_decided_at=first[0].decided_at if first else None,
+        job=_waiting_job(tx, campaign, now),
+        overdue=_overdue(tx, row, now, policy.config, state),
+    )
+
+
+def _waiting_job(tx: Transaction, campaign: int, now: int) -> WaitingJob | None:
+    query = select(jobs.c.input_round, jobs.c.attempts, jobs.c.created_at)
+    query = query.where(jobs.c.campaign_id == campaign, jobs.c.status == "waiting")
+    found = tx.connection.execute(query.order_by(jobs.c.input_round).limit(1)).one_or_none()
+    return WaitingJob(found.input_round, found.attempts, (now - found.created_at) / SECOND) if found else None
+
+
+def _overdue(tx: Transaction, row: LiveRow, now: int, config: CampaignConfig, state: State) -> OverdueRewards | None:
+    if config.rewards.wait_seconds is None:
+        return None
+    last = min(tx.last_decided(row.campaign_id, now - int(config.rewards.wait_seconds * SECOND)), state.round)
+    part, history = slice(row.settled, last), state.history
+    erased = history.contexts.symbols[part] < 0
+    missing = np.flatnonzero(np.isnan(history.rewards[part]) & ~erased) + row.settled + 1
+    if not missing.size:
+        return None
+    oldest = int(missing[0])
+    ((decision,),) = logged(tx, row.campaign_id, oldest - 1, oldest)
+    return OverdueRewards(int(missing.size), oldest, (now - decision.decided_at) / SECOND)

@@ -1,0 +1,254 @@
+"""A campaign's decisions added up, a page of the log at a time: counts and means, the lift, other policies' values."""
+
+import math
+import zlib
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from policy.evaluation import ALONE, GROUPS, LiftSums, OffPolicySums, Rewarded
+from policy.frozen import FrozenModel, greedy
+from policy.lift import Compared
+from policy.logging_law import Logged, first_eligible, logging_law, possible_floors
+from service.engine.fold import SECOND
+from service.storage.reading import LoggedDecision
+from service.storage.rows import RevisionRow
+
+__all__ = ["Summary", "Version"]
+
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+IntArray = npt.NDArray[np.intp]
+
+
+class _Score(msgspec.Struct, gc=False):
+    action: str
+    estimate: float
+    score: float
+
+
+class _Explanation(msgspec.Struct):
+    belief: list[float] = []
+    scores: list[_Score] = []
+
+
+class _Control(msgspec.Struct):
+    share: float
+    kind: str
+
+
+class _Config(msgspec.Struct):
+    """What the law of a decision depends on."""
+
+    actions: list[str]
+    retired_actions: list[str]
+    control: _Control
+    propensity_floor: float
+    stage_length: int
+
+
+_explanations = msgspec.json.Decoder(list[_Explanation])
+
+
+class Version(NamedTuple):
+    """A model version to be evaluated: only on rounds after its publication."""
+
+    number: int
+    round: int
+    model: FrozenModel
+    sums: OffPolicySums
+
+
+class _Page(NamedTuple):
+    """Rows of the log as arrays: n decisions, K actions."""
+
+    rows: Sequence[LoggedDecision]
+    taken: IntArray
+    beliefs: Sequence[list[float]]
+    rewards: FloatArray  # NaN where none has come
+    erased: BoolArray
+    imported: BoolArray
+    scores: FloatArray  # n×K, NaN where an action was not eligible
+    estimates: FloatArray
+
+
+class Summary:
+    """What a report tells about the decisions it was given."""
+
+    def __init__(
+        self, revisions: Sequence[RevisionRow], regimes: int, versions: Sequence[Version], settled: int | None = None
+    ) -> None:
+        """With a default reward, `settled` is the last round that has a reward for sure, and later ones tell nothing
+        yet: of them only those whose reward has come could be counted, which are not like the others."""
+        self._settled = math.inf if settled is None else settled
+        configs = [msgspec.json.decode(row.config, type=_Config) for row in revisions]
+        self.actions, self._stage_length = configs[-1].actions, configs[-1].stage_length  # actions are only appended
+        self._index = {action: place for place, action in enumerate(self.actions)}
+        self._since = np.array([row.round for row in revisions])  # a revision holds from the round after on
+        self._share = np.array([config.control.share for config in configs])
+        self._baseline = np.array([config.control.kind == "baseline" for config in configs])
+        self._floors = np.array(
+            [possible_floors(c.propensity_floor, len(c.actions) - len(c.retired_actions)) for c in configs]
+        )
+        count = len(self.actions)
+        self.decisions = self.erased = self.imported = self.awaited = self.open = self.other_regimes = 0
+        self.ours_awaited = self.unexplained = 0
+        self.modes, self.sources = Counter[str](), Counter[str]()
+        self.control_baseline: bool | None = None  # of the last decision while control was on
+        self.control_changed_at: int | None = None  # the last time that its kind became another
+        # One row an action, and for the regimes one column each: decisions, rewards, sum of rewards.
+        self.by_action = np.zeros((3, count))
+        self.by_regime = np.zeros((3, count, regimes))
+        self.lift = LiftSums()
+        self.always = [OffPolicySums() for _ in self.actions]
+        self.baseline = OffPolicySums()
+        self.versions = versions
+
+    def add(self, rows: Sequence[LoggedDecision], start: int) -> None:
+        """The next rows of the log. Those up to `start` are not reported: they only move the versions' beliefs."""
+        inside = [row for row in rows if row.round > start]
+        contexts = self._contexts(rows)
+        values = [(version, self._followed(version, rows, contexts, len(inside))) for version in self.versions]
+        if not inside:
+            return
+        page = self._page(inside)
+        self._count(page)
+        revision = np.searchsorted(self._since, [row.round - 1 for row in inside], side="right") - 1
+        clusters = _clusters(inside)
+        self._add_lift(page, revision, clusters)
+        self._add_off_policy(page, revision, clusters, values)
+
+    # --- counts and means --------------------------------------------------------------------------------------
+
+    def _page(self, rows: Sequence[LoggedDecision]) -> _Page:
+        texts = ",".join("{}" if row.erased else row.explanation for row in rows)
+        explanations = _explanations.decode(f"[{texts}]")
+        shape, index = (len(rows), len(self.actions)), self._index
+        scores, estimates = np.full(shape, np.nan), np.full(shape, np.nan)
+        each = [score for explanation in explanations for score in explanation.scores]
+        place = (
+            np.repeat(np.arange(len(rows)), [len(explanation.scores) for explanation in explanations]),
+            np.array([index[score.action] for score in each], np.intp),
+        )
+        scores[place] = [score.score for score in each]
+        estimates[place] = [score.estimate for score in each]
+        return _Page(
+            rows,
+            np.array([index[row.action] for row in rows], np.intp),
+            [explanation.belief for explanation in explanations],
+            np.array(
+                [
+                    np.nan if row.reward is None or row.erased or row.round > self._settled else row.reward
+                    for row in rows
+                ]
+            ),
+            np.array([row.erased for row in rows], np.bool_),
+            np.array([row.mode == "imported" for row in rows], np.bool_),
+            scores,
+            estimates,
+        )
+
+    def _count(self, page: _Page) -> None:
+        known, rewarded = ~page.erased, ~np.isnan(page.rewards)
+        self.open += sum(row.round > self._settled and not row.erased for row in page.rows)
+        self.decisions += len(page.rows)
+        self.erased += int(page.erased.sum())
+        self.imported += int((known & page.imported).sum())
+        self.awaited += int((known & ~rewarded).sum())
+        self.ours_awaited += int((known & ~rewarded & ~page.imported).sum())
+        self.modes.update(row.mode for row in page.rows)
+        self.sources.update(row.source for row, came in zip(page.rows, rewarded, strict=True) if came and row.source)
+        count, regimes = self.by_regime.shape[1:]
+        weights = np.stack([np.ones_like(page.rewards), rewarded, np.where(rewarded, page.rewards, 0.0)])
+        for total, weight in zip(self.by_action, weights, strict=True):
+            total += np.bincount(page.taken, weight, count)
+        fits = np.array([len(belief) == regimes for belief in page.beliefs], np.bool_)
+        self.other_regimes += int((known & ~fits).sum())
+        beliefs = np.array([belief for belief, fit in zip(page.beliefs, fits, strict=True) if fit]).reshape(-1, regimes)
+        for total, weight in zip(self.by_regime, weights[:, fits], strict=True):
+            np.add.at(total, page.taken[fits], weight[:, None] * beliefs)
+
+    # --- lift and other policies -------------------------------------------------------------------------------
+
+    def _add_lift(self, page: _Page, revision: IntArray, clusters: IntArray) -> None:
+        share = self._share[revision]
+        controlled = np.array([row.mode == "control" for row in page.rows], np.bool_)
+        decided = np.array([row.mode == "optimistic" for row in page.rows], np.bool_)
+        counted = (controlled | decided) & (share > 0.0)
+        self.lift.awaited += int((counted & np.isnan(page.rewards)).sum())
+        counted &= ~np.isnan(page.rewards)
+        self.lift.add(Compared(page.rewards[counted], controlled[counted], share[counted], clusters[counted]))
+        for place, baseline in zip(np.flatnonzero(counted).tolist(), self._baseline[revision[counted]], strict=True):
+            if self.control_baseline not in (None, baseline):
+                self.control_changed_at = page.rows[place].decided_at
+            self.control_baseline = bool(baseline)
+
+    def _add_off_policy(
+        self,
+        page: _Page,
+        revision: IntArray,
+        clusters: IntArray,
+        values: Sequence[tuple[Version, FloatArray]],
+    ) -> None:
+        own = ~page.erased & ~page.imported
+        propensity = np.array([row.propensity for row in page.rows])
+        law, explained = logging_law(
+            Logged(
+                page.scores,
+                np.array([row.mode == "warm_start" for row in page.rows], np.bool_),
+                page.taken,
+                propensity,
+                self._share[revision],
+                self._baseline[revision],
+                self._floors[revision],
+            )
+        )
+        rewarded = own & ~np.isnan(page.rewards)
+        self.unexplained += int((rewarded & ~explained).sum())
+        counted = rewarded & explained
+        # Before the first stage update θ̂ is no estimate (Box A begins with 1/λ): nothing is predicted there.
+        rounds = np.array([row.round for row in page.rows])
+        predictions = np.where((rounds > self._stage_length)[:, None], page.estimates, 0.0)
+        every = Rewarded(page.rewards, page.taken, propensity, law, predictions, clusters)
+        rows, eligible = every.picked(counted), ~np.isnan(page.scores)
+        for place, sums in enumerate(self.always):
+            target = np.zeros(rows.law.shape)
+            target[:, place] = 1.0
+            sums.add(rows, target)
+        self.baseline.add(rows, first_eligible(eligible[counted]))
+        for version, expected in values:
+            target = greedy(expected, eligible)
+            later = counted & (rounds > version.round) & (target.sum(axis=1) > 0.0)
+            version.sums.add(every.picked(later), target[later])
+
+    def _contexts(self, rows: Sequence[LoggedDecision]) -> list[dict[str, Any] | None]:
+        if not self.versions:
+            return []
+        found: list[dict[str, Any] | None] = msgspec.json.decode(f"[{','.join(row.context or 'null' for row in rows)}]")
+        return found
+
+    def _followed(
+        self,
+        version: Version,
+        rows: Sequence[LoggedDecision],
+        contexts: Sequence[dict[str, Any] | None],
+        inside: int,
+    ) -> FloatArray:
+        """What a version expects of each action, in the last `inside` of the rows; NaN up to its publication."""
+        first = bisect_right(rows, version.round, key=attrgetter("round"))
+        times = [None if row.at is None else row.at / SECOND for row in rows[first:]]
+        found = version.model.follow(contexts[first:], times)
+        values = np.full((len(rows), len(self.actions)), np.nan)
+        values[first:, : found.shape[1]] = found
+        return values[len(rows) - inside :]
+
+
+def _clusters(rows: Sequence[LoggedDecision]) -> IntArray:
+    groups = [ALONE if row.subject is None else zlib.crc32(row.subject.encode()) % GROUPS for row in rows]
+    return np.array(groups, np.intp)

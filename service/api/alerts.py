@@ -1,0 +1,88 @@
+"""The route that lists a campaign's regime alerts, and how their messages to its webhook fare."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from fastapi import FastAPI
+from pydantic import BaseModel, Field
+
+from service.api.routes import Limit, VersionCursor
+from service.base.times import timestamp
+from service.engine.campaigns import Campaigns, found
+from service.engine.webhooks import regime_told
+from service.engine.worker import Service
+from service.storage.outbox import AlertRow, alert_page
+
+__all__ = ["add_alerts"]
+
+
+class NamedRegime(BaseModel):
+    """A regime, counted from 1, and what it is called now."""
+
+    regime: int
+    label: str | None
+
+
+class Delivery(BaseModel):
+    """The message to the webhook that was configured when the alert was raised."""
+
+    status: Literal["waiting", "sent", "failed"]
+    attempts: int
+    failure: Annotated[str | None, Field(description="of the last attempt")]
+    sent_at: str | None
+
+
+class Alert(BaseModel):
+    """Another regime has become the likeliest, and stayed so for `alerts.rounds` rounds."""
+
+    number: Annotated[int, Field(description="of the event; the newest has the highest")]
+    round: Annotated[int, Field(description="in which it had lasted long enough")]
+    since_round: Annotated[int, Field(description="from which on it has been the likeliest")]
+    before: Annotated[NamedRegime, Field(alias="from")]
+    after: Annotated[NamedRegime, Field(alias="to")]
+    belief: Annotated[list[float], Field(description="in that round, one probability for each regime")]
+    created_at: str
+    delivery: Annotated[Delivery | None, Field(description="null where no webhook was configured")]
+
+
+class AlertPage(BaseModel):
+    alerts: Annotated[list[Alert], Field(description="newest first")]
+    next_cursor: int | None
+
+
+def add_alerts(app: FastAPI, service: Service) -> None:
+    """The list of alerts."""
+
+    @app.get("/campaigns/{name}/alerts", tags=["campaigns"])
+    def alerts(name: str, limit: Limit = 50, cursor: VersionCursor = None) -> AlertPage:
+        """When the likeliest regime changed and stayed changed, newest first, a page at a time."""
+        with service.store.reading() as tx:
+            row, _ = found(tx, name)
+            labels = dict(enumerate(Campaigns.config(tx, row.campaign_id).regime_labels, 1))
+            rows = alert_page(tx, row.campaign_id, cursor, limit + 1)
+        return AlertPage(
+            alerts=[_alert(row, labels) for row in rows[:limit]],
+            next_cursor=rows[limit - 1].number if len(rows) > limit else None,
+        )
+
+
+def _alert(row: AlertRow, labels: dict[int, str]) -> Alert:
+    change: dict[str, Any] = msgspec.json.decode(row.body)
+    delivery = {
+        "status": row.status,
+        "attempts": row.attempts,
+        "failure": row.failure,
+        "sent_at": None if row.sent_at is None else timestamp(row.sent_at),
+    }
+    return Alert.model_validate(
+        {
+            "number": row.number,
+            "round": row.round,
+            "since_round": change["since_round"],
+            "from": regime_told(change["from"], labels),
+            "to": regime_told(change["to"], labels),
+            "belief": change["belief"],
+            "created_at": timestamp(row.created_at),
+            "delivery": None if row.status is None else delivery,
+        }
+    )

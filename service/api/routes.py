@@ -1,0 +1,274 @@
+"""The routes. Those that write are lean: straight from the body's bytes to a lane and back (PERF-NOTES: the framework's
+dependency and response machinery costs several times what a durable decision does). OpenAPI describes them all alike.
+"""
+
+import hashlib
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import Body as BodyField
+from fastapi import Query, Request
+from fastapi.responses import Response
+from starlette.concurrency import run_in_threadpool
+
+from policy import CampaignConfig, PolicyError, StagedPolicy, State, describe
+from policy.config import MOST_ROUNDS
+from policy.description import ModelDescription
+from service.access.auth import asked, limited_to
+from service.api import schemas
+from service.base.errors import GoneError, InvalidError, NotFoundError, UnavailableError
+from service.base.times import timestamp
+from service.engine.campaigns import Campaigns, found
+from service.engine.operations import Create, Current, Decide, Reward
+from service.engine.requests import CAMPAIGN_EXAMPLE, DecideBatch, DecideRequest, RewardBatch, RewardRequest
+from service.engine.worker import Service
+from service.engine.written import decision_answers, request_hash, request_hashes
+from service.storage.audit import receiver, tell
+from service.storage.rows import KnownDecision, LiveRow, Row
+from service.storage.schema import require_current
+from service.storage.transaction import Transaction
+from service.web.application import Answer, Application
+
+__all__ = [
+    "Application",
+    "Limit",
+    "VersionCursor",
+    "add_routes",
+    "campaign_state",
+    "creation",
+    "current",
+    "possible",
+    "stored_decision",
+]
+
+MAX_PAGE = 200
+Limit = Annotated[int, Query(ge=1, le=MAX_PAGE)]
+NameCursor = Annotated[str, Query(max_length=64, pattern=r"^[^\x00]*$")]
+VersionCursor = Annotated[int | None, Query(ge=1, le=MOST_ROUNDS)]
+
+
+def add_routes(app: Application, service: Service) -> None:
+    """Every route of the API."""
+    submit = service.submit
+    app.keys = service.keys
+
+    def decide(request: DecideRequest) -> Answer:
+        """Decide for one customer. The answer is committed before it leaves; a repeated `decision_id` gets it again."""
+        return submit(Decide(request.campaign, [(request, request_hash(request))], False))
+
+    def reward(request: RewardRequest) -> Answer:
+        """Report what a decision earned. It is committed, and counts from the next stage update on."""
+        return submit(Reward(request.campaign, [request], False))
+
+    def decide_batch(request: DecideBatch) -> Answer:
+        """Decide for up to 1,000 customers: exactly what single calls in that order would answer; all or nothing."""
+        items = list(zip(request.items, request_hashes(request.items), strict=True))
+        return submit(Decide(request.campaign, items, True))
+
+    def reward_batch(request: RewardBatch) -> Answer:
+        """Report up to 1,000 rewards, with a result for each."""
+        return submit(Reward(request.campaign, request.items, True))
+
+    async def create(
+        config: Annotated[CampaignConfig, BodyField(examples=[CAMPAIGN_EXAMPLE])], request: Request
+    ) -> bytes:
+        """Create a campaign. The answer is its configuration with every default filled in."""
+        record = asked(request.scope, "create", config.name, **receiver(config))
+        answer: bytes = await submit((await creation(service, config))._replace(record=record))
+        tell(record)
+        return answer
+
+    for path, endpoint, answers, status, tag in (
+        ("/decide", decide, schemas.DecisionAnswer, 200, "decisions"),
+        ("/reward", reward, schemas.RewardAnswer, 200, "decisions"),
+        ("/decide/batch", decide_batch, schemas.DecisionBatch, 200, "decisions"),
+        ("/reward/batch", reward_batch, schemas.RewardResults, 200, "decisions"),
+        ("/campaigns", create, CampaignConfig, 201, "campaigns"),
+    ):
+        app.add_lean_route(path, endpoint, response_model=answers, status_code=status, tags=[tag])
+
+    @app.get("/campaigns", tags=["campaigns"])
+    def campaigns(
+        request: Request, limit: Limit = 50, cursor: NameCursor = "", archived: bool = False
+    ) -> schemas.CampaignPage:
+        """The campaigns that your key is good for, by name, a page at a time: those in use, or the archived ones."""
+        with service.store.reading() as tx:
+            rows = tx.campaign_page(cursor, limit + 1, archived, limited_to(request.scope))
+            configs = [Campaigns.config(tx, row.campaign_id) for row in rows[:limit]]
+        return schemas.CampaignPage(
+            campaigns=[schemas.CampaignSummary(**_summary(r, c)) for r, c in zip(rows, configs, strict=False)],
+            next_cursor=rows[limit - 1].name if len(rows) > limit else None,
+        )
+
+    @app.get("/campaigns/{name}", tags=["campaigns"])
+    def campaign(name: str) -> schemas.CampaignState:
+        """Where a campaign stands, and its configuration."""
+        return campaign_state(service, name)
+
+    @app.get("/campaigns/{name}/decisions/{decision_id:path}", tags=["decisions"])
+    def decision(name: str, decision_id: str) -> schemas.StoredDecision:
+        """A decision as it was made: request, answer, explanation, and the reward if it has come."""
+        with service.store.reading() as tx:
+            row, _ = found(tx, name)
+            return stored_decision(tx, service.campaigns, row, decision_id)
+
+    @app.get("/campaigns/{name}/model", tags=["models"])
+    async def model(name: str) -> schemas.Model:
+        """The model in force: the regimes, and what each coefficient says, in the campaign's own words."""
+        policy, state = await current(service, name)
+        return _model(policy.config, describe(policy, state))
+
+    @app.get("/campaigns/{name}/stages", tags=["models"])
+    def stages(name: str, limit: Limit = 50, cursor: VersionCursor = None) -> schemas.StagePage:
+        """The models so far, newest first, a page at a time."""
+        with service.store.reading() as tx:
+            row, _ = found(tx, name)
+            length = Campaigns.config(tx, row.campaign_id).stage_length
+            rows = tx.model_page(row.campaign_id, cursor, limit + 1)
+        return schemas.StagePage(
+            stages=[_stage(model, length) for model in rows[:limit]],
+            next_cursor=rows[limit - 1]["version"] if len(rows) > limit else None,
+        )
+
+    @app.get("/healthz", tags=["operations"])
+    async def healthz() -> schemas.Health:
+        """Is the process up?"""
+        return schemas.Health()
+
+    @app.get("/readyz", tags=["operations"])
+    def readyz() -> schemas.Health:
+        """Can it decide: does the database answer and take writes, and is its schema the one this version needs?"""
+        require_current(service.store)
+        service.store.require_writes()
+        return schemas.Health()
+
+    exposition = {"content": {"text/plain": {"schema": {"type": "string"}}}}
+
+    @app.get("/metrics", tags=["operations"], response_class=Response, responses={200: exposition})
+    async def metrics(request: Request) -> Response:
+        """For Prometheus: what all workers have done since the start, and where every campaign stands."""
+        content, content_type = await service.exporter.export(request.headers.get("accept", ""))
+        return Response(content, headers={"content-type": content_type})
+
+
+async def creation(service: Service, config: CampaignConfig) -> Create:
+    """The creation of a campaign, after every check that needs no other campaign."""
+    given = config.model_dump_json(exclude_unset=True).encode()
+    try:
+        policy = await run_in_threadpool(StagedPolicy, config)  # a wide feature map takes a while
+    except PolicyError as error:
+        raise InvalidError.of_policy(error) from None
+    service.sender.check(config)
+    return Create(config.name, policy, hashlib.blake2b(given, digest_size=16).digest())
+
+
+def possible(name: str) -> str:
+    """A name that a campaign could have: PostgreSQL's text cannot even ask for one with a zero byte."""
+    if "\x00" in name:
+        raise NotFoundError(f"There is no campaign {name!r}")
+    return name
+
+
+async def current(service: Service, name: str) -> tuple[StagedPolicy, State]:
+    """A campaign's policy and state, as of now; also while the database takes no writes, as long as it can be read."""
+    try:
+        policy, state = await service.submit(Current(possible(name)))
+    except UnavailableError:
+        policy, state = await run_in_threadpool(service.campaigns.read, name)
+    return policy, state
+
+
+def campaign_state(service: Service, name: str) -> schemas.CampaignState:
+    """Where a campaign stands, and its configuration."""
+    with service.store.reading() as tx:
+        row, created_at = found(tx, name)
+        config = Campaigns.config(tx, row.campaign_id)
+    return schemas.CampaignState(**_summary(row, config), created_at=timestamp(created_at), config=config)
+
+
+def stored_decision(
+    tx: Transaction, campaigns: Campaigns, campaign: LiveRow, decision_id: str
+) -> schemas.StoredDecision:
+    """A decision as it was made: request, answer, explanation, and the reward if it has come."""
+    row = campaigns.decision(tx, campaign, decision_id)
+    if row is None:
+        raise NotFoundError(f"Campaign {campaign.name} has no decision {decision_id!r}")
+    if row["erased"]:
+        raise GoneError(f"Decision {decision_id!r} was erased")
+    stage_length = Campaigns.config(tx, campaign.campaign_id).stage_length
+    known = KnownDecision(**{field: row[field] for field in KnownDecision._fields})
+    reward = {field: row[field] for field in ("reward", "source")} | {"received_at": _when(row["received_at"])}
+    return schemas.StoredDecision(
+        **msgspec.json.decode(decision_answers(campaign.name, stage_length, [known])[0]),
+        context=None if row["context"] is None else msgspec.json.decode(row["context"]),
+        excluded_actions=msgspec.json.decode(row["excluded_actions"] or "[]"),
+        at=_when(row["at"]),
+        reward=None if row["reward"] is None else schemas.StoredReward.model_validate(reward),
+    )
+
+
+def _when(micros: int | None) -> str | None:
+    return None if micros is None else timestamp(micros)
+
+
+def _summary(row: LiveRow, config: CampaignConfig) -> dict[str, Any]:
+    belief = msgspec.json.decode(row.belief)
+    return {
+        "name": row.name,
+        "paused": config.paused,
+        "archived_at": _when(row.archived_at),
+        "round": row.round,
+        "stage": -(-row.round // config.stage_length),
+        "model_version": row.model_version,
+        "regimes": len(belief),
+        "belief": belief,
+        "rewards_received": row.arrived,
+        "rewards_waiting": row.arrived - row.folded,
+        "updated_at": timestamp(row.clock),
+        "failure": row.failure,
+    }
+
+
+def _stage(row: Row, stage_length: int) -> schemas.Stage:
+    return schemas.Stage(
+        model_version=row["version"],
+        kind=row["kind"],
+        round=row["round"],
+        stage=row["round"] // stage_length + 1,
+        rewards_folded=row["folded"],
+        regimes=row["regimes"],
+        seconds=row["seconds"],
+        published_at=timestamp(row["published_at"]),
+    )
+
+
+def _model(config: CampaignConfig, found: ModelDescription) -> schemas.Model:
+    regimes, labels = [], dict(enumerate(config.regime_labels))
+    if found.hmm is not None:
+        for h in range(found.regimes):
+            emission = [{"symbol": s.symbol, "probability": s.probability} for s in found.hmm.emission[h]]
+            regimes.append(
+                schemas.Regime(
+                    regime=h + 1,
+                    label=labels.get(h),
+                    share=found.hmm.stationary[h],
+                    expected_duration=found.hmm.expected_duration[h],
+                    initial=found.hmm.initial[h],
+                    transition=list(found.hmm.transition[h]),
+                    signals=found.hmm.signal_laws[h],
+                    emission=[schemas.SymbolProbability.model_validate(symbol) for symbol in emission],
+                )
+            )
+    return schemas.Model(
+        campaign=config.name,
+        model_version=found.model_version,
+        round=found.round,
+        rewards_folded=found.folded,
+        regimes=regimes,
+        guarded=found.guarded,
+        noise_std=found.noise_std,
+        ridge=found.ridge,
+        centre=found.centre,
+        coefficients=[schemas.Coefficient.model_validate(c._asdict()) for c in found.coefficients],
+        candidates=[schemas.Candidate.model_validate(c._asdict()) for c in found.candidates],
+    )

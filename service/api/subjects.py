@@ -1,0 +1,141 @@
+"""The routes about a person: everything that is kept about them, and its erasure (R22).
+
+Who it is about stands in the body, never in an address, and in no log.
+"""
+
+import logging
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import FastAPI, Request
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.concurrency import run_in_threadpool
+
+from service.access.auth import asked, limited_to
+from service.api.schemas import StoredReward
+from service.base.errors import NotFoundError
+from service.base.times import timestamp
+from service.engine.campaigns import found
+from service.engine.requests import Text
+from service.engine.worker import Service
+from service.storage.audit import add, tell
+from service.storage.reading import LoggedDecision, subject_decisions
+
+__all__ = ["add_subject_routes"]
+
+log = logging.getLogger("undercurrent")
+
+
+class SubjectRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"subject": "customer-4711"}]})
+
+    subject: Annotated[Text, Field(description="as it was given to /decide")]
+
+
+class Erasure(BaseModel):
+    campaign: str
+    erased_decisions: int
+
+
+class Erasures(BaseModel):
+    """What was erased, and where. Asked again, there is nothing left to erase."""
+
+    erased_decisions: int
+    campaigns: list[Erasure]
+
+
+class KeptDecision(BaseModel):
+    """A decision about the person, as it is kept."""
+
+    decision_id: str
+    round: int
+    decided_at: str
+    at: str | None
+    context: dict[str, Any] | None
+    excluded_actions: list[str]
+    mode: str
+    action: str
+    propensity: float | None
+    belief: list[float]
+    scores: list[dict[str, Any]]
+    reward: StoredReward | None
+
+
+class Kept(BaseModel):
+    campaign: str
+    decisions: list[KeptDecision]
+
+
+class SubjectData(BaseModel):
+    """Everything that is kept about a person, in the campaigns that the key is good for."""
+
+    subject: str
+    campaigns: list[Kept]
+
+
+def add_subject_routes(app: FastAPI, service: Service) -> None:
+    """Erasure and access."""
+
+    def campaigns_of(subject: str, request: Request) -> list[str]:
+        with service.store.reading() as tx:
+            return tx.campaigns_of_subject(subject, limited_to(request.scope))
+
+    async def erased(campaign: str, subject: str, request: Request) -> int:
+        record, count = asked(request.scope, "erase", campaign), None
+        while count is None:  # while another erasure comes in between, which its fold does not know
+            try:
+                operation = await run_in_threadpool(service.campaigns.erasing, campaign, subject)
+                count = 0 if operation is None else await service.submit(operation._replace(record=record))
+            except NotFoundError:  # it was deleted meanwhile
+                return 0
+        if count:
+            tell(record, decisions=count)
+        return int(count)
+
+    @app.post("/subjects/erase", tags=["subjects"])
+    async def erase(body: SubjectRequest, request: Request) -> Erasures:
+        """Forget a person, in every campaign that the key is good for: contexts, rewards, what was learned from them.
+
+        Decisions keep their round, id and action. Each campaign's model is made anew from what is left, which takes as
+        long as folding its whole log; meanwhile it goes on deciding.
+        """
+        names = await run_in_threadpool(campaigns_of, body.subject, request)
+        done = [Erasure(campaign=name, erased_decisions=await erased(name, body.subject, request)) for name in names]
+        done = [erasure for erasure in done if erasure.erased_decisions]
+        if not await run_in_threadpool(service.store.empty_journal):
+            log.warning("SQLite's journal holds what was erased until it is overwritten: something reads for long")
+        return Erasures(erased_decisions=sum(erasure.erased_decisions for erasure in done), campaigns=done)
+
+    @app.post("/subjects/export", tags=["subjects"])
+    def export(body: SubjectRequest, request: Request) -> SubjectData:
+        """Everything that is kept about a person, for their request of access."""
+        with service.store.reading() as tx:
+            names = tx.campaigns_of_subject(body.subject, limited_to(request.scope))
+            rows = {name: subject_decisions(tx, found(tx, name)[0].campaign_id, body.subject) for name in names}
+        count = sum(map(len, rows.values()))
+        record = asked(request.scope, "export subject", campaigns=names, decisions=count)
+        with service.store.writing() as tx:  # nobody gets it unseen
+            add(tx, record, service.campaigns.clock())
+        tell(record)
+        kept = [Kept(campaign=name, decisions=[_kept(row) for row in rows[name]]) for name in names]
+        return SubjectData(subject=body.subject, campaigns=kept)
+
+
+def _kept(row: LoggedDecision) -> KeptDecision:
+    reward = None
+    if row.reward is not None:
+        told = {"reward": row.reward, "source": row.source, "received_at": timestamp(row.received_at or 0)}
+        reward = StoredReward.model_validate(told)
+    return KeptDecision(
+        decision_id=row.decision_id,
+        round=row.round,
+        decided_at=timestamp(row.decided_at),
+        at=None if row.at is None else timestamp(row.at),
+        context=None if row.context is None else msgspec.json.decode(row.context),
+        excluded_actions=msgspec.json.decode(row.excluded_actions or "[]"),
+        mode=row.mode,
+        action=row.action,
+        propensity=row.propensity or None,
+        **msgspec.json.decode(row.explanation),
+        reward=reward,
+    )

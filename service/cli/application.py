@@ -1,0 +1,91 @@
+"""The FastAPI application: the routes around one worker."""
+
+import os
+import signal
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from multiprocessing import parent_process
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from fastapi import FastAPI
+
+from service import __version__
+from service.access.browsers import Visitors
+from service.api.administration import add_administration
+from service.api.alerts import add_alerts
+from service.api.audit import add_audit
+from service.api.diagnostics import add_diagnostics
+from service.api.exports import add_export_routes
+from service.api.preview import add_preview_routes
+from service.api.regimes import add_regime_routes
+from service.api.reports import add_report_routes
+from service.api.routes import add_routes
+from service.api.series import add_series_routes
+from service.api.subjects import add_subject_routes
+from service.base.settings import Settings
+from service.compat.personalizer import add_personalizer_routes
+from service.dashboard import add_dashboard
+from service.documentation import add_documentation
+from service.engine.metrics import SHARED_FOLDER
+from service.engine.worker import Service
+from service.web.application import Application
+from service.web.errors import install_error_handlers
+from service.web.requests import Requests
+
+
+def create_app(settings: Settings, service: Service | None = None) -> FastAPI:
+    """One service with these settings; nothing is shared between two of them."""
+    worker = service or Service(settings)
+
+    @asynccontextmanager
+    async def running(app: FastAPI) -> AsyncIterator[None]:
+        await worker.start()
+        yield
+        await worker.stop()
+
+    app = Application(
+        Requests(worker.metrics, settings.access_log, settings.https),
+        Visitors(settings.hosts),
+        title="Undercurrent",
+        summary="Decides which marketing action to take, and learns, while a hidden regime shifts.",
+        version=__version__,
+        license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        docs_url=None,  # the framework's own pages load their scripts from a CDN
+        redoc_url=None,
+        redirect_slashes=False,  # a redirect would go to whatever host the request names
+        lifespan=running,
+    )
+    install_error_handlers(app)
+    add_routes(app, worker)  # first: routes are tried in order
+    add_administration(app, worker)
+    add_subject_routes(app, worker)
+    add_alerts(app, worker)
+    add_audit(app, worker)
+    add_report_routes(app, worker)
+    add_personalizer_routes(app, worker)
+    add_regime_routes(app, worker)
+    add_diagnostics(app, worker)
+    add_export_routes(app, worker)
+    add_preview_routes(app, worker)
+    add_series_routes(app, worker)
+    add_dashboard(app, worker)
+    add_documentation(app)
+    return app
+
+
+def from_environment() -> FastAPI:
+    """The application of one of several worker processes, which the command line starts."""
+    parent = parent_process()
+    if parent is not None:
+        # Whoever cleans up the folder of temporary files may have removed it.
+        Path(os.environ[SHARED_FOLDER]).mkdir(mode=0o700, exist_ok=True)
+        threading.Thread(target=_end_after, args=(parent,), daemon=True).start()
+    return create_app(Settings.load(os.environ, {}))
+
+
+def _end_after(parent: BaseProcess) -> None:
+    """A worker whose parent was killed would serve on, unseen, at an address that the next start wants."""
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)  # finishes what was accepted

@@ -1,0 +1,284 @@
+"""Metrics for Prometheus: what the service did, counted after the commit, and where its campaigns stand.
+
+Counters belong to one `Service`. With several worker processes they live in files, one set for each process, that
+whoever is asked adds up; a dead worker's files stay, so that no counter goes back. Gauges are never kept: they are read
+from the `live` rows when asked for, hence true on any worker and for free while deciding. What was counted for a
+campaign goes when it is deleted: names come and go, and nobody wants a series of each that ever was.
+"""
+
+import asyncio
+import math
+import os
+import warnings
+from collections import Counter as Tally
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from operator import attrgetter
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import msgspec
+from prometheus_client import CollectorRegistry, Counter, Histogram, Metric, disable_created_metrics
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
+
+from service.base.errors import UnavailableError
+from service.engine.unit import FAILED_STEPS, Unit
+from service.storage.rows import REGIME_CHANGE, LiveRow, NewDecision, NewEvent, NewReward
+from service.storage.store import Store
+
+__all__ = ["SHARED_FOLDER", "Exporter", "Metrics"]
+
+SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # the client library reads this variable when it is imported
+DATABASE_SECONDS = 2.0  # that a scrape waits for the database; scrapers themselves wait for ten
+METHODS = {"GET", "POST", "PATCH", "PUT", "DELETE", "HEAD", "OPTIONS"}  # labels must not be the caller's to invent
+OUTCOMES = {"client": "accepted", "default": "default", "import": "imported"}  # of a reward, by its source
+DELIVERED = ("sent", "retried", "given_up")
+QUICK = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
+LONG = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_000)
+M = TypeVar("M", Counter, Histogram)
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # the files have none either
+# The files keep what was removed, so a scrape leaves it out.
+warnings.filterwarnings("ignore", "Removal of labels has not been implemented", UserWarning)
+
+
+class _Labelled(dict[Hashable, M], Generic[M]):
+    """The parts of a metric by their labels: the library's own look-up costs several times as much."""
+
+    def __init__(self, metric: M) -> None:
+        super().__init__()
+        self._metric: M = metric
+
+    def __missing__(self, labels: Hashable) -> M:
+        part: M = self._metric.labels(*labels if isinstance(labels, tuple) else (labels,))
+        self[labels] = part
+        return part
+
+    def named(self) -> set[Hashable]:
+        """The first labels."""
+        return {labels[0] if isinstance(labels, tuple) else labels for labels in list(self)}
+
+    def forget(self, names: Collection[Hashable]) -> None:
+        """Drop the parts whose first label is one of these."""
+        for labels in list(self):
+            parts = labels if isinstance(labels, tuple) else (labels,)
+            if parts[0] in names:
+                self.pop(labels, None)
+                self._metric.remove(*parts)
+
+
+class _AllWorkers(Collector):
+    """What all workers have counted, the dead ones too."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+
+    def collect(self) -> Iterable[Metric]:
+        # A worker that is just starting may have made its file and not filled it yet.
+        files = [str(file) for file in self._folder.glob("*.db") if file.stat().st_size]
+        merged: Iterable[Metric] = MultiProcessCollector.merge(files)  # type: ignore[no-untyped-call]
+        return merged
+
+
+class Metrics:
+    """What one service counts."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        folder = os.environ.get(SHARED_FOLDER)
+        if folder:
+            self.registry.register(_AllWorkers(folder))
+        own = None if folder else self.registry
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"undercurrent_{name}", text, labels, registry=own)
+
+        def histogram(name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
+            return Histogram(f"undercurrent_{name}", text, labels, registry=own, buckets=buckets)
+
+        self._requests = _Labelled(
+            counter("requests_total", "Requests answered, by route template.", "route", "method", "status")
+        )
+        self._request_seconds = _Labelled(
+            histogram("request_seconds", "From a request's last byte to its answer's.", QUICK, "route")
+        )
+        self._decisions = _Labelled(
+            counter("decisions_total", "Decisions made; a repeated request is none.", "campaign", "action", "mode")
+        )
+        self._rewards = _Labelled(
+            counter(
+                "rewards_total",
+                "Rewards by outcome: accepted, repeated, refused, or default because none came in time.",
+                "campaign",
+                "outcome",
+            )
+        )
+        self._failed_updates = _Labelled(
+            counter(
+                "failed_updates_total",
+                "Stage updates, re-estimations and publications of one that failed; the model before stays in force.",
+                "campaign",
+                "kind",
+            )
+        )
+        self._update_seconds = _Labelled(
+            histogram(
+                "update_seconds",
+                "Stage updates, re-estimations within a request, and those left to a background job.",
+                LONG,
+                "kind",
+            )
+        )
+        self._alerts = _Labelled(
+            counter("alerts_total", "Changes of regime that lasted long enough to be told.", "campaign")
+        )
+        self._deliveries = _Labelled(
+            counter("webhook_attempts_total", "Messages to webhooks: sent, to be retried, or given up.", "outcome")
+        )
+        self._by_campaign = (self._decisions, self._rewards, self._failed_updates, self._alerts)
+        for outcome in DELIVERED:  # so that an alarm about the first failure has a 0 to begin with
+            self._deliveries[outcome]
+        self._gathered = histogram("gather_operations", "Requests that shared one transaction.", SIZES)
+        self._transaction_seconds = histogram("transaction_seconds", "Transactions, until committed.", QUICK)
+        self._database_failures = counter(
+            "database_failures_total", "Times that the database failed or did not answer."
+        )
+
+    def request(self, route: str, method: str, status: int, seconds: float) -> None:
+        """A request was answered."""
+        self._requests[route, method if method in METHODS else "other", status].inc()
+        self._request_seconds[route].observe(seconds)
+
+    def transaction(self, operations: int, seconds: float) -> None:
+        """A gathered transaction was committed."""
+        self._gathered.observe(operations)
+        self._transaction_seconds.observe(seconds)
+
+    def committed(self, unit: Unit) -> None:
+        """What a committed transaction did to a campaign."""
+        campaign, rows = unit.row.name, unit.new_rows
+        if campaign not in self._alerts:  # so that an alarm about the first one has a 0 to begin with
+            self._alerts[campaign]
+            for kind in FAILED_STEPS:
+                self._failed_updates[campaign, kind.removeprefix("failed_")]
+        if decisions := rows[NewDecision]:
+            _add(self._decisions, campaign, list(map(attrgetter("action", "mode"), decisions)))
+        if rewards := rows[NewReward]:
+            _add(self._rewards, campaign, [(OUTCOMES[row.source],) for row in rewards])  # type: ignore[union-attr]
+        if unit.repeated:
+            self._rewards[campaign, "repeated"].inc(unit.repeated)
+        if unit.refused:
+            self._rewards[campaign, "refused"].inc(unit.refused)
+        for event in unit.failures:
+            self._failed_updates[campaign, event.kind.removeprefix("failed_")].inc()
+        for row in rows[NewEvent]:
+            if row.kind == REGIME_CHANGE:  # type: ignore[union-attr]
+                self._alerts[campaign].inc()
+        for kind, seconds in unit.timings:
+            self.updated(kind, seconds)
+
+    def campaigns(self) -> set[Hashable]:
+        """Those of which something was counted here."""
+        return {name for parts in self._by_campaign for name in parts.named()}
+
+    def forget(self, campaigns: Collection[Hashable]) -> None:
+        """They were deleted."""
+        for parts in self._by_campaign:
+            parts.forget(campaigns)
+
+    def updated(self, kind: str, seconds: float) -> None:
+        """An update or a re-estimation was made."""
+        self._update_seconds[kind].observe(seconds)
+
+    def delivered(self, outcome: str) -> None:
+        """A message to a webhook was sent, or is to be retried, or was given up."""
+        self._deliveries[outcome].inc()
+
+    def database_failed(self) -> None:
+        self._database_failures.inc()
+
+
+def _add(parts: _Labelled[Counter], campaign: str, labels: Sequence[tuple[Hashable, ...]]) -> None:
+    if len(labels) == 1:
+        parts[campaign, *labels[0]].inc()
+        return
+    for each, count in Tally(labels).items():
+        parts[campaign, *each].inc(count)
+
+
+class Exporter:
+    """Answers scrapes, in threads of its own: neither decisions nor requests that wait for the database delay them."""
+
+    def __init__(self, metrics: Metrics, store: Store) -> None:
+        self._metrics, self._store = metrics, store
+        self._threads = ThreadPoolExecutor(2, "metrics")
+        self._reading: asyncio.Future[list[LiveRow] | None] | None = None
+
+    async def export(self, accept: str) -> tuple[bytes, str]:
+        """Everything in the format that the caller accepts, and that format's content type."""
+        run = asyncio.get_running_loop().run_in_executor
+        if self._reading is None or self._reading.done():
+            self._reading = run(self._threads, self._read)
+        # A database that hangs holds one thread, however often we are asked.
+        await asyncio.wait([self._reading], timeout=DATABASE_SECONDS)
+        rows = self._reading.result() if self._reading.done() else None
+        write, content_type = choose_encoder(accept)
+        return await run(self._threads, write, _Scrape(self._metrics, rows)), content_type
+
+    def _read(self) -> list[LiveRow] | None:
+        counted = self._metrics.campaigns()  # before the rows: of whatever is not among them, there was a row once
+        try:
+            with self._store.reading() as tx:
+                rows = tx.standing()
+        except UnavailableError:
+            return None
+        if deleted := counted.difference(row.name for row in rows):  # by another worker
+            self._metrics.forget(deleted)
+        return rows
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False)
+
+
+class _Scrape(Collector):
+    """What the metrics say, and the live rows, None if the database did not give them."""
+
+    def __init__(self, metrics: Metrics, rows: Sequence[LiveRow] | None) -> None:
+        self._metrics, self._rows = metrics, rows
+
+    def collect(self) -> Iterator[Metric]:
+        names = None if self._rows is None else {None, *(row.name for row in self._rows)}  # None: of no campaign
+        for metric in self._metrics.registry.collect():
+            if names is not None:
+                metric.samples = [one for one in metric.samples if one.labels.get("campaign") in names]
+            yield metric
+        up = GaugeMetricFamily("undercurrent_database_up", "1 if the database answered this scrape.")
+        up.add_metric([], self._rows is not None)
+        yield up
+        for name, text, value in (
+            ("rounds", "Decisions made so far.", lambda row: row.round),
+            ("rewards", "Rewards received so far, defaults included.", lambda row: row.arrived),
+            ("rewards_waiting", "Rewards that no model has learned from yet.", lambda row: row.arrived - row.folded),
+            ("model_version", "The model in force.", lambda row: row.model_version),
+            ("regimes", "Regimes in use.", lambda row: len(_belief(row))),
+            ("belief_entropy_nats", "How unsure the belief is: 0 certain, ln(regimes) uniform.", _entropy),
+            ("guarded", "1 if more regimes were tried and do not pay.", lambda row: bool(row.guarded)),
+            ("failing", "1 if the last update or re-estimation failed.", lambda row: row.failure is not None),
+        ):
+            gauge = GaugeMetricFamily(f"undercurrent_campaign_{name}", text, labels=["campaign"])
+            for row in self._rows or ():
+                gauge.add_metric([row.name], value(row))
+            yield gauge
+
+
+def _belief(row: LiveRow) -> list[float]:
+    belief: list[float] = msgspec.json.decode(row.belief)
+    return belief
+
+
+def _entropy(row: LiveRow) -> float:
+    return sum(-p * math.log(p) for p in _belief(row) if p > 0)

@@ -1,0 +1,175 @@
+"""What callers send to be decided, rewarded or imported: validated requests, with examples that work as they stand."""
+
+from typing import Annotated, Any
+
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, Strict
+from pydantic.config import JsonDict
+
+from policy.config import LARGEST_REWARD, MOST_ROUNDS, PLAIN_TEXT
+
+MAX_BATCH = 1_000
+MAX_IMPORT = 10_000  # rows in a request, some hundred milliseconds of writing; the command line takes any number
+# No control characters: ids and subjects are stored as text and shown to people.
+Text = Annotated[str, Strict(), Field(min_length=1, max_length=200, pattern=PLAIN_TEXT)]
+CampaignName = Annotated[str, Strict(), Field(min_length=1, max_length=64, pattern=PLAIN_TEXT)]
+Time = Annotated[AwareDatetime, Strict()]
+# The same where a body was read as JSON before: text like there, and never a number of seconds.
+ReadTime = Annotated[AwareDatetime, BeforeValidator(lambda value: None if isinstance(value, int | float) else value)]
+Reward = Annotated[float, Strict(), Field(ge=-LARGEST_REWARD, le=LARGEST_REWARD, allow_inf_nan=False)]
+
+CAMPAIGN_EXAMPLE: dict[str, Any] = {
+    "name": "spring-offers",
+    "actions": ["none", "email", "call"],
+    "variables": [
+        {"name": "risk", "levels": ["low", "middle", "high"]},
+        {"name": "revenue", "cuts": [10_000, 36_000, 54_000]},
+    ],
+    "rewards": {"range": [-10, 100], "wait_seconds": 604_800, "default": 0},
+}
+CONTEXT_EXAMPLE: JsonDict = {"risk": "low", "revenue": 36_000}
+
+
+class RequestBody(BaseModel):
+    # Ids are never the same twice: remembering them would only fill the memory.
+    model_config = ConfigDict(extra="forbid", cache_strings="keys")
+
+
+class Customer(RequestBody):
+    """Whom to decide for."""
+
+    context: Annotated[dict[str, Any], Field(description="one value for each of the campaign's variables")]
+    excluded_actions: Annotated[
+        tuple[str, ...], Field(max_length=64, description="actions this customer must not get")
+    ] = ()
+    subject: Annotated[
+        Text | None, Field(description="who it is about; keeps the control assignment, and can be erased")
+    ] = None
+    at: Annotated[Time | None, Field(description="when it happened, if not now; with a time zone")] = None
+
+
+class DecideItem(Customer):
+    """One customer to decide for."""
+
+    decision_id: Annotated[
+        Text | None, Field(description="your id; the same one with the same request always gets the same answer")
+    ] = None
+
+
+class DecideRequest(DecideItem):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"campaign": "spring-offers", "decision_id": "order-1001", "context": CONTEXT_EXAMPLE}]
+        }
+    )
+
+    campaign: CampaignName
+
+
+class BatchItem(DecideItem):
+    decision_id: Annotated[Text, Field(description="your id; needed, so that a batch can be retried")]
+
+
+class DecideBatch(RequestBody):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "campaign": "spring-offers",
+                    "items": [
+                        {"decision_id": "order-1002", "context": CONTEXT_EXAMPLE},
+                        {
+                            "decision_id": "order-1003",
+                            "context": {"risk": "high", "revenue": 8_500},
+                            "excluded_actions": ["call"],
+                        },
+                    ],
+                }
+            ]
+        }
+    )
+
+    campaign: CampaignName
+    items: Annotated[list[BatchItem], Field(min_length=1, max_length=MAX_BATCH)]
+
+
+class RewardItem(RequestBody):
+    decision_id: Text
+    reward: Reward
+
+
+class RewardRequest(RewardItem):
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"campaign": "spring-offers", "decision_id": "order-1001", "reward": 1.25}]}
+    )
+
+    campaign: CampaignName
+
+
+class RewardBatch(RequestBody):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "campaign": "spring-offers",
+                    "items": [
+                        {"decision_id": "order-1002", "reward": 0},
+                        {"decision_id": "order-1003", "reward": 12.5},
+                    ],
+                }
+            ]
+        }
+    )
+
+    campaign: CampaignName
+    items: Annotated[list[RewardItem], Field(min_length=1, max_length=MAX_BATCH)]
+
+
+# Decision ids may be made of it and the row's number.
+ImportId = Annotated[str, Strict(), Field(min_length=1, max_length=150, pattern=PLAIN_TEXT)]
+
+
+class ImportRow(RequestBody):
+    """A decision that was made elsewhere, in the past."""
+
+    context: Annotated[dict[str, Any] | None, Field(description="as in /decide; null if it is not known")]
+    action: Annotated[str, Strict(), Field(min_length=1, max_length=100)]
+    reward: Annotated[Reward | None, Field(description="if it is known")] = None
+    propensity: Annotated[
+        float | None, Strict(), Field(gt=0, le=1, description="how likely the action was, if that is known")
+    ] = None
+    at: Annotated[ReadTime | None, Field(description="when it happened; with a time zone")] = None
+    decided_at: Annotated[ReadTime | None, Field(description="when it was decided, if not then")] = None
+    decision_id: Annotated[Text | None, Field(description="by default the import_id and the row's number")] = None
+    subject: Annotated[Text | None, Field(description="who it was about, so that it can be erased")] = None
+    round: Annotated[int | None, Strict(), Field(ge=1, le=MOST_ROUNDS, description="as exported")] = None
+    reward_after_round: Annotated[
+        int | None,
+        Strict(),
+        Field(ge=1, le=MOST_ROUNDS, description="as exported: the last round decided before the reward came"),
+    ] = None
+
+
+class ImportRequest(RequestBody):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "import_id": "crm-2026-q3",
+                    "rows": [
+                        {"context": CONTEXT_EXAMPLE, "action": "email", "reward": 1.25, "at": "2026-07-01T09:30:00Z"},
+                        {
+                            "context": {"risk": "high", "revenue": 8_500},
+                            "action": "none",
+                            "reward": 0,
+                            "propensity": 0.5,
+                        },
+                    ],
+                }
+            ]
+        }
+    )
+
+    import_id: Annotated[
+        ImportId, Field(description="your id: the same rows are imported once, however often they are sent")
+    ]
+    rows: Annotated[list[ImportRow], Field(min_length=1, max_length=MAX_IMPORT)]

@@ -1,0 +1,169 @@
+"""PostgreSQL's hot path: statements go to libpq itself, in one piece, and are waited for once.
+
+A transaction of one decision has five statements. The driver's cursors and pipelines would spend more time on them than
+the database does: they look at every parameter's type, and wait after each step. Here the statements are known
+beforehand, so the server says the types, once for each connection.
+"""
+
+import re
+from collections.abc import Iterable, MutableMapping, Sequence
+from itertools import count
+from typing import Any
+
+import psycopg
+from psycopg import pq
+from psycopg.adapt import Transformer
+from psycopg.pq.abc import PGresult
+from psycopg.waiting import Wait
+
+from service.storage.fibers import wait_for
+
+__all__ = ["Wire"]
+
+Rows = list[tuple[Any, ...]]
+PREPARED = "undercurrent.prepared"  # of a connection: the names of its prepared statements, by their text
+BINARY, TEXT = pq.Format.BINARY, pq.Format.TEXT
+FINE = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
+_numbers = count(1)  # no name is used twice: one whose preparation failed may be there or not
+
+
+class Wire:
+    """One transaction on one connection. What it is told is sent with what is asked next, or with the commit."""
+
+    def __init__(self, driver: psycopg.Connection[Any], kept: MutableMapping[str, Any]) -> None:
+        self._pg = driver.pgconn
+        self._rows = Transformer(driver)
+        self._names: dict[str, bytes] = kept.setdefault(PREPARED, {})
+        self._waiting: list[tuple[str, Sequence[Any]]] = []
+        self._lost = False  # is the connection good for nothing more?
+
+    def begin(self) -> None:
+        self._waiting.append(("BEGIN", ()))
+
+    def ask(self, queries: Iterable[tuple[str, Sequence[Any]]]) -> list[Rows]:
+        """The answers to some queries, after everything that was told."""
+        before = len(self._waiting)
+        self._waiting += queries
+        return self._done()[before:]
+
+    def tell(self, sql: str, rows: Sequence[Sequence[Any]]) -> int | None:
+        """A statement for each of the rows; how many it changes is not known yet."""
+        self._waiting += [(sql, row) for row in rows]
+        return None
+
+    def settle(self) -> None:
+        """Wait for what was told."""
+        if self._waiting:
+            self._done()
+
+    def commit(self) -> None:
+        """If anything before it fails, it is not done either. What has failed PostgreSQL would silently roll back."""
+        begins = self._waiting and self._waiting[0][0] == "BEGIN"
+        if not begins and self._pg.transaction_status != pq.TransactionStatus.INTRANS:
+            raise psycopg.OperationalError("the transaction has ended before its commit")
+        self._waiting.append(("COMMIT", ()))
+        self._done()
+
+    def roll_back(self) -> None:
+        self._waiting.clear()  # not even sent
+        if not self._lost and self._pg.transaction_status != pq.TransactionStatus.IDLE:
+            self._waiting.append(("ROLLBACK", ()))
+            self._done()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _done(self) -> list[Rows]:
+        """Send what waits, in one piece, and wait for all of it; raises what failed first."""
+        statements, self._waiting = [(sql, _written(values)) for sql, values in self._waiting], []
+        new: dict[str, bytes] = {}
+        asked: list[bool] = []  # or is it only prepared?
+        self._lost = True  # unless all of it goes well: what was sent would answer later questions
+        self._pg.enter_pipeline_mode()
+        for sql, values in statements:
+            name = self._names.get(sql) or new.get(sql)
+            if name is None:
+                name = new[sql] = b"undercurrent_%d" % next(_numbers)
+                self._pg.send_prepare(name, _numbered(sql))
+                asked.append(False)
+            self._pg.send_query_prepared(name, *values, TEXT)
+            asked.append(True)
+        self._pg.pipeline_sync()
+        results, failure = self._received()
+        self._pg.exit_pipeline_mode()
+        self._lost = False
+        if failure is not None:
+            raise failure
+        self._names |= new
+        return [self._read(result) for result, is_asked in zip(results, asked, strict=True) if is_asked]
+
+    def _received(self) -> tuple[list[PGresult], psycopg.Error | None]:
+        """A result for everything that was sent, up to what failed."""
+        pg = self._pg
+        results, failure = list[PGresult](), None
+        while pg.flush():  # reading too: a server that cannot send does not read
+            wait_for(pg.socket, Wait.RW)
+            pg.consume_input()
+        while True:
+            while pg.is_busy():
+                wait_for(pg.socket, Wait.R)
+                pg.consume_input()
+            result = pg.get_result()
+            if pg.status != pq.ConnStatus.OK:
+                raise psycopg.OperationalError(pg.get_error_message())
+            if result is None:
+                continue
+            if result.status == pq.ExecStatus.PIPELINE_SYNC:
+                return results, failure
+            if result.status in FINE:
+                results.append(result)
+            elif failure is None:  # what follows it was not tried
+                failure = psycopg.errors.error_from_result(result)
+
+    def _read(self, result: PGresult) -> Rows:
+        if not result.ntuples:
+            return []
+        self._rows.set_pgresult(result)
+        return self._rows.load_rows(0, result.ntuples, tuple)
+
+
+def _numbered(sql: str) -> bytes:
+    """With the placeholders of libpq."""
+    numbers = count(1)
+    return re.sub("%s", lambda _: f"${next(numbers)}", sql).encode()
+
+
+def _written(values: Sequence[Any]) -> tuple[list[bytes | None], list[int]]:
+    """Parameters and their formats. Text is sent as binary: its length is told, so nothing in it can end it."""
+    made: list[bytes | None] = []
+    formats: list[int] = [TEXT] * len(values)
+    for place, value in enumerate(values):
+        kind = value.__class__
+        if value is None:
+            made.append(None)
+        elif kind is str:
+            made.append(value.encode())
+            formats[place] = BINARY
+        elif kind is bytes:
+            made.append(value)
+            formats[place] = BINARY
+        elif kind is bool:
+            made.append(b"t" if value else b"f")
+        elif kind is list:
+            made.append(_array(value))
+        elif isinstance(value, int):
+            made.append(b"%d" % value)
+        else:
+            made.append(repr(float(value)).encode())
+    return made, formats
+
+
+def _array(values: Sequence[str | int]) -> bytes:
+    """An array as PostgreSQL reads it; in quotes only two characters mean something else."""
+    text = ",".join(
+        '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' if isinstance(value, str) else str(value)
+        for value in values
+    )
+    if "\x00" in text:
+        raise psycopg.DataError("PostgreSQL's text has no zero byte")
+    return f"{{{text}}}".encode()
