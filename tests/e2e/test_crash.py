@@ -21,7 +21,7 @@ def test_killed_at_any_instant(kind, kills, tmp_path):
     The first minutes of `make torture`: with a re-estimation under way; on SQLite while it starts; on PostgreSQL after
     the database itself was killed, and one of two workers.
     """
-    databases = Databases()  # a PostgreSQL of its own, because it is killed
+    databases = Databases(durable=True)  # a server of its own, because the test kills it
     try:
         with launching(tmp_path) as launch:
             *_, figures = Torture(kind, databases, launch, seed=1).run(kills, operations=600)
