@@ -1,7 +1,7 @@
-"""The dashboard: pages that show what the API says, and nothing that it does not.
+"""The dashboard: pages that show data from the public API.
 
-A page is a shell without data. Its scripts ask the public API, with the same key and the same rules as any other
-client, so a page needs no rule of its own: whoever may not read a campaign sees none.
+A page itself contains no data. Its scripts call the API with the user's key, like any other client, so pages need no
+access rules of their own: a user who may not read a campaign does not see it.
 """
 
 from importlib.resources import files
@@ -19,7 +19,7 @@ __all__ = ["add_dashboard"]
 
 FOLDER = Path(str(files(__name__)))
 ASSETS = "/dashboard-assets"
-# Address -> template. A decision's id stands behind the #, which browsers keep to themselves (R25).
+# Path -> template. A decision's id is in the fragment, which browsers do not send (R25).
 PAGES = {
     "/": "campaigns.html",
     "/login": "login.html",
@@ -31,20 +31,19 @@ PAGES = {
 
 
 def add_dashboard(app: FastAPI, service: Service) -> None:
-    """Every page, their scripts and styles, and how they get a key."""
+    """Add the pages, their scripts and styles, and the login."""
     add_login(app, service)
     app.mount(ASSETS, Assets(directory=FOLDER / "static"), name="dashboard-assets")
     templates = Jinja2Templates(FOLDER / "templates")
 
-    def add(path: str, template: str) -> None:
-        async def page(request: Request) -> HTMLResponse:
+    def add_page(path: str, template: str) -> None:
+        async def get_page(request: Request) -> HTMLResponse:
             request.scope[KIND] = "page"
             root = root_of(request.scope)
-            known = {"root": root, "assets": f"{root}{ASSETS}", "name": request.path_params.get("name", "")}
-            return templates.TemplateResponse(request, template, known)
+            values = {"root": root, "assets": f"{root}{ASSETS}", "name": request.path_params.get("name", "")}
+            return templates.TemplateResponse(request, template, values)
 
-        app.add_api_route(path, page, methods=["GET"], include_in_schema=False)
+        app.add_api_route(path, get_page, methods=["GET"], include_in_schema=False)
 
     for path, template in PAGES.items():
-        if (FOLDER / "templates" / template).exists():
-            add(path, template)
+        add_page(path, template)

@@ -1,6 +1,6 @@
-"""/docs and /redoc: pages about the API that work without the internet, with scripts and styles from a package.
+"""/docs and /redoc: the API's documentation, with scripts and styles from a package so that it works offline.
 
-They hold no script of their own, so that none but files of this service can run in them (service/web/headers.py).
+The pages contain no inline scripts, so the content security policy can allow only files served by this service.
 """
 
 from importlib.resources import files
@@ -40,21 +40,21 @@ REDOC = """<body>
 
 
 def add_documentation(app: FastAPI) -> None:
-    """Both pages, and what they load."""
+    """Add both pages and the files they load."""
     own = Path(str(files(__name__))) / "static"
     app.mount(ASSETS, Assets(directory=own, packages=[("fastapi_offline", "static")]), name="docs-assets")
 
-    def page(request: Request, kind: Kind, body: str, style: str) -> HTMLResponse:
+    def render(request: Request, kind: Kind, body: str, style: str) -> HTMLResponse:
         request.scope[KIND] = kind
         root = root_of(request.scope)
         assets = f"{root}{ASSETS}"
-        known = {"assets": assets, "style": f"{assets}/{style}", "openapi": f"{root}{app.openapi_url}"}
-        return HTMLResponse((HEAD + body).format(title=app.title, **known))
+        values = {"assets": assets, "style": f"{assets}/{style}", "openapi": f"{root}{app.openapi_url}"}
+        return HTMLResponse((HEAD + body).format(title=app.title, **values))
 
     @app.get("/docs", include_in_schema=False)
-    async def swagger(request: Request) -> HTMLResponse:
-        return page(request, "swagger", SWAGGER, "swagger-ui.css")
+    async def get_swagger(request: Request) -> HTMLResponse:
+        return render(request, "swagger", SWAGGER, "swagger-ui.css")
 
     @app.get("/redoc", include_in_schema=False)
-    async def redoc(request: Request) -> HTMLResponse:
-        return page(request, "redoc", REDOC, "redoc.css")
+    async def get_redoc(request: Request) -> HTMLResponse:
+        return render(request, "redoc", REDOC, "redoc.css")

@@ -1,26 +1,24 @@
-"""A real browser, Debian's Chromium: pages that are watched for errors, and what axe finds in them."""
+"""A real browser, Debian's Chromium: windows that record what goes wrong in their pages, and accessibility checks."""
 
 import os
 import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 
-MISSING = (
-    "There is no Chromium for the browser tests. Install it: apt-get install chromium (as `make test` does for root)"
-)
+MISSING = "The browser tests need Chromium. Install it: apt-get install chromium (`make test` does this for root)"
 PATIENCE_MS = 30_000  # for what takes a second on a quiet machine
 REFUSED = re.compile(r"Failed to load resource: the server responded with a status of (\d+)")
 
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """The browser. Without one a test is skipped, except in CI: there it fails."""
+    """The browser. Without Chromium a test is skipped, except in CI, where it fails."""
     path = shutil.which("chromium") or shutil.which("chromium-browser")
     if path is None:
         if os.environ.get("CI") == "true":
@@ -35,53 +33,64 @@ def chromium() -> Iterator[Browser]:
 
 
 class Window:
-    """One person's browser at one service. `close` fails if a page complained, or asked anyone but the service."""
+    """One user's browser at one service. Leaving it fails on errors in a page and on requests to any other host."""
 
-    def __init__(self, browser: Browser, url: str, **options: Any) -> None:
+    def __init__(self, browser: Browser, url: str) -> None:
         self.url = url
-        self.expected: set[int] = set()  # statuses that the test provokes: Chromium logs each as an error
+        self.expected: set[int] = set()  # statuses that the test provokes; Chromium logs each as an error
         self.complaints: list[str] = []
-        self._context = browser.new_context(base_url=url, locale="en-GB", **options)
+        self._context = browser.new_context(base_url=url, locale="en-GB")
         self._context.set_default_timeout(PATIENCE_MS)
+        self._context.on("console", self._check_console)
+        self._context.on("weberror", lambda error: self.complaints.append(f"exception: {error.error}"))
+        self._context.on("dialog", self._refuse_dialog)
+        self._context.on("request", lambda request: self._check_request(request.url))
         self.page: Page = self._context.new_page()
-        self.page.on("console", self._console)
-        self.page.on("pageerror", lambda error: self.complaints.append(f"exception: {error}"))
-        self.page.on("dialog", self._dialog)
-        self.page.on("request", lambda request: self._request(request.url))
 
     def open(self, path: str) -> Page:
-        """The page, as soon as it asks for nothing more."""
+        """Go to a page and wait until its requests are done."""
         self.page.goto(path, wait_until="networkidle")
         return self.page
 
-    def cookies(self) -> list[str]:
+    def open_all(self, paths: list[str]) -> list[Page]:
+        """Open each page in a tab of its own. They load side by side."""
+        pages = [self._context.new_page() for _ in paths]
+        for page, path in zip(pages, paths, strict=True):
+            page.goto(path, wait_until="commit")
+        for page in pages:
+            page.wait_for_load_state("networkidle")
+        return pages
+
+    def list_cookies(self) -> list[str]:
         return [cookie["name"] for cookie in self._context.cookies()]
 
-    def close(self) -> None:
-        self._context.close()
-        assert not self.complaints, "\n".join(self.complaints)
+    def __enter__(self) -> Self:
+        return self
 
-    def _console(self, message: ConsoleMessage) -> None:
+    def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
+        self._context.close()
+        assert failure or not self.complaints, "\n".join(self.complaints)
+
+    def _check_console(self, message: ConsoleMessage) -> None:
         refused = REFUSED.match(message.text)
         expected = refused is not None and int(refused[1]) in self.expected
         if message.type in ("error", "warning") and not expected:
             self.complaints.append(f"console: {message.text} ({message.location['url']})")
 
-    def _dialog(self, dialog: Any) -> None:
+    def _refuse_dialog(self, dialog: Any) -> None:
         self.complaints.append(f"dialog: {dialog.message}")
         dialog.dismiss()
 
-    def _request(self, url: str) -> None:
+    def _check_request(self, url: str) -> None:
         if not url.startswith((f"{self.url}/", "data:")):
-            self.complaints.append(f"asked elsewhere: {url}")
+            self.complaints.append(f"request to another host: {url}")
 
 
-def serious(page: Page) -> list[str]:
-    """What axe calls serious or critical, with where it is."""
-    found = Axe().run(page).response["violations"]
+def find_violations(page: Page) -> list[str]:
+    """The accessibility problems that axe calls serious or critical, and where they are."""
     return [
         f"{violation['id']} ({violation['impact']}): {violation['help']}: {node['target']} {node['html'][:120]}"
-        for violation in found
+        for violation in Axe().run(page).response["violations"]
         if violation["impact"] in ("serious", "critical")
         for node in violation["nodes"]
     ]

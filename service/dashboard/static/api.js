@@ -1,9 +1,9 @@
-// Asking the API. A cookie that scripts cannot read carries the key, so every request that could change something says
-// in a header of its own that it comes from these pages: no other site can make a browser send that.
+// Calls to the API. The key is in a cookie that scripts cannot read. Requests also carry a header that proves they come from
+// these pages, because another site cannot make a browser send it.
 
 const root = document.body.dataset.root;
 
-export class ApiError extends Error {
+class ApiError extends Error {
   constructor(status, error) {
     super(error.message);
     this.status = status;
@@ -12,27 +12,25 @@ export class ApiError extends Error {
   }
 }
 
-export const address = (path) => root + path;
+export const toUrl = (path) => root + path;
 
-// And come back. What stands behind the # stays there: browsers keep it to themselves.
-export const logIn = () =>
+// The login page returns to this page. The fragment stays after the #, so it is never sent to the server.
+export const goToLogin = () =>
   location.assign(`${root}/login?next=${encodeURIComponent(location.pathname)}${location.hash}`);
 
-export async function ask(method, path, body, signal) {
+export async function callApi(method, path, body, signal) {
   const headers = { "X-Undercurrent-Page": "1" };
   if (body !== undefined) headers["Content-Type"] = "application/json";
-  const answer = await fetch(address(path), {
+  const response = await fetch(toUrl(path), {
     method, headers, signal, credentials: "same-origin",
     body: body === undefined ? undefined : JSON.stringify(body),
   });
-  if (answer.status === 401 && !location.pathname.endsWith("/login")) {
-    logIn();
-  }
-  const text = await answer.text();
-  const found = text ? JSON.parse(text) : null;
-  if (!answer.ok) throw new ApiError(answer.status, found?.error ?? { message: `HTTP ${answer.status}` });
-  return found;
+  if (response.status === 401 && !location.pathname.endsWith("/login")) goToLogin();
+  const text = await response.text();
+  const result = text ? JSON.parse(text) : null;
+  if (!response.ok) throw new ApiError(response.status, result?.error ?? { message: `HTTP ${response.status}` });
+  return result;
 }
 
-export const get = (path, signal) => ask("GET", path, undefined, signal);
-export const post = (path, body) => ask("POST", path, body);
+export const get = (path, signal) => callApi("GET", path, undefined, signal);
+export const post = (path, body) => callApi("POST", path, body);

@@ -1,77 +1,77 @@
-// The page of a campaign: asks the API, looks again every few seconds, and hands each card what it shows.
+// A campaign's page: polls the API every few seconds and passes each card its data.
 
 import { get } from "./api.js";
 import { $, h } from "./dom.js";
-import { ALL, between, micros, query, same, scaled } from "./range.js";
-import { actionsChart } from "./charts/actions.js";
-import { beliefChart } from "./charts/belief.js";
-import { earnedChart, liftChart } from "./charts/earned.js";
+import { ALL, buildQuery, isSame, makeRange, parseMicros, scaleRange } from "./range.js";
+import { addActionsChart } from "./charts/actions.js";
+import { addBeliefChart } from "./charts/belief.js";
+import { addEarnedChart, addLiftChart } from "./charts/earned.js";
 import { definePatterns } from "./charts/marks.js";
 import { Timeline } from "./charts/timeline.js";
 import * as cards from "./campaign_cards.js";
-import * as learned from "./campaign_model.js";
-import { reportCards } from "./campaign_report.js";
+import { drawModelCards } from "./campaign_model.js";
+import { drawReportCards } from "./campaign_report.js";
 
-const EVERY = 5_000; // milliseconds between two looks
-const SELDOM = 30_000; // for what also changes without a decision: diagnostics by the clock, deliveries
-const PATIENCE = 10; // a report is asked for again after ten times as long as it took
-const MOST_POINTS = 400;
+const POLL_MS = 5_000;
+const SLOW_POLL_MS = 30_000; // for data that also changes without a decision: diagnostics, webhook deliveries
+const REPORT_PAUSE = 10; // wait this many times as long as a report took before requesting the next
+const MAX_POINTS = 400;
 
 const path = `/campaigns/${encodeURIComponent(document.body.dataset.name)}`;
-const known = {}; // the last answer of each kind, as text: what did not change is not drawn again
-const page = { state: null, view: ALL, earlier: [], extent: null, seldom: 0, stamp: "" };
+const known = {}; // the last result of each kind, as text: unchanged results are not redrawn
+const page = { state: null, view: ALL, history: [], extent: null, slowPollAt: 0, version: "" };
 
 const timeline = new Timeline({
-  zoomed: (from, to) => look(between(from, to, page.extent)),
-  step: (action) => step(action),
+  onZoom: (from, to) => showView(makeRange(from, to, page.extent)),
+  onStep: step,
 });
 
-// --- asking -------------------------------------------------------------------------------------------------------
+// --- loading ------------------------------------------------------------------------------------------------------
 
-function changed(kind, found) {
-  const text = JSON.stringify(found);
+function hasChanged(kind, result) {
+  const text = JSON.stringify(result);
   const different = known[kind] !== text;
   known[kind] = text;
   return different;
 }
 
-async function show(kind, address, draw, signal) {
-  const found = await get(address, signal);
-  const { round, ...shown } = found; // which every decision moves, and no card but the head shows
-  if (changed(kind, shown)) draw(found);
-  return found;
+async function loadCard(kind, address, draw) {
+  const result = await get(address);
+  const { round, ...content } = result; // every decision changes the round, but only the head shows it
+  if (hasChanged(kind, content)) draw(result);
+  return result;
 }
 
-const points = () => Math.max(60, Math.min(MOST_POINTS, Math.floor($("#belief .plot").clientWidth / 2)));
+const countPoints = () => Math.max(60, Math.min(MAX_POINTS, Math.floor($("#belief .plot").clientWidth / 2)));
 
-let asking = null; // for the series: a newer zoom replaces an older question
+let loading = null; // of the series: a newer request replaces an older one
 
-async function showSeries() {
-  asking?.abort();
-  asking = new AbortController();
-  const { signal } = asking;
-  const range = query(page.view, page.extent);
-  const series = await get(`${path}/series?points=${points()}${range && `&${range}`}`, signal);
+async function loadSeries() {
+  loading?.abort();
+  loading = new AbortController();
+  const { signal } = loading;
+  const range = buildQuery(page.view, page.extent);
+  const series = await get(`${path}/series?points=${countPoints()}${range && `&${range}`}`, signal);
   const whole = page.view === ALL ? series : await get(`${path}/series?points=10`, signal);
   if (whole.buckets.length) {
-    page.extent = [micros(whole.buckets[0].first_decided_at), micros(whole.buckets.at(-1).last_decided_at)];
+    page.extent = [parseMicros(whole.buckets[0].first_decided_at), parseMicros(whole.buckets.at(-1).last_decided_at)];
     page.lastDecided = whole.buckets.at(-1).last_decided_at;
   }
-  if (changed("series", series)) {
+  if (hasChanged("series", series)) {
     timeline.show(series);
-    cards.events($("#belief .events > div"), timeline);
-    $("#shown").textContent = timeline.range;
+    cards.drawEvents($("#belief .events > div"), timeline);
+    $("#range").textContent = timeline.describeRange();
   }
-  if (reports.range !== range) cards.liftWords(series);
+  if (reports.range !== range) cards.drawLiftSentence(series);
 }
 
-// Reports read the whole log: seldom enough never to keep the service busy, and one at a time.
-const reports = { asked: null, next: 0, running: false };
+// Reports read the whole log, so they are requested one at a time and with pauses that keep the service free.
+const reports = { shown: null, next: 0, running: false };
 
-async function showReport() {
-  const range = query(page.view, page.extent);
-  const wanted = `${range}|${page.stamp}`;
-  if (reports.running || reports.asked === wanted || (Date.now() < reports.next && reports.range === range)) return;
+async function loadReport() {
+  const range = buildQuery(page.view, page.extent);
+  const wanted = `${range}|${page.version}`;
+  if (reports.running || reports.shown === wanted || (Date.now() < reports.next && reports.range === range)) return;
   reports.running = true;
   const began = Date.now();
   try {
@@ -79,89 +79,89 @@ async function showReport() {
     const wait = page.state.config.rewards.wait_seconds;
     const due = wait === null ? null : new Date(Date.now() - 1000 * wait);
     const overdue = due && page.extent && due > page.extent[0] / 1000 ? await get(`${path}/report?to=${due.toISOString()}`) : null;
-    Object.assign(reports, { asked: wanted, range });
-    if (changed("report", [report, overdue?.rewards, page.state.config])) {
-      reportCards(report, page.state, page.view !== ALL);
-      cards.rewards($("#rewards .body"), report, overdue, page.state, page.view !== ALL);
+    Object.assign(reports, { shown: wanted, range });
+    if (hasChanged("report", [report, overdue?.rewards, page.state.config])) {
+      drawReportCards(report, page.state, page.view !== ALL);
+      cards.drawRewards($("#rewards .body"), report, overdue, page.state, page.view !== ALL);
     }
   } finally {
     reports.running = false;
-    reports.next = Date.now() + PATIENCE * (Date.now() - began);
+    reports.next = Date.now() + REPORT_PAUSE * (Date.now() - began);
   }
-  if (range !== query(page.view, page.extent)) await showReport();
+  if (range !== buildQuery(page.view, page.extent)) await loadReport();
 }
 
 async function refresh() {
-  const early = page.state ? null : showSeries(); // at first the charts need not wait for anything else
-  early?.catch(() => {}); // told below
+  const early = page.state ? null : loadSeries(); // the first time, the charts wait for nothing else
+  early?.catch(() => {}); // reported below
   const state = await get(path);
-  await early?.catch(() => {}); // nothing competes with what the charts wait for
-  const stamp = [state.round, state.rewards_received, state.model_version, state.archived_at, JSON.stringify(state.config)].join();
-  const moved = stamp !== page.stamp;
+  await early?.catch(() => {}); // let the charts load first
+  const version = [state.round, state.rewards_received, state.model_version, state.archived_at, JSON.stringify(state.config)].join();
+  const changed = version !== page.version;
   page.state = state;
-  const seldom = Date.now() > page.seldom;
-  if (moved || seldom) {
-    page.seldom = Date.now() + SELDOM;
-    const each = [
-      show("alerts", `${path}/alerts?limit=5`, (found) => cards.alerts($("#alerts .body"), found, state)),
-      show("health", `${path}/diagnostics`, (found) => cards.health($("#health .body"), found)),
+  const isSlowPoll = Date.now() > page.slowPollAt;
+  if (changed || isSlowPoll) {
+    page.slowPollAt = Date.now() + SLOW_POLL_MS;
+    const requests = [
+      loadCard("alerts", `${path}/alerts?limit=5`, (result) => cards.drawAlerts($("#alerts .body"), result, state)),
+      loadCard("health", `${path}/diagnostics`, (result) => cards.drawHealth($("#health .body"), result)),
     ];
-    if (moved) {
-      each.push(
-        (early ?? showSeries()).catch(unlessReplaced),
-        show("stages", `${path}/stages?limit=50`, (found) => cards.stages($("#stages .body"), found)),
-        show("model", `${path}/model`, (found) => learned.modelCards(found, state)),
-        get(`${path}/regimes`).then((found) => { page.regimes = found; }),
+    if (changed) {
+      requests.push(
+        (early ?? loadSeries()).catch(ignoreAbort),
+        loadCard("stages", `${path}/stages?limit=50`, (result) => cards.drawStages($("#stages .body"), result)),
+        loadCard("model", `${path}/model`, (result) => drawModelCards(result, state)),
+        get(`${path}/regimes`).then((result) => { page.regimes = result; }),
       );
     }
-    const [, health] = await Promise.all(each);
-    Object.assign(page, { health, stamp }); // now, so that what failed is asked for again
+    const [, health] = await Promise.all(requests);
+    Object.assign(page, { health, version }); // only now, so that failed requests are repeated
   }
-  cards.head(page);
-  showReport().catch(failed);
+  cards.drawHead(page);
+  loadReport().catch(showFailure);
 }
 
-// --- looking ------------------------------------------------------------------------------------------------------
+// --- the view -----------------------------------------------------------------------------------------------------
 
-function look(view, keep = true) {
-  if (same(view, page.view)) return;
-  if (keep) page.earlier.push(page.view);
+function showView(view, remember = true) {
+  if (isSame(view, page.view)) return;
+  if (remember) page.history.push(page.view);
   page.view = view;
-  toolbar();
+  updateToolbar();
   $("#page").setAttribute("aria-busy", "true");
-  showSeries().then(() => showReport()).catch(failed).finally(() => $("#page").removeAttribute("aria-busy"));
+  loadSeries().then(() => loadReport()).catch(showFailure).finally(() => $("#page").removeAttribute("aria-busy"));
 }
 
 function step(action) {
-  if (action === "all") look(ALL);
-  if (action === "back" && page.earlier.length) look(page.earlier.pop(), false);
+  if (action === "all") showView(ALL);
+  if (action === "back" && page.history.length) showView(page.history.pop(), false);
   if (action !== "in" && action !== "out") return;
   const span = timeline.cursor === null ? null : timeline.spans[timeline.cursor].bucket;
-  const around = span && action === "in" ? (micros(span.first_decided_at) + micros(span.last_decided_at)) / 2 : null;
-  look(scaled(page.view, page.extent, action === "in" ? 0.5 : 2, around));
+  const around = span && action === "in" ? (parseMicros(span.first_decided_at) + parseMicros(span.last_decided_at)) / 2 : null;
+  showView(scaleRange(page.view, page.extent, action === "in" ? 0.5 : 2, around));
 }
 
-// A question that a newer one has replaced did not fail.
-function unlessReplaced(error) {
+// A request that was replaced by a newer one did not fail.
+function ignoreAbort(error) {
   if (error.name !== "AbortError") throw error;
 }
 
-function toolbar() {
+function updateToolbar() {
   for (const button of document.querySelectorAll("[data-view]")) {
-    const own = button.dataset.view === "all" ? ALL : last(Number(button.dataset.view));
-    button.setAttribute("aria-pressed", same(own, page.view));
+    const own = button.dataset.view === "all" ? ALL : makeLast(Number(button.dataset.view));
+    button.setAttribute("aria-pressed", isSame(own, page.view));
   }
-  $("[data-step=back]").disabled = !page.earlier.length;
+  $("[data-step=back]").disabled = !page.history.length;
 }
 
-const last = (seconds) => ({ kind: "last", span: seconds * 1_000_000 });
+const makeLast = (seconds) => ({ kind: "last", span: seconds * 1_000_000 });
 
-function failed(error) {
+function showFailure(error) {
   if (error.name === "AbortError") return;
   const place = $("#failed");
-  const words = error.status === 404 ? "There is no such campaign." : error.status === 403 ? "Your key may not see this campaign."
-    : error.status ? error.message : "The service does not answer. This page keeps trying.";
-  if (place.textContent !== words) place.replaceChildren(h("p", {}, words));
+  const message = error.status === 404 ? "Campaign not found." : error.status === 403 ? "Your key does not give access to this campaign."
+    : error.status ? error.message : "The service is not responding. Retrying.";
+  if (place.textContent !== message) place.replaceChildren(h("p", {}, message));
   place.hidden = false;
   if (error.status === 404 || error.status === 403) {
     $("#page").hidden = true;
@@ -171,32 +171,32 @@ function failed(error) {
   return error;
 }
 
-async function watch() {
+async function poll() {
   if (!document.hidden) {
     try {
       await refresh();
       $("#failed").hidden = true;
     } catch (error) {
-      if (failed(error)?.status === 404) return;
+      if (showFailure(error)?.status === 404) return;
     }
   }
   clearTimeout(page.timer);
-  page.timer = setTimeout(watch, EVERY);
+  page.timer = setTimeout(poll, POLL_MS);
 }
 
 definePatterns();
-beliefChart(timeline, $("#belief .plot"), $("#belief .keys"));
-actionsChart(timeline, $("#actions .plot"), $("#actions .keys"));
-earnedChart(timeline, $("#earned-plot"), $("#earned .keys"));
-liftChart(timeline, $("#lift-plot"));
+addBeliefChart(timeline, $("#belief .plot"), $("#belief .keys"));
+addActionsChart(timeline, $("#actions .plot"), $("#actions .keys"));
+addEarnedChart(timeline, $("#earned-plot"), $("#earned .keys"));
+addLiftChart(timeline, $("#lift-plot"));
 document.querySelector(".toolbar").addEventListener("click", ({ target }) => {
   const { view, step: action, axis } = target.dataset;
-  if (view) look(view === "all" ? ALL : last(Number(view)));
+  if (view) showView(view === "all" ? ALL : makeLast(Number(view)));
   if (action) step(action);
   if (axis) {
-    timeline.byAxis(axis);
+    timeline.setAxis(axis);
     for (const button of document.querySelectorAll("[data-axis]")) button.setAttribute("aria-pressed", button === target);
   }
 });
-document.addEventListener("visibilitychange", () => { if (!document.hidden) { clearTimeout(page.timer); watch(); } });
-watch();
+document.addEventListener("visibilitychange", () => { if (!document.hidden) { clearTimeout(page.timer); poll(); } });
+poll();

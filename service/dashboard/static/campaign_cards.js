@@ -1,128 +1,126 @@
-// The cards of a campaign's page that are words and small tables: head, events, health, rewards, alerts, stages.
+// The cards of a campaign's page made of text and small tables: head, events, health, rewards, alerts, stages.
 
-import { address } from "./api.js";
-import { $, coded, h, scroller, settle, when } from "./dom.js";
-import { spark } from "./charts/spark.js";
-import { KINDS, ago, amount, liftSentence, plural, regimeName, seconds, share } from "./words.js";
+import { toUrl } from "./api.js";
+import { $, formatTime, h, makeScroller, markCode, updateChildren } from "./dom.js";
+import { drawSpark } from "./charts/spark.js";
+import { MODEL_KINDS, describeLift, formatAgo, formatAmount, formatDuration, formatShare, nameRegime, pluralize } from "./words.js";
 
-const SHOWN_STAGES = 8;
-const SHOWN_EVENTS = 100;
+const MAX_STAGES = 8;
+const MAX_EVENTS = 100;
 
-const table = (heads, rows, numbers = []) => scroller(heads.join(", "), {}, h("table", {},
+const makeTable = (heads, rows, numbers = []) => makeScroller(heads.join(", "), {}, h("table", {},
   h("thead", {}, h("tr", {}, heads.map((head, i) => h("th", { scope: "col", class: numbers.includes(i) ? "number" : null }, head)))),
   h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, i) => h("td", { class: numbers.includes(i) ? "number" : null }, cell)))))));
 
-// --- what it believes now -----------------------------------------------------------------------------------------
+// --- the current state --------------------------------------------------------------------------------------------
 
-export function head({ state, regimes, health, lastDecided }) {
+export function drawHead({ state, regimes, health, lastDecided }) {
   const current = regimes.current && regimes.regimes[regimes.current.regime - 1];
-  const first = current
-    ? h("p", { class: "lead" }, "Now most likely: ", h("strong", {}, regimeName(current.regime, current.label)), `, with ${share(current.belief)} probability`,
+  const headline = current
+    ? h("p", { class: "lead" }, "Now most likely: ", h("strong", {}, nameRegime(current.regime, current.label)), `, with ${formatShare(current.belief)} probability`,
       regimes.current.since_round ? `, since round ${regimes.current.since_round.toLocaleString()}.` : ".")
-    : h("p", { class: "lead" }, state.round ? regimes.note ?? "No regimes yet." : "No decision yet.");
+    : h("p", { class: "lead" }, state.round ? regimes.note ?? "No regimes yet." : "No decisions yet.");
   const facts = [
     ["round", state.round.toLocaleString()],
-    ["last decision", lastDecided ? ago(lastDecided) : "none yet"],
+    ["last decision", lastDecided ? formatAgo(lastDecided) : "none yet"],
     ["stage", state.stage.toLocaleString()],
     ["model", state.model_version.toLocaleString()],
     ["regimes in use", String(state.regimes)],
   ];
   const worst = health.findings[0]?.severity;
-  const look = worst === "problem" ? "bad" : worst === "warning" ? "warn" : "good";
+  const severity = worst === "problem" ? "bad" : worst === "warning" ? "warn" : "good";
   const nodes = [
-    first,
+    headline,
     current ? h("p", {}, current.words) : null,
     regimes.labels_note ? h("p", { class: "warn" }, regimes.labels_note) : null,
-    state.round ? null : begin(state),
+    state.round ? null : makeFirstSteps(state),
     h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
-    h("p", { class: `verdict ${look}` }, health.verdict, ". ", h("a", { href: "#health" }, look === "good" ? "Details" : "What to do")),
-    state.failure ? h("p", { class: "bad" }, `The last update failed: ${state.failure}. The campaign goes on with the model of before.`) : null,
+    h("p", { class: `verdict ${severity}` }, health.verdict, ". ", h("a", { href: "#health" }, severity === "good" ? "Details" : "What to do")),
+    state.failure ? h("p", { class: "bad" }, `The last update failed: ${state.failure}. The campaign continues with the previous model.`) : null,
   ].filter(Boolean);
   const badges = [state.paused && "paused", state.archived_at && "archived"].filter(Boolean);
   $(".toolbar").hidden = !state.round;
-  settle($("#now"), nodes);
+  updateChildren($("#now"), nodes);
   $("#now").removeAttribute("aria-busy");
-  settle($("#badges"), badges.map((badge) => h("span", { class: "tag warn" }, badge)));
+  updateChildren($("#badges"), badges.map((badge) => h("span", { class: "tag warn" }, badge)));
 }
 
-function begin(state) {
-  const variable = (v) => (v.range ? v.range[0] : v.cuts ? v.cuts[0] : v.levels[0]);
-  const context = Object.fromEntries(state.config.variables.map((v) => [v.name, variable(v)]));
+function makeFirstSteps(state) {
+  const pickValue = (v) => (v.range ? v.range[0] : v.cuts ? v.cuts[0] : v.levels[0]);
+  const context = Object.fromEntries(state.config.variables.map((v) => [v.name, pickValue(v)]));
   const body = JSON.stringify({ campaign: state.name, context });
-  return h("div", {}, h("p", {}, "Ask for the first one, and this page fills itself:"),
-    h("pre", { tabindex: 0 }, `curl ${location.origin}${address("/decide")} -d '${body.replaceAll("'", "'\\''")}'`));
+  return h("div", {}, h("p", {}, "Request the first one, and this page will fill in:"),
+    h("pre", { tabindex: 0 }, `curl ${location.origin}${toUrl("/decide")} -d '${body.replaceAll("'", "'\\''")}'`));
 }
 
-// Until the report of the same range says more.
-export function liftWords(series) {
+// Shown until the report for the same range arrives.
+export function drawLiftSentence(series) {
   const lift = series.buckets.at(-1)?.lift;
-  $("#lift-words").textContent = (lift && liftSentence(lift)) ?? "Working it out …";
+  $("#lift-sentence").textContent = (lift && describeLift(lift)) ?? "Calculating …";
 }
 
-// --- what happened ------------------------------------------------------------------------------------------------
+// --- events and findings ------------------------------------------------------------------------------------------
 
-export function events(place, timeline) {
-  const latest = [...timeline.events].reverse().slice(0, SHOWN_EVENTS);
-  const left = timeline.events.length - latest.length + timeline.series.regime_changes_left_out;
+export function drawEvents(place, timeline) {
+  const latest = [...timeline.events].reverse().slice(0, MAX_EVENTS);
+  const hidden = timeline.events.length - latest.length + timeline.series.regime_changes_left_out;
   place.replaceChildren(
-    latest.length ? h("ul", { class: "plain" }, latest.map((event) => h("li", {}, event.words, " ", h("span", { class: "soft" }, when(event.when)))))
-      : h("p", { class: "soft" }, "No regime change, rollback, erasure or change of the configuration in this range."),
-    left ? h("p", { class: "soft" }, `${left.toLocaleString()} more: zoom in to see them.`) : "");
+    latest.length ? h("ul", { class: "plain" }, latest.map((event) => h("li", {}, event.words, " ", h("span", { class: "soft" }, formatTime(event.when)))))
+      : h("p", { class: "soft" }, "No regime changes, rollbacks, erasures or configuration changes in this range."),
+    hidden ? h("p", { class: "soft" }, `${hidden.toLocaleString()} more: zoom in to see them.`) : "");
 }
 
-export function health(place, found) {
+export function drawHealth(place, { findings }) {
   const look = { problem: "bad", warning: "warn", info: "soft" };
-  place.replaceChildren(found.findings.length
-    ? h("ul", { class: "findings" }, found.findings.map((finding) => h("li", { class: finding.severity },
-      h("p", {}, h("span", { class: `tag ${look[finding.severity]}` }, finding.severity), " ", coded(finding.message)),
-      h("p", { class: "soft" }, "What to do: ", coded(finding.advice)),
-      h("details", {}, h("summary", {}, "The numbers"), table(["what", "number"], Object.entries(finding.evidence).map(([name, value]) =>
+  place.replaceChildren(findings.length
+    ? h("ul", { class: "findings" }, findings.map((finding) => h("li", { class: finding.severity },
+      h("p", {}, h("span", { class: `tag ${look[finding.severity]}` }, finding.severity), " ", markCode(finding.message)),
+      h("p", { class: "soft" }, "What to do: ", markCode(finding.advice)),
+      h("details", {}, h("summary", {}, "Evidence"), makeTable(["measure", "value"], Object.entries(finding.evidence).map(([name, value]) =>
         [name.replaceAll("_", " "), typeof value === "number" ? value.toLocaleString() : typeof value === "object" ? JSON.stringify(value) : String(value)]), [1])))))
-    : h("p", { class: "good" }, "✓ Learning: nothing to report."));
+    : h("p", { class: "good" }, "✓ Learning. No findings."));
 }
 
-export function rewards(place, report, overdue, state, zoomed) {
-  const { rewards: found } = report;
-  const { wait_seconds: wait, default: standard } = state.config.rewards;
+export function drawRewards(place, report, overdue, state, zoomed) {
+  const { rewards: totals } = report;
+  const { wait_seconds: wait, default: defaultReward } = state.config.rewards;
   const rows = [
-    [zoomed ? "received for this range" : "received", `${found.received.toLocaleString()} (${share(found.rate)})`],
-    ["mean reward", amount(found.mean)],
-    ["awaited: have not come", found.awaited.toLocaleString()],
-    ["overdue", wait === null ? "no waiting time is set" : overdue ? overdue.rewards.awaited.toLocaleString() : "0"],
-    ["came, counts from the next update on", state.rewards_waiting.toLocaleString()],
+    [zoomed ? "received for this range" : "received", `${totals.received.toLocaleString()} (${formatShare(totals.rate)})`],
+    ["mean reward", formatAmount(totals.mean)],
+    ["not yet received", totals.awaited.toLocaleString()],
+    ["overdue", wait === null ? "no waiting time set" : overdue ? overdue.rewards.awaited.toLocaleString() : "0"],
+    ["received, not yet learned from", state.rewards_waiting.toLocaleString()],
   ];
-  if (found.by_source.default) rows.push(["set to the default", found.by_source.default.toLocaleString()]);
-  if (found.by_source.import) rows.push(["imported", found.by_source.import.toLocaleString()]);
-  const words = wait === null
-    ? "A reward may come at any time: this campaign sets no waiting time and no default."
-    : `After ${seconds(wait)} without a reward the default, ${amount(standard)}, counts from the next stage's end on.`;
-  place.replaceChildren(h("table", { class: "rows" }, h("tbody", {}, rows.map(([name, value]) => h("tr", {}, h("th", { scope: "row" }, name), h("td", { class: "number" }, value))))), h("p", { class: "soft" }, words));
+  if (totals.by_source.default) rows.push(["set to the default", totals.by_source.default.toLocaleString()]);
+  if (totals.by_source.import) rows.push(["imported", totals.by_source.import.toLocaleString()]);
+  const explanation = wait === null
+    ? "Rewards may arrive at any time: this campaign has no waiting time and no default reward."
+    : `After ${formatDuration(wait)} without a reward, the default of ${formatAmount(defaultReward)} is used from the next stage update on.`;
+  place.replaceChildren(h("table", { class: "rows" }, h("tbody", {}, rows.map(([name, value]) => h("tr", {}, h("th", { scope: "row" }, name), h("td", { class: "number" }, value))))), h("p", { class: "soft" }, explanation));
 }
 
-const DELIVERY = { waiting: "waiting to be sent", sent: "sent", failed: "given up" };
+const DELIVERY = { waiting: "waiting to be sent", sent: "sent", failed: "gave up" };
 
-export function alerts(place, found, state) {
+export function drawAlerts(place, { alerts, next_cursor: nextCursor }, state) {
   const { rounds, webhook } = state.config.alerts;
-  const note = h("p", { class: "soft" }, `Raised after ${plural(rounds, "round")} in a row. ${webhook ? "Sent to the webhook." : "No webhook is configured: they are only listed here."}`);
-  if (!found.alerts.length) { place.replaceChildren(h("p", {}, "None so far."), note); return; }
-  place.replaceChildren(h("ul", { class: "plain" }, found.alerts.map((alert) => h("li", {},
-    h("strong", {}, `${regimeName(alert.from.regime, alert.from.label)} → ${regimeName(alert.to.regime, alert.to.label)}`),
-    ` since round ${alert.since_round.toLocaleString()} `, h("span", { class: "soft" }, when(alert.created_at)),
+  const note = h("p", { class: "soft" }, `Raised after ${pluralize(rounds, "round")} in a row. ${webhook ? "Also sent to the webhook." : "No webhook is configured, so alerts are only listed here."}`);
+  if (!alerts.length) { place.replaceChildren(h("p", {}, "No alerts yet."), note); return; }
+  place.replaceChildren(h("ul", { class: "plain" }, alerts.map((alert) => h("li", {},
+    h("strong", {}, `${nameRegime(alert.from.regime, alert.from.label)} → ${nameRegime(alert.to.regime, alert.to.label)}`),
+    ` since round ${alert.since_round.toLocaleString()} `, h("span", { class: "soft" }, formatTime(alert.created_at)),
     alert.delivery ? h("div", { class: alert.delivery.status === "sent" ? "good" : alert.delivery.status === "failed" ? "bad" : "warn" },
-      `Webhook: ${DELIVERY[alert.delivery.status]}`, alert.delivery.status === "sent" ? "" : `, ${plural(alert.delivery.attempts, "attempt")}`,
+      `Webhook: ${DELIVERY[alert.delivery.status]}`, alert.delivery.status === "sent" ? "" : `, ${pluralize(alert.delivery.attempts, "attempt")}`,
       alert.delivery.failure && alert.delivery.status !== "sent" ? h("span", { class: "soft" }, ` (${alert.delivery.failure})`) : null) : null))),
-  found.next_cursor ? h("p", { class: "soft" }, `The newest ${found.alerts.length} are shown.`) : "", note);
+  nextCursor ? h("p", { class: "soft" }, `Showing the latest ${alerts.length}.`) : "", note);
 }
 
-export function stages(place, found) {
-  if (!found.stages.length) { place.replaceChildren(h("p", {}, "No model yet: the first comes at the end of the first stage.")); return; }
-  const took = found.stages.map((stage) => stage.seconds);
+export function drawStages(place, { stages }) {
+  if (!stages.length) { place.replaceChildren(h("p", {}, "No model yet: the first one is computed at the end of the first stage.")); return; }
+  const times = stages.map((stage) => stage.seconds);
   place.replaceChildren(h("div", { class: "two" },
-    h("div", {}, h("p", {}, spark([...took].reverse(), `Seconds that the last ${took.length} models took to make`)),
-      h("p", { class: "soft" }, `The last ${took.length} took ${seconds(Math.min(...took))} to ${seconds(Math.max(...took))} each.`)),
-    table(["model", "what", "after round", "took"], found.stages.slice(0, SHOWN_STAGES).map((stage) => [
-      stage.model_version.toLocaleString(), KINDS[stage.kind], stage.round.toLocaleString(), seconds(stage.seconds),
+    h("div", {}, h("p", {}, drawSpark([...times].reverse(), `Computing time of the last ${times.length} models, in seconds`)),
+      h("p", { class: "soft" }, `The last ${times.length} took ${formatDuration(Math.min(...times))} to ${formatDuration(Math.max(...times))} each.`)),
+    makeTable(["model", "reason", "after round", "time"], stages.slice(0, MAX_STAGES).map((stage) => [
+      stage.model_version.toLocaleString(), MODEL_KINDS[stage.kind], stage.round.toLocaleString(), formatDuration(stage.seconds),
     ]), [0, 2, 3])));
 }
-
-export { table };

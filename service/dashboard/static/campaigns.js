@@ -1,21 +1,21 @@
-// The list of campaigns: first their names, then each one's health, as it comes into view.
+// The list of campaigns: names first, then the details of each row as it scrolls into view.
 
-import { address, get } from "./api.js";
-import { $, h, number, tell, when, whole } from "./dom.js";
-import { ago, decimals, liftOf, means, regimeNow, verdictOn, worst } from "./health.js";
-import { offerDemo, playing } from "./play.js";
-import { sparkline } from "./sparkline.js";
+import { get, toUrl } from "./api.js";
+import { $, formatInteger, formatNumber, formatTime, h, notify } from "./dom.js";
+import { chooseDecimals, computeMeans, findMostLikelyRegime, findWorst, formatAgo, getLift, judgeLift } from "./health.js";
+import { isPlaying, offerDemo } from "./play.js";
+import { drawSparkline } from "./sparkline.js";
 import { me } from "./who.js";
-import { share as portion } from "./words.js";
+import { formatShare } from "./words.js";
 
-const REFRESH_MS = 10_000, STALE_MS = 60_000, PAGE = 50, AT_ONCE = 4, SEARCH_FROM = 10, MOST_PAGES = 40;
+const REFRESH_MS = 10_000, STALE_MS = 60_000, PAGE_SIZE = 50, MAX_LOADING = 4, SEARCH_FROM = 10, MAX_PAGES = 40;
 const MARKS = { problem: "✕", warning: "!", begun: "○", fine: "✓" };
-const HEALTH = { problem: "Problem", warning: "Warning", begun: "Just begun", fine: "Fine" };
+const HEALTH = { problem: "Problem", warning: "Warning", begun: "Just started", fine: "Good" };
 const COLUMNS = ["name", "round", "last", "regime", "trend", "lift", "health"];
-const TITLES = ["Campaign", "Decisions", "Last decision", "Regime now", "Reward trend", "Lift over control", "Health"];
+const TITLES = ["Campaign", "Decisions", "Last decision", "Current regime", "Reward trend", "Lift over control", "Health"];
 
-const rows = new Map(); // name -> Row, in the order of the page
-let archived = location.hash === "#archived", pages = 1, more = null;
+const rows = new Map(); // name -> Row, in page order
+let archived = location.hash === "#archived", pages = 1, nextCursor = null;
 
 // --- one campaign -----------------------------------------------------------------------------------------------------
 
@@ -26,164 +26,164 @@ class Row {
     this.element = h("tr", { role: "row" }, Object.values(this.cells));
     this.element.row = this;
     this.shown = {};
-    this.asked = { key: null, at: 0 };
+    this.loaded = { key: null, at: 0 };
     this.update(summary);
   }
 
-  // A cell is made anew only if what it shows has changed, so nothing flickers and selections stay.
-  show(column, data, children) {
+  // Redraw a cell only if its data changed, so that nothing flickers and selections stay.
+  drawCell(column, data, makeChildren) {
     const key = JSON.stringify(data);
     if (this.shown[column] === key) return;
     this.shown[column] = key;
-    this.cells[column].replaceChildren(...[children()].flat().filter((child) => child !== null));
+    this.cells[column].replaceChildren(...[makeChildren()].flat().filter((child) => child !== null));
   }
 
   update(summary) {
     this.summary = summary;
     const { name, paused, round } = summary;
-    this.show("name", [name, paused], () => [
-      h("a", { href: address(`/view/${encodeURIComponent(name)}`) }, name),
+    this.drawCell("name", [name, paused], () => [
+      h("a", { href: toUrl(`/view/${encodeURIComponent(name)}`) }, name),
       paused ? h("span", { class: "tag" }, "paused") : null]);
-    this.show("round", round, () => whole(round));
-    this.details();
+    this.drawCell("round", round, () => formatInteger(round));
+    this.drawDetails();
   }
 
-  details() {
+  drawDetails() {
     const { belief, round } = this.summary, { series, diagnostics } = this;
     if (!series) {
-      for (const column of ["last", "regime", "trend", "lift"]) this.show(column, "…", () => h("span", { class: "soft waiting" }, "…"));
+      for (const column of ["last", "regime", "trend", "lift"]) this.drawCell(column, "…", () => h("span", { class: "soft waiting" }, "…"));
     } else {
       const last = series.buckets.at(-1)?.last_decided_at;
-      this.show("last", last ? [ago(last), last] : null, () => (last ? h("time", { datetime: last, title: when(last) }, ago(last)) : soft("none yet")));
-      this.show("regime", [belief, series.regime_labels, !round], () => regimeCell(belief, series.regime_labels, round));
-      const points = means(series.buckets);
-      this.show("trend", points, () => trendCell(points));
-      const lift = liftOf(series.buckets);
-      this.show("lift", lift, () => liftCell(lift));
+      this.drawCell("last", last ? [formatAgo(last), last] : null, () => (last ? h("time", { datetime: last, title: formatTime(last) }, formatAgo(last)) : makeSoft("none yet")));
+      this.drawCell("regime", [belief, series.regime_labels, !round], () => makeRegimeCell(belief, series.regime_labels, round));
+      const points = computeMeans(series.buckets);
+      this.drawCell("trend", points, () => makeTrendCell(points));
+      const lift = getLift(series.buckets);
+      this.drawCell("lift", lift, () => makeLiftCell(lift));
     }
-    if (!diagnostics) this.show("health", "…", () => h("span", { class: "soft waiting" }, "…"));
+    if (!diagnostics) this.drawCell("health", "…", () => h("span", { class: "soft waiting" }, "…"));
     else {
-      const { findings, verdict } = diagnostics, found = worst(findings);
-      this.show("health", [found, verdict], () => [
-        h("span", { class: `mark of-${found}` }, h("span", { "aria-hidden": "true" }, MARKS[found]), ` ${HEALTH[found]}`),
+      const { findings, verdict } = diagnostics, worst = findWorst(findings);
+      this.drawCell("health", [worst, verdict], () => [
+        h("span", { class: `mark of-${worst}` }, h("span", { "aria-hidden": "true" }, MARKS[worst]), ` ${HEALTH[worst]}`),
         h("span", { class: "verdict soft" }, verdict.replace(/^Just begun: /, ""))]);
     }
   }
 
-  get stale() {
-    return this.asked.key !== this.freshness || Date.now() - this.asked.at > STALE_MS;
+  get isStale() {
+    return this.loaded.key !== this.version || Date.now() - this.loaded.at > STALE_MS;
   }
 
-  get freshness() {
+  get version() {
     const { round, rewards_received, model_version, paused, archived_at } = this.summary;
     return [round, rewards_received, model_version, paused, archived_at].join();
   }
 
   async load() {
-    this.asked = { key: this.freshness, at: Date.now() };
+    this.loaded = { key: this.version, at: Date.now() };
     const path = `/campaigns/${encodeURIComponent(this.summary.name)}`;
     const [series, diagnostics] = await Promise.allSettled([get(`${path}/series?points=30`), get(`${path}/diagnostics`)]);
     this.series = series.value ?? this.series;
     this.diagnostics = diagnostics.value ?? this.diagnostics;
-    this.details();
+    this.drawDetails();
     for (const [column, { reason }, had] of [["lift", series, this.series], ["health", diagnostics, this.diagnostics]]) {
-      if (reason && !had) this.show(column, reason.message, () => h("span", { class: "bad" }, reason.message));
+      if (reason && !had) this.drawCell(column, reason.message, () => h("span", { class: "bad" }, reason.message));
     }
   }
 }
 
-const soft = (text) => h("span", { class: "soft" }, text);
+const makeSoft = (text) => h("span", { class: "soft" }, text);
 
-function regimeCell(belief, labels, round) {
-  if (!round) return soft("nothing seen yet");
-  if (belief.length < 2) return [h("span", {}, labels[0] ?? "One regime"), soft("no other found so far")];
-  const { likeliest, label, probability } = regimeNow(belief, labels);
+function makeRegimeCell(belief, labels, round) {
+  if (!round) return makeSoft("no decisions yet");
+  if (belief.length < 2) return [h("span", {}, labels[0] ?? "One regime"), makeSoft("no others found yet")];
+  const { index, label, probability } = findMostLikelyRegime(belief, labels);
   const parts = belief.map((share, i) => {
     const part = h("span", { class: `part c${i + 1}` });
     part.style.setProperty("--share", `${100 * share}%`);
     return part;
   });
-  const told = belief.map((share, i) => `${labels[i] ?? `Regime ${i + 1}`} ${portion(share)}`).join(", ");
+  const description = belief.map((share, i) => `${labels[i] ?? `Regime ${i + 1}`} ${formatShare(share)}`).join(", ");
   return [
-    h("span", {}, h("span", { class: `dot c${likeliest + 1}`, "aria-hidden": "true" }), ` ${label} `, soft(portion(probability))),
-    h("span", { class: "beliefs", role: "img", "aria-label": `Belief: ${told}`, title: told }, parts)];
+    h("span", {}, h("span", { class: `dot c${index + 1}`, "aria-hidden": "true" }), ` ${label} `, makeSoft(formatShare(probability))),
+    h("span", { class: "beliefs", role: "img", "aria-label": `Belief: ${description}`, title: description }, parts)];
 }
 
-function trendCell(points) {
-  const line = sparkline(points, "Mean reward of a decision");
-  return line ? [line, soft(`${number(points.at(-1)[1])} lately`)] : soft(points.length ? "not enough yet" : "no rewards yet");
+function makeTrendCell(points) {
+  const line = drawSparkline(points, "Mean reward per decision");
+  return line ? [line, makeSoft(`${formatNumber(points.at(-1)[1])} recently`)] : makeSoft(points.length ? "not enough rewards yet" : "no rewards yet");
 }
 
-function liftCell(lift) {
-  if (lift.why) return [h("span", {}, "Not yet"), soft(lift.why)];
-  const signed = (value, digits = 0) => {
+function makeLiftCell(lift) {
+  if (lift.why) return [h("span", {}, "Not yet"), makeSoft(lift.why)];
+  const formatSigned = (value, digits = 0) => {
     const text = Math.abs(value).toLocaleString(undefined, { minimumFractionDigits: digits, maximumFractionDigits: digits });
     return `${!/[1-9]/.test(text) ? "" : value > 0 ? "+" : "−"}${text}`;
   };
-  const digits = decimals(lift.high - lift.low);
-  const verdict = verdictOn(lift), sign = { better: "▲", worse: "▼", unclear: "≈" }[verdict];
-  const relative = lift.control_mean > 0 ? ` (${signed((100 * lift.difference) / lift.control_mean)} %)` : "";
+  const digits = chooseDecimals(lift.high - lift.low);
+  const verdict = judgeLift(lift), sign = { better: "▲", worse: "▼", unclear: "≈" }[verdict];
+  const relative = lift.control_mean > 0 ? ` (${formatSigned((100 * lift.difference) / lift.control_mean)} %)` : "";
   return [
     h("span", { class: { better: "good", worse: "bad", unclear: "" }[verdict] },
-      h("span", { "aria-hidden": "true" }, `${sign} `), h("b", {}, signed(lift.difference, digits)), relative),
-    soft(`${signed(lift.low, digits)} to ${signed(lift.high, digits)} a decision`),
-    verdict === "unclear" ? soft("may be chance") : null];
+      h("span", { "aria-hidden": "true" }, `${sign} `), h("b", {}, formatSigned(lift.difference, digits)), relative),
+    makeSoft(`${formatSigned(lift.low, digits)} to ${formatSigned(lift.high, digits)} per decision`),
+    verdict === "unclear" ? makeSoft("may be chance") : null];
 }
 
-// --- details, as rows come into view ----------------------------------------------------------------------------------
+// --- loading details as rows scroll into view -------------------------------------------------------------------------
 
-const waiting = new Set();
-let busy = 0;
+const queue = new Set();
+let loadingCount = 0;
 
-function next() {
-  for (const row of waiting) {
-    if (busy >= AT_ONCE) return;
-    waiting.delete(row);
-    busy += 1;
-    row.load().finally(() => { busy -= 1; next(); });
+function loadNext() {
+  for (const row of queue) {
+    if (loadingCount >= MAX_LOADING) return;
+    queue.delete(row);
+    loadingCount += 1;
+    row.load().finally(() => { loadingCount -= 1; loadNext(); });
   }
 }
 
-const inView = new Set();
+const visibleRows = new Set();
 const observer = new IntersectionObserver((entries) => {
   for (const { target, isIntersecting } of entries) {
     if (isIntersecting) {
-      inView.add(target.row);
-      if (target.row.stale) waiting.add(target.row);
+      visibleRows.add(target.row);
+      if (target.row.isStale) queue.add(target.row);
     } else {
-      inView.delete(target.row);
-      waiting.delete(target.row);
+      visibleRows.delete(target.row);
+      queue.delete(target.row);
     }
   }
-  next();
+  loadNext();
 }, { rootMargin: "200px" });
 
 // --- the list ---------------------------------------------------------------------------------------------------------
 
-async function listed() {
-  const found = [];
+async function fetchCampaigns() {
+  const campaigns = [];
   let cursor = "";
-  for (let page = 0; page < pages; page += 1) {
-    const answer = await get(`/campaigns?limit=${PAGE}&archived=${archived}&cursor=${encodeURIComponent(cursor)}`);
-    found.push(...answer.campaigns);
-    cursor = answer.next_cursor;
+  for (let i = 0; i < pages; i += 1) {
+    const page = await get(`/campaigns?limit=${PAGE_SIZE}&archived=${archived}&cursor=${encodeURIComponent(cursor)}`);
+    campaigns.push(...page.campaigns);
+    cursor = page.next_cursor;
     if (cursor === null) break;
   }
-  return { found, cursor };
+  return { campaigns, cursor };
 }
 
-function place(found) {
-  const names = new Set(found.map(({ name }) => name));
+function drawRows(campaigns) {
+  const names = new Set(campaigns.map(({ name }) => name));
   for (const [name, row] of rows) {
     if (names.has(name)) continue;
     observer.unobserve(row.element);
-    inView.delete(row);
-    waiting.delete(row);
+    visibleRows.delete(row);
+    queue.delete(row);
     row.element.remove();
     rows.delete(name);
   }
   let before = $("#rows").firstElementChild;
-  for (const summary of found) {
+  for (const summary of campaigns) {
     const known = rows.get(summary.name);
     if (known) {
       known.update(summary);
@@ -197,79 +197,79 @@ function place(found) {
   }
 }
 
-function filtered() {
+function applyFilter() {
   const wanted = $("#filter").value.trim().toLowerCase();
-  let seen = 0;
+  let matches = 0;
   for (const [name, { element }] of rows) {
     element.hidden = !name.toLowerCase().includes(wanted);
-    seen += !element.hidden;
+    matches += !element.hidden;
   }
   const nothing = $("#nothing");
-  nothing.hidden = seen > 0;
-  $("#list").hidden = seen === 0;
-  nothing.textContent = wanted ? `No campaign is called “${wanted}”.` : archived ? "No campaign is archived." : "No campaign is in use.";
+  nothing.hidden = matches > 0;
+  $("#list").hidden = matches === 0;
+  nothing.textContent = wanted ? `No campaign matches “${wanted}”.` : archived ? "No archived campaigns." : "No active campaigns.";
 }
 
-let asking = null, anew = false;
+let refreshing = null, again = false;
 
-// One at a time; asked for meanwhile, once more afterwards.
+// One refresh at a time; calls made meanwhile lead to one more.
 function refresh() {
-  if (asking) { anew = true; return asking; }
-  asking = refreshed().finally(() => {
-    asking = null;
-    if (anew) { anew = false; refresh(); }
+  if (refreshing) { again = true; return refreshing; }
+  refreshing = loadList().finally(() => {
+    refreshing = null;
+    if (again) { again = false; refresh(); }
   });
-  return asking;
+  return refreshing;
 }
 
-async function refreshed() {
-  const of = archived;
+async function loadList() {
+  const requested = archived;
   try {
-    const { found, cursor } = await listed();
-    const none = !found.length && !of && !(await get("/campaigns?limit=1&archived=true")).campaigns.length;
-    if (of !== archived || playing) return;
-    more = cursor;
+    const { campaigns, cursor } = await fetchCampaigns();
+    const none = !campaigns.length && !requested && !(await get("/campaigns?limit=1&archived=true")).campaigns.length;
+    if (requested !== archived || isPlaying) return;
+    nextCursor = cursor;
     $("#failed").hidden = true;
     $("#tools").hidden = none;
-    place(found);
+    drawRows(campaigns);
     $("#first").hidden = !none;
     $("#search").hidden = rows.size <= SEARCH_FROM && !$("#filter").value;
-    $("#more").hidden = more === null;
-    filtered();
+    $("#more").hidden = nextCursor === null;
+    applyFilter();
     if (none) $("#nothing").hidden = true;
-    for (const row of inView) if (row.stale) waiting.add(row);
-    next();
+    for (const row of visibleRows) if (row.isStale) queue.add(row);
+    loadNext();
   } catch (error) {
-    $("#failed").textContent = `The campaigns cannot be read: ${error.message}. Trying again.`;
+    $("#failed").textContent = `Cannot load the campaigns: ${error.message}. Retrying.`;
     $("#failed").hidden = false;
   }
   $("#loading").hidden = true;
 }
 
-function choose(wanted) {
-  archived = wanted;
+function showList(wantArchived) {
+  archived = wantArchived;
   pages = 1;
   history.replaceState(null, "", archived ? "#archived" : location.pathname);
-  $("#in-use").setAttribute("aria-pressed", !archived);
+  $("#active").setAttribute("aria-pressed", !archived);
   $("#archived").setAttribute("aria-pressed", archived);
   refresh();
 }
 
-$("#in-use").addEventListener("click", () => choose(false));
-$("#archived").addEventListener("click", () => choose(true));
+$("#active").addEventListener("click", () => showList(false));
+$("#archived").addEventListener("click", () => showList(true));
 $("#more").addEventListener("click", () => { pages += 1; refresh(); });
 $("#filter").addEventListener("input", async () => {
-  filtered();
-  if (more === null) return;
-  pages = MOST_PAGES; // whoever looks for a name looks among all
+  applyFilter();
+  if (nextCursor === null) return;
+  pages = MAX_PAGES; // search all campaigns, not only those listed so far
   await refresh();
-  if (more !== null) tell(`Only the first ${whole(rows.size)} campaigns were searched.`);
+  if (nextCursor !== null) notify(`Only the first ${formatInteger(rows.size)} campaigns were searched.`);
 });
-me.then((who) => { // a stranger is on the way to the login page
+me.then((who) => { // without a valid key, who.js is already redirecting to the login page
   if (who.keys && !who.role) return;
-  choose(archived);
+  showList(archived);
   offerDemo();
   setInterval(() => { if (!document.hidden) refresh(); }, REFRESH_MS);
-  setInterval(() => { for (const row of inView) row.details(); }, REFRESH_MS / 2); // "… ago"
+  setInterval(() => { for (const row of visibleRows) row.drawDetails(); }, REFRESH_MS / 2); // "… ago"
   document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });
 });

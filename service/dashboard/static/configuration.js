@@ -1,51 +1,51 @@
-// From what a form holds to a campaign's configuration, and from the API's field names back to the form. No page here.
+// Converts the form's draft to a campaign's configuration, and the API's field names back to inputs. Does not touch the page.
 //
-// A draft is plain text as typed. `configured` also says which input each part of the configuration came from, so that a
-// message about `variables[1].levels` finds it, whatever rows were left empty.
+// A draft is plain text as typed. `buildConfig` also returns which input each part of the configuration came from, so that
+// a message about `variables[1].levels` appears at the right input even if some rows are empty.
 
-export const UNITS = { minutes: 60, hours: 3_600, days: 86_400 };
-export const KINDS = { levels: "names", cuts: "a number, cut into levels", range: "a number as it is" };
+const UNITS = { minutes: 60, hours: 3_600, days: 86_400 };
+export const VARIABLE_KINDS = { levels: "a category", cuts: "a number, cut into levels", range: "a number" };
 
-export const emptyVariable = (id) => ({ id, name: "", kind: "levels", levels: "", cuts: "", labels: "", low: "", high: "", signal: true });
+export const makeEmptyVariable = (id) => ({ id, name: "", kind: "levels", levels: "", cuts: "", labels: "", low: "", high: "", signal: true });
 
-export const emptyDraft = () => ({
+export const makeEmptyDraft = () => ({
   name: "",
   actions: [{ id: 1, text: "" }, { id: 2, text: "" }],
-  variables: [emptyVariable(1)],
+  variables: [makeEmptyVariable(1)],
   rewardLow: "", rewardHigh: "", wait: "", unit: "days", missing: "",
   share: "0.1", control: "uniform", floor: "",
   regimes: "auto", stage: "", clock: "", clockUnit: "hours", alertRounds: "", webhook: "", retention: "", labels: "",
 });
 
-const listed = (text) => text.split(",").map((part) => part.trim()).filter((part) => part !== "");
+const splitList = (text) => text.split(",").map((part) => part.trim()).filter((part) => part !== "");
 
-// A number if it is one; else as typed, so that the API says what is wrong with it.
-export function amount(text) {
+// A number if the text is one; otherwise the text itself, so that the API can say what is wrong with it.
+function parseAmount(text) {
   const given = text.trim();
   if (given === "") return null;
   return /^[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/i.test(given) ? Number(given) : given;
 }
 
-const seconds = (text, unit) => {
-  const given = amount(text);
+const parseSeconds = (text, unit) => {
+  const given = parseAmount(text);
   return typeof given === "number" ? given * UNITS[unit] : given;
 };
 
-function variableOf(draft) {
-  const found = { name: draft.name.trim() };
-  if (draft.kind === "levels") found.levels = listed(draft.levels);
+function buildVariable(draft) {
+  const variable = { name: draft.name.trim() };
+  if (draft.kind === "levels") variable.levels = splitList(draft.levels);
   if (draft.kind === "cuts") {
-    found.cuts = listed(draft.cuts).map(amount);
-    if (draft.labels.trim()) found.levels = listed(draft.labels);
+    variable.cuts = splitList(draft.cuts).map(parseAmount);
+    if (draft.labels.trim()) variable.levels = splitList(draft.labels);
   }
-  if (draft.kind === "range") found.range = [amount(draft.low), amount(draft.high)];
-  return found;
+  if (draft.kind === "range") variable.range = [parseAmount(draft.low), parseAmount(draft.high)];
+  return variable;
 }
 
-const untouched = ({ name, levels, cuts, labels, low, high }) => ![name, levels, cuts, labels, low, high].some((text) => text.trim());
+const isEmpty = ({ name, levels, cuts, labels, low, high }) => ![name, levels, cuts, labels, low, high].some((text) => text.trim());
 
-// {config, inputs}: the configuration, and a Map from its parts to the names of the inputs they came from.
-export function configured(draft) {
+// {config, inputs}: the configuration, and a Map from its fields to the ids of the inputs they came from.
+export function buildConfig(draft) {
   const inputs = new Map();
   const config = { name: draft.name.trim() };
   const actions = draft.actions.filter(({ text }) => text.trim());
@@ -54,8 +54,8 @@ export function configured(draft) {
   const empty = draft.actions.find(({ text }) => !text.trim()) ?? draft.actions.at(-1);
   inputs.set("name", "name").set("actions", `action-${empty.id}`);
 
-  const variables = draft.variables.filter((variable) => !untouched(variable));
-  config.variables = variables.map(variableOf);
+  const variables = draft.variables.filter((variable) => !isEmpty(variable));
+  config.variables = variables.map(buildVariable);
   variables.forEach(({ id, kind }, i) => {
     const at = `variables[${i}]`, own = (part) => `variable-${id}-${part}`;
     inputs.set(at, own("kind")).set(`${at}.name`, own("name")).set(`${at}.cuts`, own("cuts"));
@@ -77,28 +77,28 @@ export function configured(draft) {
     if (field) config[part] = { ...config[part], [field]: value };
     else config[part] = value;
   };
-  const low = amount(draft.rewardLow), high = amount(draft.rewardHigh);
+  const low = parseAmount(draft.rewardLow), high = parseAmount(draft.rewardHigh);
   put("rewards.range", low === null && high === null ? null : [low, high], "reward-low");
   inputs.set("rewards.range[0]", "reward-low").set("rewards.range[1]", "reward-high");
-  put("rewards.wait_seconds", seconds(draft.wait, draft.unit), "wait");
-  put("rewards.default", amount(draft.missing), "missing");
-  const share = amount(draft.share);
+  put("rewards.wait_seconds", parseSeconds(draft.wait, draft.unit), "wait");
+  put("rewards.default", parseAmount(draft.missing), "missing");
+  const share = parseAmount(draft.share);
   put("control.share", share === 0 ? null : share, "share");
   put("control.kind", share && draft.control !== "uniform" ? draft.control : null, "control");
-  put("propensity_floor", amount(draft.floor), "floor");
+  put("propensity_floor", parseAmount(draft.floor), "floor");
   put("regimes", draft.regimes === "auto" ? null : Number(draft.regimes), "regimes");
-  put("stage_length", amount(draft.stage), "stage");
-  put("clock.period_seconds", seconds(draft.clock, draft.clockUnit), "clock");
-  put("regime_labels", draft.labels.trim() ? listed(draft.labels) : null, "labels");
-  put("alerts.rounds", amount(draft.alertRounds), "alert-rounds");
+  put("stage_length", parseAmount(draft.stage), "stage");
+  put("clock.period_seconds", parseSeconds(draft.clock, draft.clockUnit), "clock");
+  put("regime_labels", draft.labels.trim() ? splitList(draft.labels) : null, "labels");
+  put("alerts.rounds", parseAmount(draft.alertRounds), "alert-rounds");
   put("alerts.webhook", draft.webhook.trim() || null, "webhook");
-  put("retention_days", amount(draft.retention), "retention");
+  put("retention_days", parseAmount(draft.retention), "retention");
   inputs.set("clock", "clock");
   return { config, inputs };
 }
 
-// The input that a field of the API is about: its own, or that of the part it belongs to; null if there is none.
-export function inputOf(field, inputs) {
+// The id of the input for a field of the API: its own or its nearest parent's; null if there is none.
+export function findInput(field, inputs) {
   for (let part = field; part; part = part.replace(/(\[\d+\]|\.[^.[]*|^[^.[]+)$/, "")) {
     if (inputs.has(part)) return inputs.get(part);
   }
@@ -106,34 +106,34 @@ export function inputOf(field, inputs) {
 }
 
 // "'A b' is not a slug. Allowed: a-z, 0-9 …"
-export function messageOf({ message, allowed }) {
+export function formatMessage({ message, allowed }) {
   const text = `${message.charAt(0).toUpperCase()}${message.slice(1)}`;
   if (allowed === null || allowed === undefined || allowed === "") return `${text}.`;
   return `${text}. Allowed: ${Array.isArray(allowed) ? allowed.join(", ") || "nothing" : allowed}.`;
 }
 
-const fields = (value, written) => Object.entries(value).map(([name, item]) => `${JSON.stringify(name)}: ${written(item)}`);
+const formatFields = (value, format) => Object.entries(value).map(([name, item]) => `${JSON.stringify(name)}: ${format(item)}`);
 
-function onOneLine(value) {
-  if (Array.isArray(value)) return `[${value.map(onOneLine).join(", ")}]`;
+function formatOnOneLine(value) {
+  if (Array.isArray(value)) return `[${value.map(formatOnOneLine).join(", ")}]`;
   if (value === null || typeof value !== "object") return JSON.stringify(value);
-  return `{${fields(value, onOneLine).join(", ")}}`;
+  return `{${formatFields(value, formatOnOneLine).join(", ")}}`;
 }
 
-// JSON for people: what is short stays on one line.
-export function pretty(value, indent = "") {
-  const flat = onOneLine(value);
+// Readable JSON: short parts stay on one line.
+export function formatJson(value, indent = "") {
+  const flat = formatOnOneLine(value);
   if (value === null || typeof value !== "object" || (indent && flat.length + indent.length <= 46)) return flat;
   const inner = `${indent}  `;
   const parts = Array.isArray(value)
-    ? value.map((item) => inner + pretty(item, inner))
-    : fields(value, (item) => pretty(item, inner)).map((field) => inner + field);
+    ? value.map((item) => inner + formatJson(item, inner))
+    : formatFields(value, (item) => formatJson(item, inner)).map((field) => inner + field);
   const [open, close] = Array.isArray(value) ? "[]" : "{}";
   return `${open}\n${parts.join(",\n")}\n${indent}${close}`;
 }
 
-// The same as a command for a shell.
-export function command(config, url, keys) {
+// The request that creates the campaign, as a shell command.
+export function formatCommand(config, url, keys) {
   const key = keys ? ' \\\n  -H "Authorization: Bearer $KEY"' : "";
-  return `curl ${url}${key} \\\n  -d '${pretty(config).replaceAll("'", "'\\''")}'`;
+  return `curl ${url}${key} \\\n  -d '${formatJson(config).replaceAll("'", "'\\''")}'`;
 }

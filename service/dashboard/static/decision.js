@@ -1,132 +1,132 @@
-// Why this action? A decision as it was made, from its id. The id stands behind the # and is sent in a body only (R25).
+// Explains one decision. Its id is in the fragment and is only sent in a request body, never in an address (R25).
 
 import { get, post } from "./api.js";
-import { $, h, when } from "./dom.js";
-import { lawBar } from "./charts/law.js";
+import { $, formatTime, h } from "./dom.js";
+import { makeBeliefBar } from "./charts/law.js";
 import { definePatterns } from "./charts/marks.js";
-import { scoreScale, scoreTable } from "./charts/scores.js";
-import { amount, modeSentence, plural, regimeName, regimeNames, seconds, share } from "./words.js";
+import { makeScoreScale, makeScoreTable } from "./charts/scores.js";
+import { describeMode, formatAmount, formatDuration, formatShare, nameRegime, nameRegimes, pluralize } from "./words.js";
 
 const name = document.body.dataset.name;
 const path = `/campaigns/${encodeURIComponent(name)}`;
 const place = $("#answer");
 
-const card = (title, ...content) => h("section", { class: "card" }, h("h2", {}, title), ...content);
+const makeCard = (title, ...content) => h("section", { class: "card" }, h("h2", {}, title), ...content);
 
-const wanted = () => {
+const readId = () => {
   const text = location.hash.slice(1);
   try { return decodeURIComponent(text); } catch { return text; }
 };
 
 async function explain() {
-  const id = wanted();
-  if (id) $("#decision-id").value = id; // else it stays: somebody may have typed before this script was here
+  const id = readId();
+  if (id) $("#decision-id").value = id; // otherwise keep what was typed while this script was loading
   document.title = `Why this action? · ${name} · Undercurrent`;
   if (!id) {
-    place.replaceChildren(h("p", { class: "soft" }, "Enter the id of a decision: the decision_id that your system sent to /decide, or that the answer carried."));
+    place.replaceChildren(h("p", { class: "soft" }, "Enter a decision ID: the decision_id that your system sent to /decide or received from it."));
     return;
   }
   place.setAttribute("aria-busy", "true");
-  const slow = setTimeout(() => place.replaceChildren(h("p", { class: "soft" }, "Finding the model that decided … for an old decision this takes a few seconds.")), 400);
+  const slow = setTimeout(() => place.replaceChildren(h("p", { class: "soft" }, "Reconstructing the model that decided … For an old decision this takes a few seconds.")), 400);
   try {
     const [decision, state] = await Promise.all([post(`${path}/explain`, { decision_id: id }), get(path)]);
-    if (id !== wanted()) return;
-    place.replaceChildren(...explanation(decision, state));
-    $("#spoken").textContent = `Decision ${id}: ${decision.action}`;
+    if (id !== readId()) return;
+    place.replaceChildren(...makeExplanation(decision, state));
+    $("#announcement").textContent = `Decision ${id}: ${decision.action}`;
   } catch (error) {
-    if (id !== wanted()) return;
-    place.replaceChildren(refusal(error, id));
+    if (id !== readId()) return;
+    place.replaceChildren(makeFailure(error, id));
   } finally {
     clearTimeout(slow);
     place.removeAttribute("aria-busy");
   }
 }
 
-function refusal(error, id) {
-  const words = {
-    404: ["There is no such decision", `${error.message}. Ids are compared letter by letter.`],
-    410: ["This decision was erased", "Somebody's data was erased, and with it the context, the scores and the reward of this decision. Its id is kept so that it cannot be used again."],
-    403: ["Your key may not see this", error.message],
-    422: ["This cannot be an id", error.fields?.map((field) => `${field.message}; allowed: ${field.allowed ?? "other text"}`).join("; ") ?? error.message],
-  }[error.status] ?? ["The service did not answer", error.status ? error.message : "Try again in a moment."];
-  $("#spoken").textContent = words[0];
-  return h("section", { class: "card", role: "alert" }, h("h2", {}, words[0]), h("p", {}, words[1]), h("p", { class: "soft" }, `Asked for: ${id}`));
+function makeFailure(error, id) {
+  const [title, text] = {
+    404: ["Decision not found", `${error.message}. IDs must match exactly.`],
+    410: ["This decision was erased", "The customer's data was erased, including this decision's context, scores and reward. Its ID is kept so that it cannot be used again."],
+    403: ["Your key does not give access to this", error.message],
+    422: ["Not a valid ID", error.fields?.map((field) => `${field.message}; allowed: ${field.allowed ?? "other text"}`).join("; ") ?? error.message],
+  }[error.status] ?? ["The service is not responding", error.status ? error.message : "Try again in a moment."];
+  $("#announcement").textContent = title;
+  return h("section", { class: "card", role: "alert" }, h("h2", {}, title), h("p", {}, text), h("p", { class: "soft" }, `Decision ID: ${id}`));
 }
 
-function explanation(decision, state) {
+function makeExplanation(decision, state) {
   const { config } = state;
-  const names = regimeNames(decision.belief.length, config.regime_labels);
+  const names = nameRegimes(decision.belief.length, config.regime_labels);
   return [
-    h("p", { class: "lead" }, "It took ", h("strong", { class: "action" }, decision.action), ". ",
-      modeSentence({ ...decision, excluded: decision.excluded_actions.length }, config.control)),
-    h("dl", { class: "facts" }, facts(decision).map(([term, value]) => h("div", {}, h("dt", {}, term), h("dd", {}, value)))),
+    h("p", { class: "lead" }, "It chose ", h("strong", { class: "action" }, decision.action), ". ",
+      describeMode({ ...decision, excluded: decision.excluded_actions.length }, config.control)),
+    h("dl", { class: "facts" }, listFacts(decision).map(([term, value]) => h("div", {}, h("dt", {}, term), h("dd", {}, value)))),
     h("div", { class: "cards" },
-      scores(decision),
-      card("Who it was", context(decision)),
-      card("What it believed", decision.belief.length > 1 ? lawBar(decision.belief, names, "Belief")
-        : h("p", {}, "There was one regime in use: nothing to believe."),
-      decision.belief.length > 1 ? h("p", { class: "soft" }, "After this customer's signals were seen.") : ""),
-      card("Its reward", reward(decision, config)),
-      others(decision)),
+      makeScores(decision),
+      makeCard("The customer", makeContext(decision)),
+      makeCard("What it believed", decision.belief.length > 1 ? makeBeliefBar(decision.belief, names, "Belief")
+        : h("p", {}, "Only one regime was in use, so there was nothing to infer."),
+      decision.belief.length > 1 ? h("p", { class: "soft" }, "After seeing this customer's signals.") : ""),
+      makeCard("Reward", makeReward(decision, config)),
+      makeRegimes(decision)),
   ];
 }
 
-const facts = (decision) => [
+const listFacts = (decision) => [
   ["decision", decision.decision_id],
-  ["decided", when(decision.decided_at)],
+  ["time", formatTime(decision.decided_at)],
   ["round", decision.round.toLocaleString()],
   ["stage", decision.stage.toLocaleString()],
   ["model", decision.model_version ? decision.model_version.toLocaleString() : "none yet"],
-  ["probability of this action", decision.propensity === null ? "not known" : share(decision.propensity)],
+  ["probability of this action", decision.propensity === null ? "unknown" : formatShare(decision.propensity)],
 ];
 
-function scores(decision) {
-  if (!decision.scores.length) return card("What each action was worth", h("p", {}, "There are no scores: no model of this campaign made the decision."));
+function makeScores(decision) {
+  if (!decision.scores.length) return makeCard("What each action was worth", h("p", {}, "No scores: this decision was not made by a model of this campaign."));
   const marks = { [decision.action]: "chosen" };
-  const made = card("What each action was worth",
-    h("p", { class: "soft" }, "The thick bar is the reward expected; the thin one on top is the bonus for what is still to be learned."),
-    scoreTable(decision.scores, marks, "Scores, highest first"),
+  const card = makeCard("What each action was worth",
+    h("p", { class: "soft" }, "The thick bar is the expected reward, the thin bar the bonus for what is still uncertain."),
+    makeScoreTable(decision.scores, marks, "Scores, highest first"),
     decision.excluded_actions.length ? h("p", { class: "soft" }, `Excluded by the request: ${decision.excluded_actions.join(", ")}.`) : "");
-  made.classList.add("wide");
-  return made;
+  card.classList.add("wide");
+  return card;
 }
 
-function reward(decision, config) {
-  const { reward: found } = decision;
-  const { wait_seconds: wait, default: standard } = config.rewards;
-  if (found) {
-    const from = { client: "reported", import: "imported with the decision", default: "the default: none was reported in time" }[found.source];
-    return [h("p", { class: "big" }, amount(found.reward)), h("p", { class: "soft" }, `${from}, ${when(found.received_at)}`)];
+function makeReward(decision, config) {
+  const { reward } = decision;
+  const { wait_seconds: wait, default: defaultReward } = config.rewards;
+  if (reward) {
+    const from = { client: "reported", import: "imported with the decision", default: "default, because none was reported in time" }[reward.source];
+    return [h("p", { class: "big" }, formatAmount(reward.reward)), h("p", { class: "soft" }, `${from}, ${formatTime(reward.received_at)}`)];
   }
   const due = wait === null ? null : new Date(Date.parse(decision.decided_at) + 1000 * wait);
-  return [h("p", { class: "big" }, "awaited"), h("p", { class: "soft" }, wait === null
-    ? "None has come, and no default is set: this decision has taught nothing so far."
-    : `None has come. If none does within ${seconds(wait)} (${due < new Date() ? "that was" : "that is"} ${due.toLocaleString()}), ${amount(standard)} counts from the next stage's end on.`)];
+  return [h("p", { class: "big" }, "none yet"), h("p", { class: "soft" }, wait === null
+    ? "No reward has arrived and there is no default, so the campaign has not learned from this decision."
+    : `If none arrives within ${formatDuration(wait)} (${due < new Date() ? "due since" : "by"} ${due.toLocaleString()}), the default of ${formatAmount(defaultReward)} is used from the next stage update on.`)];
 }
 
-function context(decision) {
-  if (decision.context === null) return h("p", {}, "The context is not known: the decision was imported without it.");
+function makeContext(decision) {
+  if (decision.context === null) return h("p", {}, "Unknown: the decision was imported without its context.");
   return h("table", { class: "context" }, h("tbody", {}, Object.entries(decision.context).map(([variable, value]) =>
     h("tr", {}, h("th", { scope: "row" }, variable), h("td", {}, typeof value === "number" ? value.toLocaleString() : String(value))))));
 }
 
-function others(decision) {
-  const made = card("Had the regime been known");
-  made.classList.add("wide");
+function makeRegimes(decision) {
+  const card = makeCard("If the regime had been known");
+  card.classList.add("wide");
   if (decision.regimes === null) {
-    made.append(h("p", {}, decision.regimes_missing));
+    card.append(h("p", {}, decision.regimes_missing));
   } else if (decision.regimes.length < 2) {
-    made.append(h("p", {}, "There was one regime in use: nothing else could have been believed."));
+    card.append(h("p", {}, "Only one regime was in use."));
   } else {
-    const x = scoreScale(decision.regimes.flatMap((regime) => regime.scores));
-    const picked = new Set(decision.regimes.map((regime) => regime.action));
-    made.append(
-      h("p", {}, picked.size > 1 ? "The regime mattered: the model would have chosen differently." : `The regime did not matter: the model would have chosen ${decision.regimes[0].action} in ${decision.regimes.length === 2 ? "both" : `all ${plural(decision.regimes.length, "regime")}`}.`),
+    const x = makeScoreScale(decision.regimes.flatMap((regime) => regime.scores));
+    const choices = new Set(decision.regimes.map((regime) => regime.action));
+    card.append(
+      h("p", {}, choices.size > 1 ? "The regime mattered: the model would have chosen differently." : `The regime did not matter: the model would have chosen ${decision.regimes[0].action} in ${decision.regimes.length === 2 ? "both regimes" : `all ${pluralize(decision.regimes.length, "regime")}`}.`),
       h("div", { class: "two" }, decision.regimes.map((regime) => h("div", {},
-        h("h3", {}, `In ${regimeName(regime.regime, regime.label)}: ${regime.action}`),
-        scoreTable(regime.scores, { [regime.action]: "highest" }, "Scores if this regime were certain", x)))));
+        h("h3", {}, `In ${nameRegime(regime.regime, regime.label)}: ${regime.action}`),
+        makeScoreTable(regime.scores, { [regime.action]: "highest" }, "Scores if this regime were certain", x)))));
   }
-  return made;
+  return card;
 }
 
 definePatterns();
@@ -135,6 +135,6 @@ $("#lookup").addEventListener("submit", (event) => {
   const id = $("#decision-id").value;
   if (encodeURIComponent(id) === location.hash.slice(1)) explain(); else location.hash = encodeURIComponent(id);
 });
-$("#lookup button").disabled = false; // before, the browser itself would send the form
+$("#lookup button").disabled = false; // until now the browser would have submitted the form itself
 addEventListener("hashchange", explain);
 explain();

@@ -1,5 +1,5 @@
-// The demo's market, without any network: a shop whose customers come in two hidden regimes that take turns. Which one it
-// is changes who shows up and what works; nobody but this file knows it. The same seed gives the same customers.
+// The demo's simulated market: a shop with two hidden regimes that alternate. The regime determines who shows up and what
+// works; the service never sees it. The same seed gives the same customers.
 
 export const DEMO = {
   actions: ["no offer", "free shipping", "discount"],
@@ -11,12 +11,12 @@ export const DEMO = {
   signals: ["source", "device"],
   rewards: { range: [-20, 40] },
   control: { share: 0.1 },
-  seed: 7, // of the decisions: everybody sees the same demo
+  seed: 7, // of the decisions, so that everyone sees the same demo
 };
 
 export const CUSTOMERS = 1_500;
-const LASTS = 170; // customers, in the mean
-const NOISE = 2.5; // the standard deviation of what a customer earns the shop, in euros
+const MEAN_DURATION = 170; // customers per regime
+const NOISE_STD = 2.5; // of a customer's reward, in euros
 
 export const REGIMES = [
   {
@@ -33,8 +33,8 @@ export const REGIMES = [
   },
 ];
 
-// Numbers from 0 to 1, by mulberry32.
-export function chance(seed) {
+// A generator of uniform numbers in [0, 1): mulberry32.
+function makeRandom(seed) {
   let state = seed >>> 0;
   return () => {
     state = (state + 0x6d2b79f5) >>> 0;
@@ -44,26 +44,26 @@ export function chance(seed) {
   };
 }
 
-const normal = (draw) => Math.sqrt(-2 * Math.log(1 - draw())) * Math.cos(2 * Math.PI * draw());
+const drawNormal = (draw) => Math.sqrt(-2 * Math.log(1 - draw())) * Math.cos(2 * Math.PI * draw());
 
-function picked(levels, shares, draw) {
+function pickLevel(levels, shares, draw) {
   let left = draw();
   return levels.find((_, i) => (left -= shares[i]) < 0) ?? levels.at(-1);
 }
 
-// {context, regime, earned(action)} for each customer.
-export function* market(count = CUSTOMERS, seed = 7) {
-  const draw = chance(seed), [source, device] = DEMO.variables;
+// Yields {context, regime, earned(action)} for each customer.
+export function* simulateMarket(count = CUSTOMERS, seed = 7) {
+  const draw = makeRandom(seed), [source, device] = DEMO.variables;
   let regime = 0;
   for (let number = 0; number < count; number += 1) {
-    if (draw() < 1 / LASTS) regime = 1 - regime;
+    if (draw() < 1 / MEAN_DURATION) regime = 1 - regime;
     const { source: shares, phone, earns } = REGIMES[regime];
     const context = {
-      source: picked(source.levels, shares, draw),
-      device: picked(device.levels, [phone, 1 - phone], draw),
+      source: pickLevel(source.levels, shares, draw),
+      device: pickLevel(device.levels, [phone, 1 - phone], draw),
       basket: Math.round(10 + 110 * draw()),
     };
-    const luck = NOISE * normal(draw), worth = (context.basket - 65) / 30;
+    const luck = NOISE_STD * drawNormal(draw), worth = (context.basket - 65) / 30;
     const earned = (action) => {
       const shipping = action === "free shipping" && context.basket > 90 ? 1 : 0;
       return Math.round(100 * Math.max(-20, Math.min(40, earns[action] + worth + shipping + luck))) / 100;

@@ -1,10 +1,10 @@
-// A campaign's health in few words: pure functions from the API's answers to what the list shows.
+// Summaries for the list of campaigns: pure functions of the API's results.
 
 const MINUTE = 60, HOUR = 60 * MINUTE, DAY = 24 * HOUR;
-const LEAST_REWARDS = 20; // of each group, before the service compares them
+const MIN_REWARDS = 20; // per group, before the service compares them
 
 // "3 min ago"
-export function ago(text, now = Date.now()) {
+export function formatAgo(text, now = Date.now()) {
   const seconds = Math.max(0, (now - new Date(text).getTime()) / 1000);
   if (seconds < 10) return "just now";
   if (seconds < MINUTE) return `${10 * Math.floor(seconds / 10)} s ago`;
@@ -13,42 +13,42 @@ export function ago(text, now = Date.now()) {
   return `${Math.floor(seconds / DAY)} days ago`;
 }
 
-// The likeliest regime, counted from 0, and what people call it.
-export function regimeNow(belief, labels = []) {
-  const likeliest = belief.indexOf(Math.max(...belief));
-  return { likeliest, label: labels[likeliest] ?? `Regime ${likeliest + 1}`, probability: belief[likeliest] };
+// The most likely regime, counted from 0, and its name.
+export function findMostLikelyRegime(belief, labels = []) {
+  const index = belief.indexOf(Math.max(...belief));
+  return { index, label: labels[index] ?? `Regime ${index + 1}`, probability: belief[index] };
 }
 
-// [[round, mean reward], …] of the buckets that have any.
-export const means = (buckets) =>
+// [[round, mean reward], …] of the buckets that have rewards.
+export const computeMeans = (buckets) =>
   buckets.filter(({ rewards }) => rewards.count).map((b) => [(b.first_round + b.last_round) / 2, b.rewards.sum / b.rewards.count]);
 
-const total = (buckets, mode) => buckets.reduce((sum, { modes }) => sum + (modes[mode] ?? 0), 0);
+const countDecisions = (buckets, mode) => buckets.reduce((sum, { modes }) => sum + (modes[mode] ?? 0), 0);
 
-// {difference, low, high, control_mean} of everything so far, or {why} there is none yet.
-export function liftOf(buckets) {
-  if (!buckets.length) return { why: "no decisions" };
+// {difference, low, high, control_mean} over the whole campaign, or {why} there is no lift yet.
+export function getLift(buckets) {
+  if (!buckets.length) return { why: "no decisions yet" };
   const { lift } = buckets.at(-1);
   if (lift.difference !== null) return lift;
-  const chosen = total(buckets, "optimistic"), held = total(buckets, "control");
-  if (!chosen && !held) return { why: total(buckets, "warm_start") ? "still in the warm start" : "no decisions of its own" };
-  if (!held) return { why: "no decision of a control group" };
-  if (lift.control_rewards < LEAST_REWARDS) return { why: `${lift.control_rewards} of ${LEAST_REWARDS} rewards of control` };
-  if (lift.decided_rewards < LEAST_REWARDS) return { why: `${lift.decided_rewards} of ${LEAST_REWARDS} rewards` };
-  return { why: "rewards of too few people" };
+  const chosen = countDecisions(buckets, "optimistic"), held = countDecisions(buckets, "control");
+  if (!chosen && !held) return { why: countDecisions(buckets, "warm_start") ? "still in the warm start" : "no decisions by the model" };
+  if (!held) return { why: "no control decisions" };
+  if (lift.control_rewards < MIN_REWARDS) return { why: `${lift.control_rewards} of ${MIN_REWARDS} control rewards` };
+  if (lift.decided_rewards < MIN_REWARDS) return { why: `${lift.decided_rewards} of ${MIN_REWARDS} model rewards` };
+  return { why: "rewards from too few people" };
 }
 
-// "better", "worse" or "unclear": is zero outside of the interval?
-export const verdictOn = ({ low, high }) => (low > 0 ? "better" : high < 0 ? "worse" : "unclear");
+// "better" or "worse" if the interval excludes 0, else "unclear".
+export const judgeLift = ({ low, high }) => (low > 0 ? "better" : high < 0 ? "worse" : "unclear");
 
-// Decimals that a number deserves whose uncertainty is this wide.
-export const decimals = (width) => (width > 0 ? Math.max(0, Math.min(6, 1 - Math.floor(Math.log10(width)))) : 2);
+// How many decimals to show for a value whose interval has this width.
+export const chooseDecimals = (width) => (width > 0 ? Math.max(0, Math.min(6, 1 - Math.floor(Math.log10(width)))) : 2);
 
 const RANK = { problem: 3, warning: 2, begun: 1, fine: 0 };
-const BEGINNING = new Set(["no_decisions", "warm_start"]);
+const START_CODES = new Set(["no_decisions", "warm_start"]);
 
-// The worst finding's severity: "problem" or "warning"; else "begun" or "fine".
-export function worst(findings) {
-  const found = findings.map(({ code, severity }) => (severity === "info" ? (BEGINNING.has(code) ? "begun" : "fine") : severity));
-  return found.reduce((most, one) => (RANK[one] > RANK[most] ? one : most), "fine");
+// The most serious severity, "problem" or "warning"; without one, "begun" or "fine".
+export function findWorst(findings) {
+  const levels = findings.map(({ code, severity }) => (severity === "info" ? (START_CODES.has(code) ? "begun" : "fine") : severity));
+  return levels.reduce((most, one) => (RANK[one] > RANK[most] ? one : most), "fine");
 }

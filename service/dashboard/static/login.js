@@ -1,28 +1,28 @@
 // The login page.
 
-import { address, post } from "./api.js";
+import { toUrl, post } from "./api.js";
 import { $ } from "./dom.js";
 import { me } from "./who.js";
 
-// Where to go afterwards: a page of this very service, whatever the address asks for.
-export function destination(asked, origin, home) {
+// Where to go after login: only ever a page of this service, whatever the address says.
+function chooseDestination(next, origin, home) {
   try {
-    const to = new URL(asked ?? home, origin);
-    if (to.origin === origin && !to.pathname.endsWith("/login")) return to.href;
+    const url = new URL(next ?? home, origin);
+    if (url.origin === origin && !url.pathname.endsWith("/login")) return url.href;
   } catch {
-    // no address at all
+    // not a valid address
   }
   return home;
 }
 
-const onwards = () => {
-  const to = destination(new URLSearchParams(location.search).get("next"), location.origin, address("/"));
+const leave = () => {
+  const to = chooseDestination(new URLSearchParams(location.search).get("next"), location.origin, toUrl("/"));
   location.replace(to + location.hash);
 };
 
 const form = $("#login"), field = $("#key"), problem = $("#key-error"), button = $("button", form);
 
-function refuse(message) {
+function showProblem(message) {
   problem.textContent = message;
   field.removeAttribute("aria-invalid");
   if (message) {
@@ -34,22 +34,22 @@ function refuse(message) {
 
 form.addEventListener("submit", async (event) => {
   event.preventDefault();
-  if (!field.value.trim()) return refuse("Enter your key.");
-  refuse("");
+  if (!field.value.trim()) return showProblem("Enter your key.");
+  showProblem("");
   button.disabled = true;
   try {
     await post("/login", { key: field.value });
-    onwards();
+    leave();
   } catch (error) {
     button.disabled = false;
-    refuse(error.status === 401 ? `${error.message}. Is it complete, from uc_ to its end?` : error.message);
+    showProblem(error.status === 401 ? `${error.message}. Check that you copied all of it, starting with uc_.` : error.message);
   }
 });
-button.disabled = false; // before, the browser itself would send the form
+button.disabled = false; // until now the browser would have submitted the form itself
 
 me.then((who) => {
   if (who.keys) return;
   button.disabled = field.disabled = true;
   problem.className = "soft";
-  problem.textContent = "This service asks for no key: you can go on without one.";
+  problem.textContent = "This service does not use keys: no login is needed.";
 });

@@ -1,18 +1,19 @@
-// The form of a new campaign: a draft, checked by the API while it is typed, shown as JSON and as a command.
+// The form for a new campaign: a draft that the API checks as it is typed, also shown as JSON and as a shell command.
 
-import { address, ask, post } from "./api.js";
-import { KINDS, command, configured, emptyDraft, emptyVariable, inputOf, messageOf, pretty } from "./configuration.js";
-import { $, h, tell } from "./dom.js";
-import { me, refusal } from "./who.js";
+import { callApi, post, toUrl } from "./api.js";
+import { VARIABLE_KINDS, buildConfig, findInput, formatCommand, formatJson, formatMessage, makeEmptyDraft, makeEmptyVariable } from "./configuration.js";
+import { $, h, notify } from "./dom.js";
+import { pluralize } from "./words.js";
+import { explainRefusal, me } from "./who.js";
 
-const PAUSE_MS = 300, KEPT = "undercurrent-new";
-const draft = kept() ?? emptyDraft();
-const touched = new Set(); // inputs whose mistakes are told; the others are not filled in yet
-let keys = false, told = null, under = null, timer = null;
+const PAUSE_MS = 300, STORAGE_KEY = "undercurrent-new";
+const draft = loadDraft() ?? makeEmptyDraft();
+const touched = new Set(); // inputs whose problems are shown; the others have not been filled in yet
+let hasKeys = false, checking = null, timer = null;
 
-function kept() {
+function loadDraft() {
   try {
-    return JSON.parse(sessionStorage.getItem(KEPT));
+    return JSON.parse(sessionStorage.getItem(STORAGE_KEY));
   } catch {
     return null;
   }
@@ -20,27 +21,27 @@ function kept() {
 
 // --- rows -------------------------------------------------------------------------------------------------------------
 
-const describedBy = (id) => `${id}-help ${id}-error`;
-const problemOf = (id) => h("p", { id: `${id}-error`, class: "problem" });
-const nextId = (list) => Math.max(0, ...list.map(({ id }) => id)) + 1;
+const getDescriptionIds = (id) => `${id}-help ${id}-error`;
+const makeProblem = (id) => h("p", { id: `${id}-error`, class: "problem" });
+const makeId = (list) => Math.max(0, ...list.map(({ id }) => id)) + 1;
 
-function typed(id, value, changed, attributes = {}) {
-  const input = h("input", { id, autocomplete: "off", spellcheck: "false", "aria-describedby": describedBy(id), ...attributes,
-    oninput: () => { changed(input.value); edited(id); } });
+function makeInput(id, value, onChange, attributes = {}) {
+  const input = h("input", { id, autocomplete: "off", spellcheck: "false", "aria-describedby": getDescriptionIds(id), ...attributes,
+    oninput: () => { onChange(input.value); onEdit(id); } });
   input.value = value;
   return input;
 }
 
-function labelled(id, label, input, help = "") {
-  return h("div", { class: "field" }, h("label", { for: id }, label), input, h("p", { id: `${id}-help`, class: "help" }, help), problemOf(id));
+function makeField(id, label, input, help = "") {
+  return h("div", { class: "field" }, h("label", { for: id }, label), input, h("p", { id: `${id}-help`, class: "help" }, help), makeProblem(id));
 }
 
-function removal(what, list, item, draw, focus) {
+function makeRemoveButton(what, list, item, draw, focus) {
   return h("button", { type: "button", class: "small", "aria-label": `Remove ${what}`, onclick: () => {
     list.splice(list.indexOf(item), 1);
     draw();
     focus().focus();
-    edited();
+    onEdit();
   } }, "Remove");
 }
 
@@ -49,57 +50,57 @@ function drawActions() {
   $("#actions").replaceChildren(...draft.actions.map((action, i) => {
     const id = `action-${action.id}`, what = i ? `Action ${i + 1}` : "Baseline";
     return h("li", {},
-      h("label", { class: "unseen", for: id }, what),
-      typed(id, action.text, (value) => { action.text = value; }, { placeholder: i ? "like email" : "like none", class: "an-action" }),
+      h("label", { class: "visually-hidden", for: id }, what),
+      makeInput(id, action.text, (value) => { action.text = value; }, { placeholder: i ? "for example: email" : "for example: none", class: "an-action" }),
       i ? null : h("span", { class: "tag" }, "baseline"),
-      draft.actions.length > 2 ? removal(what, draft.actions, action, drawActions, last) : null,
-      h("p", { id: `${id}-help`, class: "unseen" }, i ? "" : "What you would do without this service"), problemOf(id));
+      draft.actions.length > 2 ? makeRemoveButton(what, draft.actions, action, drawActions, last) : null,
+      h("p", { id: `${id}-help`, class: "visually-hidden" }, i ? "" : "What you would do without this service"), makeProblem(id));
   }));
 }
 
 function drawVariables() {
   const last = () => $("#variables fieldset:last-child input") ?? $("#add-variable");
-  $("#variables").replaceChildren(...draft.variables.map((variable, i) => variableRow(variable, i, last)));
+  $("#variables").replaceChildren(...draft.variables.map((variable, i) => makeVariable(variable, i, last)));
 }
 
-function variableRow(variable, i, last) {
-  const own = (part) => `variable-${variable.id}-${part}`, set = (part) => (value) => { variable[part] = value; };
-  const text = (part, label, help, attributes) => labelled(own(part), label, typed(own(part), variable[part], set(part), attributes), help);
+function makeVariable(variable, i, last) {
+  const idOf = (part) => `variable-${variable.id}-${part}`, set = (part) => (value) => { variable[part] = value; };
+  const makeText = (part, label, help, attributes) => makeField(idOf(part), label, makeInput(idOf(part), variable[part], set(part), attributes), help);
   const number = { inputmode: "decimal" };
   const parts = {
-    levels: [text("levels", "Its levels", "Separated by commas, like low, middle, high")],
+    levels: [makeText("levels", "Levels", "Separated by commas, for example low, middle, high")],
     cuts: [
-      text("cuts", "Cut at", "Numbers separated by commas, like 40, 90: below 40, from 40 to 90, above", number),
-      text("labels", "Names of the levels", "Optional, one more than cuts: small, medium, large")],
-    range: [text("low", "From", "", number), text("high", "To", "", number)],
+      makeText("cuts", "Cut at", "Numbers separated by commas. 40, 90 makes three levels: up to 40, up to 90, above 90", number),
+      makeText("labels", "Level names", "Optional, one more than there are cuts: small, medium, large")],
+    range: [makeText("low", "From", "", number), makeText("high", "To", "", number)],
   };
-  const kind = h("select", { id: own("kind"), "aria-describedby": describedBy(own("kind")), onchange: () => {
+  const kind = h("select", { id: idOf("kind"), "aria-describedby": getDescriptionIds(idOf("kind")), onchange: () => {
     variable.kind = kind.value;
-    chosen();
-    edited(own("kind"));
-  } }, Object.entries(KINDS).map(([value, label]) => h("option", { value }, label)));
+    showKind();
+    onEdit(idOf("kind"));
+  } }, Object.entries(VARIABLE_KINDS).map(([value, label]) => h("option", { value }, label)));
   kind.value = variable.kind;
-  const signal = h("input", { type: "checkbox", id: own("signal"), "aria-describedby": describedBy(own("signal")), onchange: () => {
+  const signal = h("input", { type: "checkbox", id: idOf("signal"), "aria-describedby": getDescriptionIds(idOf("signal")), onchange: () => {
     variable.signal = signal.checked;
-    edited(own("signal"));
+    onEdit(idOf("signal"));
   } });
   signal.checked = variable.signal;
   const groups = Object.fromEntries(Object.entries(parts).map(([name, fields]) => [name, h("div", { class: "fields across" }, fields)]));
   const check = h("div", { class: "field across" },
-    h("label", { class: "check" }, signal, " Signal: a change of the market would show in it"),
-    h("p", { id: own("signal-help"), class: "unseen" }), problemOf(own("signal")));
-  const chosen = () => {
+    h("label", { class: "check" }, signal, " Signal: it would shift if the market changed"),
+    h("p", { id: idOf("signal-help"), class: "visually-hidden" }), makeProblem(idOf("signal")));
+  const showKind = () => {
     for (const [name, group] of Object.entries(groups)) group.hidden = name !== variable.kind;
     check.hidden = variable.kind === "range"; // only levels can be signals
   };
-  chosen();
+  showKind();
   const what = `variable ${i + 1}`;
   return h("fieldset", { class: "variable" },
     h("legend", {}, `Variable ${i + 1}`),
-    removal(what, draft.variables, variable, drawVariables, last),
+    makeRemoveButton(what, draft.variables, variable, drawVariables, last),
     h("div", { class: "fields" },
-      text("name", "Name", "As requests call it, like risk"),
-      labelled(own("kind"), "It is", kind),
+      makeText("name", "Name", "As in your requests, for example risk"),
+      makeField(idOf("kind"), "Type", kind),
       Object.values(groups), check));
 }
 
@@ -107,85 +108,85 @@ function add(list, item, draw, selector) {
   list.push(item);
   draw();
   $(selector).focus();
-  edited();
+  onEdit();
 }
 
-const addAction = () => add(draft.actions, { id: nextId(draft.actions), text: "" }, drawActions, "#actions li:last-child input");
+const addAction = () => add(draft.actions, { id: makeId(draft.actions), text: "" }, drawActions, "#actions li:last-child input");
 
 // --- checking ---------------------------------------------------------------------------------------------------------
 
-function edited(id) {
+function onEdit(id) {
   if (id) touched.add(id);
-  sessionStorage.setItem(KEPT, JSON.stringify(draft));
-  show();
+  sessionStorage.setItem(STORAGE_KEY, JSON.stringify(draft));
+  showConfig();
   $("#state").textContent = "";
   clearTimeout(timer);
   timer = setTimeout(check, PAUSE_MS);
 }
 
-function show() {
-  const { config } = configured(draft);
-  $("#json").textContent = pretty(config);
-  $("#command").textContent = command(config, location.origin + address("/campaigns"), keys);
+function showConfig() {
+  const { config } = buildConfig(draft);
+  $("#json").textContent = formatJson(config);
+  $("#command").textContent = formatCommand(config, location.origin + toUrl("/campaigns"), hasKeys);
 }
 
 async function check() {
-  under?.abort();
-  under = new AbortController();
-  const { config, inputs } = configured(draft);
+  checking?.abort();
+  checking = new AbortController();
+  const { config, inputs } = buildConfig(draft);
   try {
-    const { seed, ...complete } = await ask("POST", "/campaigns/check", config, under.signal);
-    found(null, inputs);
-    $("#defaults").textContent = pretty(complete);
+    const { seed, ...complete } = await callApi("POST", "/campaigns/check", config, checking.signal);
+    showProblems(null, inputs);
+    $("#defaults").textContent = formatJson(complete);
   } catch (error) {
-    if (error.name !== "AbortError") found(error, inputs);
+    if (error.name !== "AbortError") showProblems(error, inputs);
   }
 }
 
-// The messages of an error, by input. What is about no field in particular is about the name: it is taken, or not allowed.
-function byInput(error, inputs) {
+// The messages of an error, by input. A 403 or 409 names no field: it is about the campaign's name.
+function groupByInput(error, inputs) {
   const messages = new Map();
   const fields = error?.fields?.length ? error.fields : error ? [{ field: [403, 409].includes(error.status) ? "name" : "", message: error.message }] : [];
   for (const problem of fields) {
-    const input = inputOf(problem.field, inputs) ?? "elsewhere";
-    const text = input === "elsewhere" && problem.field ? `${problem.field}: ${messageOf(problem)}` : messageOf(problem);
+    const input = findInput(problem.field, inputs) ?? "elsewhere";
+    const text = input === "elsewhere" && problem.field ? `${problem.field}: ${formatMessage(problem)}` : formatMessage(problem);
     messages.set(input, [...(messages.get(input) ?? []), text]);
   }
   return messages;
 }
 
-function found(error, inputs) {
-  told = byInput(error, inputs);
+function showProblems(error, inputs) {
+  const problems = groupByInput(error, inputs);
   for (const place of document.querySelectorAll("#new .problem")) {
-    const id = place.id.replace(/-error$/, ""), messages = told.get(id), input = document.getElementById(id);
-    const shown = messages && (touched.has(id) || id === "elsewhere" || id === "signals") ? messages.join(" ") : "";
-    if (place.textContent !== shown) place.textContent = shown;
+    const id = place.id.replace(/-error$/, ""), messages = problems.get(id), input = document.getElementById(id);
+    const text = messages && (touched.has(id) || id === "elsewhere" || id === "signals") ? messages.join(" ") : "";
+    if (place.textContent !== text) place.textContent = text;
     if (input?.matches("input, select")) {
-      if (shown) input.setAttribute("aria-invalid", "true");
+      if (text) input.setAttribute("aria-invalid", "true");
       else input.removeAttribute("aria-invalid");
     }
   }
-  const state = $("#state"), count = told.size;
+  const state = $("#state"), count = problems.size;
   $("#complete").hidden = count > 0;
   state.className = count ? "soft" : "good";
-  state.textContent = count ? `${count === 1 ? "One thing is" : `${count} things are`} still missing or wrong.` : "✓ Ready to create.";
+  state.textContent = count ? `${pluralize(count, "field")} missing or wrong.` : "✓ Ready to create.";
 }
 
 async function create(event) {
   event.preventDefault();
   clearTimeout(timer);
-  under?.abort();
-  const { config, inputs } = configured(draft);
+  checking?.abort();
+  const { config, inputs } = buildConfig(draft);
   const button = $("#create");
   button.disabled = true;
   try {
     const { name } = await post("/campaigns", config);
-    sessionStorage.removeItem(KEPT);
-    location.assign(address(`/view/${encodeURIComponent(name)}`));
+    sessionStorage.removeItem(STORAGE_KEY);
+    location.assign(toUrl(`/view/${encodeURIComponent(name)}`));
   } catch (error) {
     button.disabled = false;
-    for (const input of byInput(error, inputs).keys()) touched.add(input);
-    found(error, inputs);
+    for (const input of groupByInput(error, inputs).keys()) touched.add(input);
+    showProblems(error, inputs);
     const first = [...document.querySelectorAll("#new [aria-invalid]")][0];
     if (first?.closest("details")) first.closest("details").open = true;
     (first ?? $("#elsewhere")).focus();
@@ -196,10 +197,10 @@ async function copy(id) {
   const text = $(`#${id}`).textContent;
   try {
     await navigator.clipboard.writeText(text);
-    tell("Copied.");
-  } catch { // only pages of https and of this machine have a clipboard
+    notify("Copied.");
+  } catch { // the clipboard is only available on https and on localhost
     getSelection().selectAllChildren($(`#${id}`));
-    tell("Selected: press Ctrl+C to copy it.");
+    notify("Selected. Press Ctrl+C to copy.");
   }
 }
 
@@ -209,15 +210,15 @@ for (const input of document.querySelectorAll("[data-draft]")) {
   input.value = draft[input.dataset.draft];
   input.addEventListener("input", () => {
     draft[input.dataset.draft] = input.value;
-    edited(input.id);
+    onEdit(input.id);
   });
 }
 for (const button of document.querySelectorAll("[data-copy]")) button.addEventListener("click", () => copy(button.dataset.copy));
 $("#add-action").addEventListener("click", addAction);
 $("#add-variable").addEventListener("click", () =>
-  add(draft.variables, emptyVariable(nextId(draft.variables)), drawVariables, "#variables fieldset:last-child input"));
+  add(draft.variables, makeEmptyVariable(makeId(draft.variables)), drawVariables, "#variables fieldset:last-child input"));
 $("#new").addEventListener("submit", create);
-$("#new").addEventListener("keydown", (event) => { // a campaign is not created by the way
+$("#new").addEventListener("keydown", (event) => { // Enter must not submit the form
   if (event.key !== "Enter" || event.target.tagName !== "INPUT") return;
   event.preventDefault();
   if (!event.target.classList.contains("an-action") || !event.target.value.trim()) return;
@@ -227,16 +228,16 @@ $("#new").addEventListener("keydown", (event) => { // a campaign is not created 
 });
 drawActions();
 drawVariables();
-show();
+showConfig();
 me.then((who) => {
-  keys = who.keys;
-  show();
-  const reason = refusal(who);
+  hasKeys = who.keys;
+  showConfig();
+  const reason = explainRefusal(who);
   if (reason) {
-    $("#refused").textContent = `You cannot create a campaign here. ${reason}`;
+    $("#refused").textContent = `You cannot create campaigns. ${reason}`;
     $("#refused").hidden = false;
     for (const control of document.querySelectorAll("#new input, #new select, #new button:not([data-copy])")) control.disabled = true;
-  } else if (kept()) {
+  } else if (loadDraft()) {
     check();
   }
 });

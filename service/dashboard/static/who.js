@@ -1,20 +1,21 @@
-// Who is looking at a page: shown in its header, and asked by whatever needs a certain role.
+// The current user: shown in the page header, and checked by controls that need a certain role.
 
-import { address, get, logIn, post } from "./api.js";
-import { $, h, tell } from "./dom.js";
+import { toUrl, get, goToLogin, post } from "./api.js";
+import { $, h, notify } from "./dom.js";
+import { pluralize } from "./words.js";
 
-// {keys, role, campaigns}; without keys everyone may do everything.
+// {keys, role, campaigns}; if the service has no keys, everyone may do everything.
 export const me = get("/whoami").catch(() => ({ keys: false, role: null, campaigns: null }));
 
-// Why this person may not administer campaigns; null if they may.
-export function refusal({ keys, role }) {
+// Why this user may not administer campaigns; null if they may.
+export function explainRefusal({ keys, role }) {
   if (!keys || role === "admin") return null;
-  return role ? `This needs an admin's key; yours is a ${role}'s.` : "This needs an admin's key.";
+  return role ? `This needs an admin key; yours is a ${role} key.` : "This needs an admin key.";
 }
 
-// A control that only admins can use: disabled for others, with the reason beside it.
-export async function adminOnly(...controls) {
-  const reason = refusal(await me);
+// Disable controls for anyone but admins, and show the reason next to them.
+export async function disableUnlessAdmin(...controls) {
+  const reason = explainRefusal(await me);
   if (!reason) return true;
   for (const control of controls) {
     if (control.tagName === "A") control.removeAttribute("href");
@@ -29,9 +30,9 @@ export async function adminOnly(...controls) {
 async function logOut() {
   try {
     await post("/logout");
-    location.assign(address("/login"));
+    location.assign(toUrl("/login"));
   } catch (error) {
-    tell(`You are still logged in: ${error.message}`, true);
+    notify(`You are still logged in: ${error.message}`, true);
   }
 }
 
@@ -39,14 +40,12 @@ me.then((who) => {
   if (!who.keys) return;
   const place = $("#who");
   if (!who.role) {
-    if (!location.pathname.endsWith("/login")) {
-      logIn();
-    }
+    if (!location.pathname.endsWith("/login")) goToLogin();
     return;
   }
-  const some = who.campaigns ? h("span", { class: "soft", title: who.campaigns.join(", ") }, ` (${who.campaigns.length} campaigns)`) : null;
+  const limits = who.campaigns ? h("span", { class: "soft", title: who.campaigns.join(", ") }, ` (${pluralize(who.campaigns.length, "campaign")})`) : null;
   place.append(
-    h("span", { class: "role" }, who.role, some),
+    h("span", { class: "role" }, who.role, limits),
     h("button", { type: "button", class: "small", onclick: logOut }, "Log out"),
   );
   if (who.role !== "admin") for (const link of document.querySelectorAll("[data-admin]")) link.hidden = true;

@@ -1,4 +1,4 @@
-// Starts Swagger UI on the API's description, whose address the page gives.
+// Starts Swagger UI. The script element carries the address of the OpenAPI description.
 SwaggerUIBundle({
   url: document.currentScript.dataset.openapi,
   dom_id: "#swagger-ui",
@@ -6,6 +6,6 @@ SwaggerUIBundle({
   deepLinking: true,
   showExtensions: true,
   showCommonExtensions: true,
-  validatorUrl: null, // it would ask its makers' host
+  validatorUrl: null, // the default calls a server of Swagger's makers
   presets: [SwaggerUIBundle.presets.apis, SwaggerUIBundle.SwaggerUIStandalonePreset],
 });

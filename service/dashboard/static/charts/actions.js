@@ -1,39 +1,39 @@
-// What the service did: the share of every action over time.
+// The share of each action over time.
 
-import { share } from "../words.js";
+import { formatShare } from "../words.js";
 import { Frame } from "./frame.js";
-import { actionLook, legend, stacked, swatch } from "./marks.js";
+import { chooseActionLook, drawStacked, makeLegend, makeSwatch } from "./marks.js";
 
-const MOST_BANDS = 7; // rarer actions are drawn as one
-const MOST_STEPS = 100;
-const LEAST_ROUNDS = 10; // in a step: shares of a handful of decisions would only flicker
+const MAX_BANDS = 7; // rarer actions are drawn as one
+const MAX_STEPS = 100;
+const MIN_ROUNDS = 10; // per step: the shares of only a few decisions would flicker
 
-export function actionsChart(timeline, holder, legendPlace) {
+export function addActionsChart(timeline, holder, legendPlace) {
   let bands = [], steps = [];
-  const stepOf = (bucket) => steps.find((step) => step.last >= bucket.last_round);
+  const findStep = (bucket) => steps.find((step) => step.last >= bucket.last_round);
   new Frame(timeline, holder, {
     name: "Actions over time: the share of decisions that took each",
     yRange: () => [0, 1],
-    yWords: (value) => `${Math.round(100 * value)} %`,
+    formatY: (value) => `${Math.round(100 * value)} %`,
     read: (bucket) => {
-      const { shares, first, last } = stepOf(bucket);
-      const rows = shares.map((value, i) => [swatch(bands[i].look), bands[i].name, share(value)]);
+      const { shares, first, last } = findStep(bucket);
+      const rows = shares.map((value, i) => [makeSwatch(bands[i].look), bands[i].name, formatShare(value)]);
       return first === bucket.first_round && last === bucket.last_round ? rows
-        : [...rows, [null, "of rounds", `${first.toLocaleString()}–${last.toLocaleString()}`]];
+        : [...rows, [null, "rounds", `${first.toLocaleString()}–${last.toLocaleString()}`]];
     },
     draw: (area) => {
-      bands = bandsOf(timeline.series);
-      steps = stepsOf(timeline, bands);
-      legendPlace.replaceChildren(legend(bands.map((band) => [swatch(band.look), band.name])));
-      return stacked({ ...area, spans: steps }, steps.map((step) => step.shares), bands.map((band) => band.look), bands.map((band) => band.name));
+      bands = buildBands(timeline.series);
+      steps = buildSteps(timeline, bands);
+      legendPlace.replaceChildren(makeLegend(bands.map((band) => [makeSwatch(band.look), band.name])));
+      return drawStacked({ ...area, spans: steps }, steps.map((step) => step.shares), bands.map((band) => band.look), bands.map((band) => band.name));
     },
   });
 }
 
-// Buckets next to each other, taken together; a regime change always begins a new step.
-function stepsOf({ spans, events }, bands) {
+// Merge neighbouring buckets into steps; a regime change always starts a new one.
+function buildSteps({ spans, events }, bands) {
   const rounds = spans.at(-1).bucket.last_round - spans[0].bucket.first_round + 1;
-  const size = Math.ceil(spans.length * Math.max(1 / MOST_STEPS, LEAST_ROUNDS / rounds));
+  const size = Math.ceil(spans.length * Math.max(1 / MAX_STEPS, MIN_ROUNDS / rounds));
   const turns = new Set(events.filter((event) => event.kind === "regime").map((event) => event.bucket));
   const steps = [];
   spans.forEach(({ bucket, start, end }, i) => {
@@ -54,11 +54,11 @@ function stepsOf({ spans, events }, bands) {
   return steps;
 }
 
-function bandsOf({ action_names: names, buckets }) {
-  const each = names.map((name, i) => ({ name, actions: [name], look: actionLook(i) }));
-  if (each.length <= MOST_BANDS + 1) return each;
+function buildBands({ action_names: names, buckets }) {
+  const each = names.map((name, i) => ({ name, actions: [name], look: chooseActionLook(i) }));
+  if (each.length <= MAX_BANDS + 1) return each;
   const count = (name) => buckets.reduce((sum, bucket) => sum + bucket.actions[name], 0);
-  const often = new Set([...names].sort((one, other) => count(other) - count(one)).slice(0, MOST_BANDS));
+  const often = new Set([...names].sort((one, other) => count(other) - count(one)).slice(0, MAX_BANDS));
   const rare = names.filter((name) => !often.has(name));
   return [...each.filter((band) => often.has(band.name)), { name: `${rare.length} others`, actions: rare, look: { colour: "k8", pattern: "cross" } }];
 }

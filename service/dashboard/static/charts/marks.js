@@ -1,5 +1,5 @@
-// Shapes and swatches: what looks alike in every chart. Colours are classes (k1 … k8); every second one has a pattern
-// too, so that nobody needs to see colours.
+// Shapes and swatches shared by all charts. Colours are classes (k1 … k8). Most also have a pattern, so that no chart relies
+// on colour alone.
 
 import { h, s } from "../dom.js";
 
@@ -7,8 +7,8 @@ const REGIMES = [1, 2, 3, 4, 5, 6, 7, 8];
 const ACTIONS = [8, 3, 4, 6, 7, 5, 1, 2];
 const PATTERNS = ["", "lines", "dots", "cross"];
 
-export const regimeLook = (index) => ({ colour: `k${REGIMES[index % 8]}`, pattern: PATTERNS[index % 4] });
-export const actionLook = (index) => ({ colour: `k${ACTIONS[index % 8]}`, pattern: PATTERNS[(index + Math.floor(index / 8)) % 4] });
+export const chooseRegimeLook = (index) => ({ colour: `k${REGIMES[index % 8]}`, pattern: PATTERNS[index % 4] });
+export const chooseActionLook = (index) => ({ colour: `k${ACTIONS[index % 8]}`, pattern: PATTERNS[(index + Math.floor(index / 8)) % 4] });
 
 export function definePatterns() {
   const tile = (id, ...marks) => s("pattern", { id, width: 8, height: 8, patternUnits: "userSpaceOnUse" }, ...marks);
@@ -18,23 +18,23 @@ export function definePatterns() {
     tile("cross", s("path", { d: "M0 0l8 8M0 8l8-8" })))));
 }
 
-// A shape in a colour, and once more in its pattern.
-export function filled(tag, look, attributes) {
+// A shape in a colour, with its pattern drawn on top.
+export function drawFilled(tag, look, attributes) {
   const shapes = [s(tag, { ...attributes, class: `fill ${look.colour}` })];
   if (look.pattern) shapes.push(s(tag, { ...attributes, class: "pattern", fill: `url(#${look.pattern})` }));
   return shapes;
 }
 
-export const swatch = (look) =>
-  s("svg", { class: "swatch", width: 14, height: 14, "aria-hidden": "true" }, ...filled("rect", look, { width: 14, height: 14, rx: 3 }));
-export const lineSwatch = (look, dashed = false) =>
+export const makeSwatch = (look) =>
+  s("svg", { class: "swatch", width: 14, height: 14, "aria-hidden": "true" }, ...drawFilled("rect", look, { width: 14, height: 14, rx: 3 }));
+export const makeLineSwatch = (look, dashed = false) =>
   s("svg", { class: "swatch", width: 18, height: 14, "aria-hidden": "true" }, s("line", { class: `line ${look.colour}${dashed ? " dashed" : ""}`, x1: 0, x2: 18, y1: 7, y2: 7 }));
 
-export const legend = (entries) =>
+export const makeLegend = (entries) =>
   h("ul", { class: "legend" }, entries.map(([mark, name]) => h("li", {}, mark, " ", name)));
 
-// Areas between two heights, as steps: one for each run of buckets that have values.
-export function stepArea(spans, lower, upper, x, y) {
+// The path of a stepped area between two heights, interrupted where buckets have no values.
+function buildStepArea(spans, lower, upper, x, y) {
   let path = "";
   for (let from = 0; from < spans.length; from += 1) {
     if (upper[from] === null) continue;
@@ -49,28 +49,28 @@ export function stepArea(spans, lower, upper, x, y) {
   return path;
 }
 
-// Shares that add up to one, stacked from below; `labels` stand at the right end of bands that are thick enough.
-export function stacked({ spans, x, y, inner, roomy }, shares, looks, names) {
+// Stack shares that add up to 1, from the bottom. Bands that are thick enough get a label at the right.
+export function drawStacked({ spans, x, y, inner, roomy }, shares, looks, names) {
   const lower = spans.map(() => 0);
   const marks = [];
   const labels = [];
   looks.forEach((look, layer) => {
     const upper = spans.map((_, i) => (shares[i] === null ? null : Math.min(1, lower[i] + shares[i][layer])));
-    const path = stepArea(spans, lower, upper, x, y);
-    if (path) marks.push(...filled("path", look, { d: path }));
+    const path = buildStepArea(spans, lower, upper, x, y);
+    if (path) marks.push(...drawFilled("path", look, { d: path }));
     const last = shares.length - 1;
     if (roomy && shares[last] !== null && y(lower[last]) - y(upper[last]) > 14) {
       const middle = (y(lower[last]) + y(upper[last])) / 2 + 4;
-      labels.push(s("text", { class: "direct", x: inner.right + 6, y: middle }, short(names[layer], 13)));
+      labels.push(s("text", { class: "direct", x: inner.right + 6, y: middle }, shorten(names[layer], 13)));
     }
     upper.forEach((value, i) => { if (value !== null) lower[i] = value; });
   });
   return [...marks, ...labels];
 }
 
-export const short = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+export const shorten = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
-export function linePath(points) {
+export function buildLinePath(points) {
   let path = "", open = false;
   for (const [x, y] of points) {
     if (y === null) { open = false; continue; }
@@ -80,7 +80,7 @@ export function linePath(points) {
   return path;
 }
 
-export function bandPath(points) {
+export function buildBandPath(points) {
   const known = points.filter(([, low]) => low !== null);
   if (known.length < 2) return "";
   const there = known.map(([x, , high]) => `${x.toFixed(1)} ${high.toFixed(1)}`);

@@ -1,19 +1,19 @@
-// Numbers to pixels, and round numbers along an axis. All pure.
+// Scales from numbers to pixels, and ticks along an axis. All functions are pure.
 
-export const linear = (from, to, start, end) => {
+export const makeScale = (from, to, start, end) => {
   const span = to - from || 1;
   return (value) => start + ((value - from) / span) * (end - start);
 };
 
-export function ticks(from, to, most) {
+export function chooseTicks(from, to, most) {
   const span = to - from;
   if (!(span > 0)) return [from];
   const rough = span / Math.max(1, most);
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough * 0.999);
-  const found = [];
-  for (let k = Math.ceil(from / step - 1e-9); k * step <= to + step * 1e-9; k += 1) found.push(Number((k * step).toPrecision(12)));
-  return found;
+  const values = [];
+  for (let k = Math.ceil(from / step - 1e-9); k * step <= to + step * 1e-9; k += 1) values.push(Number((k * step).toPrecision(12)));
+  return values;
 }
 
 const MINUTE = 60_000;
@@ -23,16 +23,16 @@ const STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 30_
   10 * MINUTE, 30 * MINUTE, HOUR, 2 * HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR, DAY, 2 * DAY, 7 * DAY, 14 * DAY, 30 * DAY,
   90 * DAY, 365 * DAY, 3650 * DAY];
 
-// Moments (in milliseconds) at round local times, with their words.
-export function timeTicks(from, to, most) {
+// Ticks at round local times: {at, words}, in milliseconds.
+export function chooseTimeTicks(from, to, most) {
   const step = STEPS.find((size) => (to - from) / size <= most) ?? STEPS.at(-1);
   const offset = new Date(from).getTimezoneOffset() * MINUTE;
-  const found = [];
-  for (let at = Math.ceil((from - offset) / step) * step + offset; at <= to; at += step) found.push({ at, words: moment(at, step) });
-  return found;
+  const values = [];
+  for (let at = Math.ceil((from - offset) / step) * step + offset; at <= to; at += step) values.push({ at, words: formatTick(at, step) });
+  return values;
 }
 
-function moment(at, step) {
+function formatTick(at, step) {
   const date = new Date(at);
   if (step >= DAY) return date.toLocaleDateString(undefined, { day: "numeric", month: "short" });
   const clock = { hour: "2-digit", minute: "2-digit" };
@@ -42,13 +42,13 @@ function moment(at, step) {
   return date.toLocaleTimeString(undefined, clock);
 }
 
-// Least and greatest of what is known, with some room; 0 is part of it if asked for.
-export function extentOf(values, { zero = false } = {}) {
+// The range of the finite values, with a margin; `zero` includes 0.
+export function findExtent(values, { zero = false } = {}) {
   const known = values.filter((value) => Number.isFinite(value));
   if (zero) known.push(0);
   if (!known.length) return [0, 1];
-  let least = Infinity, greatest = -Infinity;
-  for (const value of known) { least = Math.min(least, value); greatest = Math.max(greatest, value); }
-  const room = (greatest - least || Math.abs(greatest) || 1) * 0.06;
-  return [least < 0 || !zero ? least - room : 0, greatest > 0 || !zero ? greatest + room : 0];
+  let min = Infinity, max = -Infinity;
+  for (const value of known) { min = Math.min(min, value); max = Math.max(max, value); }
+  const margin = (max - min || Math.abs(max) || 1) * 0.06;
+  return [min < 0 || !zero ? min - margin : 0, max > 0 || !zero ? max + margin : 0];
 }
