@@ -22,9 +22,9 @@ from tqdm import tqdm
 from policy import StagedPolicy, selection
 from simulator import report
 from simulator.environment import HOSTILE, load_environment
-from simulator.presets import campaign
-from simulator.replay import mean_and_two_se, replay_seed
-from simulator.sweep import load_results, paper_grid, sweep
+from simulator.presets import build_config
+from simulator.replay import average, replay_seed
+from simulator.sweep import build_grid, load_results, sweep
 
 RESULTS = Path(__file__).parent.parent / "docs" / "policy" / "results.csv"
 PUBLISHED, TUNING = range(1951, 2051), range(3001, 3025)
@@ -88,7 +88,7 @@ def regimes_in_use(environment: str, seed: int, rounds: int) -> int:
     """The number of regimes the default has picked by then."""
     world = load_environment(environment)
     episode = world.draw(rounds, np.random.default_rng(seed))
-    policy = StagedPolicy(campaign("default", world, seed))
+    policy = StagedPolicy(build_config("default", world, seed))
     return int(policy.play(policy.initial_state(), episode.contexts, episode.rewards).belief.size)
 
 
@@ -105,7 +105,7 @@ def changes_of_regimes(environment: str, seed: int, rounds: int) -> int:
     """How often the default changed its number of regimes."""
     world = load_environment(environment)
     episode = world.draw(rounds, np.random.default_rng(seed))
-    policy = Watched(campaign("default", world, seed))
+    policy = Watched(build_config("default", world, seed))
     policy.play(policy.initial_state(), episode.contexts, episode.rewards)
     return int(np.count_nonzero(np.diff(policy.regimes)))
 
@@ -114,10 +114,10 @@ def rescaled(seed: int, rounds: int) -> tuple[float, float]:
     """Regret, and that of the same episode with rewards × 500 + 20, divided by 500."""
     world = load_environment("credit-card")
     episode = world.draw(rounds, np.random.default_rng(seed))
-    policy = StagedPolicy(campaign("default", world, seed))
+    policy = StagedPolicy(build_config("default", world, seed))
     plain = policy.play(policy.initial_state(), episode.contexts, episode.rewards)
     other = policy.play(policy.initial_state(), episode.contexts, 500.0 * episode.rewards + 20.0)
-    first, second = (float(episode.pseudo_regret(s.history.actions[:rounds])[-1]) for s in (plain, other))
+    first, second = (float(episode.compute_pseudo_regret(s.history.actions[:rounds])[-1]) for s in (plain, other))
     return first, second
 
 
@@ -145,7 +145,7 @@ class Bench:
         return found
 
     def add(self, part: str, policy: str, seeds: range, rounds: int, values: list[float], note: str = "") -> None:
-        summary = mean_and_two_se(values)
+        summary = average(values)
         row = Row(
             part, policy, f"{seeds[0]}-{seeds[-1]} ({len(seeds)})", rounds, round(summary.mean, 1),
             round(summary.two_se, 1), round(max(values), 1), round(float(np.median(values)), 1), note,
@@ -195,7 +195,7 @@ class Bench:
                 "other environments", f"{environment}: default", environment, "default", PUBLISHED[:20], 50_000
             )
             with tempfile.TemporaryDirectory() as folder:
-                sweep(environment, seeds, 50_000, paper_grid(["paper-complex"]), Path(folder), jobs=self.jobs)
+                sweep(environment, seeds, 50_000, build_grid(["paper-complex"]), Path(folder), jobs=self.jobs)
                 found = {key: curves[:, 0, -1] for key, curves in load_results(Path(folder)).items()}
             best = min(found, key=lambda key: float(found[key].mean()))
             name = f"{environment}: best of {len(found)} cells, {best}"
@@ -207,7 +207,7 @@ class Bench:
             plain = self.regrets(
                 "hostile", f"{environment}: one regime", environment, "default", PUBLISHED, 20_000, {"regimes": 1}
             )
-            paired = mean_and_two_se(a - b for a, b in zip(ours, plain, strict=True))
+            paired = average(a - b for a, b in zip(ours, plain, strict=True))
             share, error = (100.0 * x / float(np.mean(plain)) for x in (paired.mean, paired.two_se))
             above = sum(x > 2.0 * float(np.median(ours)) for x in ours)
             note = f"{share:+.1f} % ± {error:.1f} of one regime's regret, paired; {above} seeds above twice the median"

@@ -72,9 +72,9 @@ def campaign(columns: int, stage_length: int) -> CampaignConfig:
     preset = "plain-linucb" if columns == 36 else "known-hmm"
     overrides: dict[str, Any] = {"stage_length": stage_length}
     if columns == 72:
-        published = presets.paper_features(WORLD)
+        published = presets.build_paper_features(WORLD)
         overrides["features"] = {"shared": [], "per_regime": published["shared"] + published["per_regime"]}
-    return presets.campaign(preset, WORLD, 1951, overrides)
+    return presets.build_config(preset, WORLD, 1951, overrides)
 
 
 # --- contenders: each prepares what it likes and returns the function that plays ----------------------------
@@ -93,7 +93,7 @@ def ours_compiled(columns: int, stage_length: int) -> Callable[[Rounds], Player]
 
 def ours_default(rounds: Rounds) -> Player:
     """The default policy: as above, and all its re-estimations (EM, joint statistics, the number of regimes)."""
-    policy = StagedPolicy(presets.campaign("default", WORLD, 1951))
+    policy = StagedPolicy(presets.build_config("default", WORLD, 1951))
     start, contexts, count = policy.initial_state(), rounds.contexts(), len(rounds.levels)
     return lambda: policy.play(start, contexts, rounds.rewards).history.actions[:count]
 
@@ -306,7 +306,7 @@ def decide_and_learn(rounds: Rounds, quick: bool, repetitions: int) -> list[Verd
 
 def longest_update(rounds: Rounds, repetitions: int) -> list[Verdict]:
     """The default's re-estimation of all 50,000 rounds: the longest that a decision may have to wait inline."""
-    policy = StagedPolicy(presets.campaign("default", WORLD, 1951))
+    policy = StagedPolicy(presets.build_config("default", WORLD, 1951))
     state = policy.play(policy.initial_state(), rounds.contexts(), rounds.rewards)
     timing = timed_in_turns("re-estimation", repetitions, {"it": lambda: lambda: policy.reestimate(state)})["it"]
     slowest = 1e3 * max(timing.seconds)

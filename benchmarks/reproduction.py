@@ -12,7 +12,7 @@ from pathlib import Path
 
 from joblib import Parallel, cpu_count, delayed
 
-from simulator.replay import mean_and_two_se
+from simulator.replay import average
 from simulator.sweep import Cell, load_results, sweep
 
 AUTHORS_SECONDS = 15 * 60  # paper, "Computational costs": 100 runs of one (ℓ, λ, C) on 8 cores
@@ -39,7 +39,7 @@ def main() -> None:
         began = time.perf_counter()
         sweep("credit-card", range(1951, 1951 + seeds), 50_000, [CELL], Path(folder) / "timed")
         seconds = (time.perf_counter() - began) * 100 / seeds
-        regret = mean_and_two_se(load_results(Path(folder) / "timed")[CELL.key][:, 0, -1])
+        regret = average(load_results(Path(folder) / "timed")[CELL.key][:, 0, -1])
     workers = Parallel(n_jobs=-1)(delayed(peak_memory)() for _ in range(cpu_count()))
     mebibytes = (sum(workers) + peak_memory()) / 1024
     share = AUTHORS_SECONDS / seconds

@@ -1,1 +1,4 @@
-"""The simulator: environments with a hidden regime, replays of policies on them, tables and figures."""
+"""Simulated customers with a hidden regime, policies replayed on them, and the paper's tables and figures.
+
+The simulator imports `policy`, and reaches the service over HTTP only.
+"""

@@ -1,21 +1,20 @@
-"""`undercurrent-sim`: the simulator's commands. Each imports what it needs only when it is called."""
+"""`undercurrent-sim`: the simulator's commands. Each command imports what it needs only when it runs."""
 
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TypeVar
 
 from simulator.commands import add_compare, add_demo, add_replay
-from simulator.flags import add_environment, seeds
+from simulator.flags import Commands, add_environment_flags, parse_seeds
 
-if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+T = TypeVar("T")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code is 0, 1 when it failed, 2 when it was called wrongly."""
+    """Run one command. Exit code: 0 success, 1 failure, 2 wrong usage."""
     parser = argparse.ArgumentParser(prog="undercurrent-sim", description="Evaluate policies on simulated customers.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for add_command in (_add_prepare, add_replay, add_compare, add_demo, _add_sweep, _add_report, _add_bounds):
@@ -33,23 +32,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"undercurrent-sim: {error}; install it with `pip install 'undercurrent[sim,dask]'`", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("undercurrent-sim: stopped; what was finished is kept", file=sys.stderr)
+        print("undercurrent-sim: stopped; finished results are kept", file=sys.stderr)
         return 1
     return exit_code
 
 
-def _numbers(kind: Any) -> Any:
+def _split_by_comma(kind: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
     return lambda text: tuple(kind(part) for part in text.split(","))
 
 
-def _add_prepare(commands: "Commands") -> None:
+def _add_prepare(commands: Commands) -> None:
     parser = commands.add_parser(
         "prepare",
         help="derive the credit-card profile counts from the UCI file",
         description="Derive the credit-card profile counts from the UCI file, as downloaded.",
     )
     parser.add_argument("file", type=Path, help="the UCI table, .xls or .csv")
-    parser.add_argument("--out", type=Path, help="where to write the counts (a .csv)")
+    parser.add_argument("--out", type=Path, help="output file (default credit_card_profiles.csv)")
 
     def run(options: argparse.Namespace) -> int:
         from simulator.prepare import run_prepare
@@ -59,53 +58,53 @@ def _add_prepare(commands: "Commands") -> None:
     parser.set_defaults(run=run)
 
 
-def _add_sweep(commands: "Commands") -> None:
+def _add_sweep(commands: Commands) -> None:
     parser = commands.add_parser(
         "sweep",
-        help="the paper's grids over (ℓ, λ, C)",
+        help="run the paper's grids over (ℓ, λ, C)",
         description="Run grids over (ℓ, λ, C). Stop at any time; finished cells are not run again.",
     )
-    add_environment(parser, 50_000)
-    parser.add_argument("--seeds", type=seeds, default=seeds("1951-2050"))
+    add_environment_flags(parser, 50_000)
+    parser.add_argument("--seeds", type=parse_seeds, default=parse_seeds("1951-2050"))
     parser.add_argument("--out", type=Path, default=Path("sweep"), help="results folder (default %(default)s)")
-    parser.add_argument("--policies", type=_numbers(str), help="like paper-complex,plain-linucb (default: all three)")
-    parser.add_argument("--stage-lengths", type=_numbers(int), help="like 1,37 (default: the paper's)")
-    parser.add_argument("--ridges", type=_numbers(float), help="like 0.1,1 (default: the paper's)")
-    parser.add_argument("--scales", type=_numbers(float), help="like 5e-4,0.5 (default: the paper's)")
+    words, wholes, numbers = _split_by_comma(str), _split_by_comma(int), _split_by_comma(float)
+    parser.add_argument("--policies", type=words, help="like paper-complex,plain-linucb (default: all three)")
+    parser.add_argument("--stage-lengths", type=wholes, help="like 1,37 (default: the paper's)")
+    parser.add_argument("--ridges", type=numbers, help="like 0.1,1 (default: the paper's)")
+    parser.add_argument("--scales", type=numbers, help="like 5e-4,0.5 (default: the paper's)")
     parser.add_argument("--jobs", type=int, default=-1, help="processes, -1 for all cores")
     parser.add_argument("--dask", metavar="tcp://…", help="run on this Dask cluster, which must share the folder")
-
-    def run(options: argparse.Namespace) -> int:
-        from simulator.sweep import paper_grid, sweep
-
-        given = {
-            name: getattr(options, name)
-            for name in ("policies", "stage_lengths", "ridges", "scales")
-            if getattr(options, name) is not None
-        }
-        cells = paper_grid(**given)
-        began = time.perf_counter()
-        folder = options.out.resolve()
-        ran = sweep(
-            options.environment, options.seeds, options.rounds, cells, folder, jobs=options.jobs, dask=options.dask
-        )
-        print(
-            f"{ran} runs of {options.rounds:,} rounds in {time.perf_counter() - began:.0f} s; results in {options.out}"
-        )
-        print(f"next: undercurrent-sim report --sweep {options.out} --out DIR")
-        return 0
-
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=_run_sweep)
 
 
-def _add_report(commands: "Commands") -> None:
+def _run_sweep(options: argparse.Namespace) -> int:
+    from simulator.sweep import build_grid, sweep
+
+    axes = ("policies", "stage_lengths", "ridges", "scales")
+    cells = build_grid(**{name: getattr(options, name) for name in axes if getattr(options, name) is not None})
+    began = time.perf_counter()
+    count = sweep(
+        options.environment,
+        options.seeds,
+        options.rounds,
+        cells,
+        options.out.resolve(),
+        jobs=options.jobs,
+        dask=options.dask,
+    )
+    print(f"{count} runs of {options.rounds:,} rounds in {time.perf_counter() - began:.0f} s; results in {options.out}")
+    print(f"next: undercurrent-sim report --sweep {options.out} --out DIR")
+    return 0
+
+
+def _add_report(commands: Commands) -> None:
     parser = commands.add_parser(
         "report",
-        help="the paper's tables and figures from a sweep",
+        help="write the paper's tables and figures from a sweep",
         description="Write the paper's three tables (md, csv, tex) and its figures (png, svg) from a sweep's results.",
     )
     parser.add_argument("--sweep", type=Path, default=Path("sweep"), help="a sweep's results (default %(default)s)")
-    parser.add_argument("--out", type=Path, default=Path("report"), help="where to write (default %(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("report"), help="output folder (default %(default)s)")
 
     def run(options: argparse.Namespace) -> int:
         from simulator.report import write_report
@@ -117,21 +116,21 @@ def _add_report(commands: "Commands") -> None:
     parser.set_defaults(run=run)
 
 
-def _add_bounds(commands: "Commands") -> None:
+def _add_bounds(commands: Commands) -> None:
     parser = commands.add_parser(
         "bounds",
-        help="the theory's constants, thresholds and regret bounds",
+        help="print the theory's constants, thresholds and regret bounds",
         description="Print what the paper's theorems say for an environment: assumptions, thresholds, regret bounds.",
     )
-    add_environment(parser, 50_000)
+    add_environment_flags(parser, 50_000)
     parser.add_argument("--risk", type=float, default=0.05, help="δ (default %(default)s)")
-    parser.add_argument("--threshold", type=float, default=1.0, help="T₀, from which beliefs are good (default 1)")
+    parser.add_argument("--threshold", type=float, default=1.0, help="T₀, first round with good beliefs (default 1)")
     parser.add_argument("--c0", type=float, help="C₀, which has no closed form (default 1/51408, from its known terms)")
 
     def run(options: argparse.Namespace) -> int:
-        from simulator.theory import bounds_report
+        from simulator.theory import format_bounds
 
-        print(bounds_report(options.environment, options.rounds, options.risk, options.threshold, options.c0))
+        print(format_bounds(options.environment, options.rounds, options.risk, options.threshold, options.c0))
         return 0
 
     parser.set_defaults(run=run)

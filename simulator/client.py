@@ -1,11 +1,11 @@
-"""A client of the service to lift into your own code: it needs httpx and nothing of ours.
+"""A client of the service that you can copy into your own code: it needs httpx and nothing else from this project.
 
     with Client("http://127.0.0.1:8000") as client:
-        client.create({"name": "spring-offers", "actions": ["none", "email"], "variables": [...]})
+        client.create_campaign({"name": "spring-offers", "actions": ["none", "email"], "variables": [...]})
         decision = client.decide("spring-offers", "order-1001", {"risk": "low"})
         client.reward("spring-offers", "order-1001", 1.25)
 
-A request whose answer got lost is sent again under the same decision id: nothing is decided or counted twice.
+A request whose answer was lost is sent again with the same decision id, so nothing is decided or counted twice.
 """
 
 import time
@@ -32,19 +32,20 @@ __all__ = [
     "UnreachableError",
 ]
 
-BATCH_LIMIT = 1_000  # items that the service takes in one request
-SHORTEST_WAIT, LONGEST_WAIT = 0.1, 1.0  # seconds before the next try
-STATUSES = {"not_found": 404, "conflict": 409, "gone": 410, "invalid": 422}  # of an item in a batch, by its code
+BATCH_LIMIT = 1_000  # most items the service accepts in one request
+SHORTEST_WAIT, LONGEST_WAIT = 0.1, 1.0  # seconds before a retry
+# The HTTP status that stands for the error code of one item in a batch.
+STATUSES = {"not_found": 404, "conflict": 409, "gone": 410, "invalid": 422}
 LOCAL_HOSTS = ("127.0.0.1", "::1", "localhost")
 
 
 class ClientError(Exception):
-    """There is no answer to work with.
+    """The service gave no usable answer.
 
     ClientError
-    ├── UnreachableError   nothing answers at the address, or nothing did for `patience` seconds
-    ├── MismatchError      what answers is no Undercurrent service, or one of another version
-    └── ServiceError       the service refuses: status, code, message, fields
+    ├── UnreachableError   nothing answers at the address, or nothing answered for `patience` seconds
+    ├── MismatchError      the server is not an Undercurrent service, or has a different version
+    └── ServiceError       the service refused the request: status, code, message, fields
     """
 
 
@@ -57,20 +58,20 @@ class MismatchError(ClientError):
 
 
 class ServiceError(ClientError):
-    """An answer with a status of 400 or more; `fields` say what is wrong where, and what is allowed."""
+    """An answer with a status other than 2xx. `fields` says which fields are wrong, why, and what is allowed."""
 
     def __init__(self, status: int, code: str, message: str, fields: Sequence[Mapping[str, Any]] = ()) -> None:
         self.status, self.code, self.message, self.fields = status, code, message, fields
-        told = [
+        problems = [
             f"{field['field']}: {field['message']}"
             + (f" (allowed: {field['allowed']})" if field.get("allowed") else "")
             for field in fields
         ]
-        super().__init__(f"{'; '.join(told) or message} ({status})")
+        super().__init__(f"{'; '.join(problems) or message} ({status})")
 
 
 class Item(NamedTuple):
-    """One customer to decide for. `decision_id` is yours: the same one always gets the same answer."""
+    """One customer to decide for. You choose `decision_id`; the same id always gets the same answer."""
 
     decision_id: str
     context: Mapping[str, Any]
@@ -78,7 +79,7 @@ class Item(NamedTuple):
     subject: str | None = None
     at: datetime | None = None
 
-    def body(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         body: dict[str, Any] = {"decision_id": self.decision_id, "context": dict(self.context)}
         if self.excluded_actions:
             body["excluded_actions"] = list(self.excluded_actions)
@@ -97,7 +98,7 @@ class Score(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """The action to take, how likely it was, and why."""
+    """The action to take, its probability, and the scores behind it."""
 
     decision_id: str
     round: int
@@ -112,7 +113,7 @@ class Decision(NamedTuple):
 
 
 class RewardResult(NamedTuple):
-    """What became of one reward: committed in a round, or refused with an error."""
+    """The outcome of one reward: the round it was committed to, or the error that refused it."""
 
     decision_id: str
     round: int | None
@@ -120,7 +121,7 @@ class RewardResult(NamedTuple):
 
 
 class Campaign(NamedTuple):
-    """Where a campaign stands, and its configuration."""
+    """A campaign's progress and its configuration."""
 
     name: str
     round: int
@@ -137,9 +138,9 @@ class Health(NamedTuple):
 
 
 class Client:
-    """One service, over connections that are kept open. A client may be used by one thread at a time.
+    """A connection to one service. Use a client in one thread at a time.
 
-    After a connection error or a 503 (the database is away) it tries again for up to `patience` seconds.
+    After a connection error or a 503 (temporarily unavailable) it retries for up to `patience` seconds.
     """
 
     def __init__(
@@ -162,7 +163,7 @@ class Client:
             base_url=address,
             headers={"authorization": f"Bearer {key}"} if key else None,
             timeout=max(patience, 10.0),
-            trust_env=address.host not in LOCAL_HOSTS,  # a company's proxy does not know this machine's services
+            trust_env=address.host not in LOCAL_HOSTS,  # a company proxy cannot reach services on this machine
             transport=transport,
         )
 
@@ -179,19 +180,19 @@ class Client:
 
     # --- campaigns -------------------------------------------------------------------------------------------
 
-    def create(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Create a campaign; its configuration with every default. The same one again changes nothing."""
+    def create_campaign(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Create a campaign and return its configuration with all defaults. Repeating the call changes nothing."""
         created: dict[str, Any] = self._call("POST", "/campaigns", dict(config))
         return created
 
-    def campaign(self, name: str) -> Campaign:
-        found = self._call("GET", f"/campaigns/{quote(name, safe='')}")
-        return Campaign(*(found[field] for field in Campaign._fields))
+    def get_campaign(self, name: str) -> Campaign:
+        answer = self._call("GET", f"/campaigns/{quote(name, safe='')}")
+        return Campaign(**{field: answer[field] for field in Campaign._fields})
 
-    def model(self, name: str) -> dict[str, Any]:
-        """The model in force, in the campaign's own words."""
-        found: dict[str, Any] = self._call("GET", f"/campaigns/{quote(name, safe='')}/model")
-        return found
+    def get_model(self, name: str) -> dict[str, Any]:
+        """Return the current model, with the names of the campaign's actions, variables and levels."""
+        model: dict[str, Any] = self._call("GET", f"/campaigns/{quote(name, safe='')}/model")
+        return model
 
     # --- decisions and rewards -------------------------------------------------------------------------------
 
@@ -206,48 +207,48 @@ class Client:
         at: datetime | None = None,
     ) -> Decision:
         item = Item(decision_id, context, excluded_actions, subject, at)
-        return _decision(self._call("POST", "/decide", {"campaign": campaign, **item.body()}))
+        return _parse_decision(self._call("POST", "/decide", {"campaign": campaign, **item.to_json()}))
 
     def decide_batch(self, campaign: str, items: Iterable[Item]) -> list[Decision]:
-        """Up to BATCH_LIMIT decisions, exactly as one by one in that order; all or nothing."""
-        body = {"campaign": campaign, "items": [item.body() for item in items]}
-        return [_decision(decision) for decision in self._call("POST", "/decide/batch", body)["decisions"]]
+        """Make up to BATCH_LIMIT decisions, the same as one by one in that order; either all are made or none."""
+        body = {"campaign": campaign, "items": [item.to_json() for item in items]}
+        return [_parse_decision(decision) for decision in self._call("POST", "/decide/batch", body)["decisions"]]
 
     def reward(self, campaign: str, decision_id: str, reward: float) -> int:
-        """Say what a decision earned; the round it was made in. The same reward again changes nothing."""
+        """Report what a decision earned and return its round. Repeating the same reward changes nothing."""
         body = {"campaign": campaign, "decision_id": decision_id, "reward": reward}
         return int(self._call("POST", "/reward", body)["round"])
 
     def reward_batch(self, campaign: str, rewards: Iterable[tuple[str, float]]) -> list[RewardResult]:
-        """Up to BATCH_LIMIT rewards by decision id; each is committed or refused by itself."""
+        """Report up to BATCH_LIMIT (decision id, reward) pairs; each is committed or refused on its own."""
         items = [{"decision_id": decision_id, "reward": reward} for decision_id, reward in rewards]
         answer = self._call("POST", "/reward/batch", {"campaign": campaign, "items": items})
-        return [_reward_result(result) for result in answer["results"]]
+        return [_parse_reward_result(result) for result in answer["results"]]
 
     # --- the service itself ----------------------------------------------------------------------------------
 
-    def health(self) -> Health:
-        """Is it up, and which version is it? Does not wait for one that is not."""
+    def get_health(self) -> Health:
+        """Return the service's status and version. Does not retry."""
         try:
-            found = self._call("GET", "/healthz", patience=0.0)
-            return Health(str(found["status"]), str(found["version"]))
+            answer = self._call("GET", "/healthz", patience=0.0)
+            return Health(str(answer["status"]), str(answer["version"]))
         except UnreachableError as error:
             raise UnreachableError(f"no service at {self.url} ({error.__cause__}); start one with `make run`") from None
         except (ServiceError, MismatchError, KeyError, TypeError) as error:
             if isinstance(error, ServiceError) and error.code:
                 raise
-            raise MismatchError(f"what answers at {self.url} is not an Undercurrent service") from None
+            raise MismatchError(f"the server at {self.url} is not an Undercurrent service") from None
 
     def check_version(self, version: str) -> None:
-        """Refuse to talk to a service of another version than the given one."""
-        found = self.health().version
-        if found != version:
+        """Refuse to talk to a service whose version differs."""
+        theirs = self.get_health().version
+        if theirs != version:
             raise MismatchError(
-                f"the service at {self.url} is Undercurrent {found}, this client is {version}; use the same version"
+                f"the service at {self.url} is Undercurrent {theirs}, this client is {version}; use the same version"
             )
 
     def _call(self, method: str, path: str, body: Any = None, patience: float | None = None) -> Any:
-        """One request, until it is answered."""
+        """Send one request, and retry it until it is answered or `patience` runs out."""
         patience = self._patience if patience is None else patience
         failing_since: float | None = None
         wait = SHORTEST_WAIT
@@ -261,10 +262,10 @@ class Client:
                 problem.__cause__ = error
             else:
                 if response.status_code != 503:
-                    return self._answer(response)
-                problem = self._refusal(response)
-                asked = response.headers.get("retry-after", "")
-                pause = float(asked) if asked.isdigit() else wait
+                    return self._read_answer(response)
+                problem = self._make_error(response)
+                retry_after = response.headers.get("retry-after", "")
+                pause = float(retry_after) if retry_after.isdigit() else wait
             now = time.monotonic()
             failing_since = failing_since or now
             if now + pause > failing_since + patience:
@@ -272,19 +273,19 @@ class Client:
             self._sleep(pause)
             wait = min(2 * wait, LONGEST_WAIT)
 
-    def _answer(self, response: httpx.Response) -> Any:
+    def _read_answer(self, response: httpx.Response) -> Any:
         if not response.is_success:
-            raise self._refusal(response)
+            raise self._make_error(response)
         try:
             return response.json()
         except ValueError:
             raise MismatchError(f"{response.request.url} does not answer with JSON") from None
 
-    def _refusal(self, response: httpx.Response) -> ServiceError:
-        """The error that the service tells (its code is empty if what answers tells none)."""
+    def _make_error(self, response: httpx.Response) -> ServiceError:
+        """Turn a refusal into an error. The code is empty if the answer is not in the service's error format."""
         try:
-            told = response.json()["error"]
-            code, message, fields = str(told["code"]), str(told["message"]), told.get("fields", ())
+            error = response.json()["error"]
+            code, message, fields = str(error["code"]), str(error["message"]), error.get("fields", ())
         except (ValueError, KeyError, TypeError):
             code, message, fields = "", f"{response.request.url} answers {response.reason_phrase!r}", ()
         if response.status_code in (401, 403):
@@ -293,18 +294,16 @@ class Client:
         return ServiceError(response.status_code, code, message, fields)
 
 
-def _decision(found: Mapping[str, Any]) -> Decision:
-    scores = tuple([Score(s["action"], s["estimate"], s["bonus"], s["score"]) for s in found["scores"]])
-    return Decision(
-        found["decision_id"], found["round"], found["stage"], found["model_version"], found["mode"], found["action"],
-        found["propensity"], tuple(found["belief"]), scores, found["decided_at"],
-    )  # fmt: skip
+def _parse_decision(answer: Mapping[str, Any]) -> Decision:
+    known = {field: answer[field] for field in Decision._fields}
+    scores = tuple(Score(**{field: score[field] for field in Score._fields}) for score in answer["scores"])
+    return Decision(**{**known, "belief": tuple(answer["belief"]), "scores": scores})
 
 
-def _reward_result(found: Mapping[str, Any]) -> RewardResult:
-    committed, error = found.get("committed"), found.get("error")
-    refused = None
+def _parse_reward_result(answer: Mapping[str, Any]) -> RewardResult:
+    committed, error = answer.get("committed"), answer.get("error")
+    refusal = None
     if error:
         status = STATUSES.get(error["code"], 400)
-        refused = ServiceError(status, error["code"], error["message"], error.get("fields", ()))
-    return RewardResult(found["decision_id"], committed["round"] if committed else None, refused)
+        refusal = ServiceError(status, error["code"], error["message"], error.get("fields", ()))
+    return RewardResult(answer["decision_id"], committed["round"] if committed else None, refusal)

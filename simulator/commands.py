@@ -1,4 +1,4 @@
-"""The commands that play: `replay` one policy, `compare` four of them, `demo` with a service of its own."""
+"""The commands that play policies: `replay` (one policy), `compare` (four) and `demo` (four, at its own service)."""
 
 import argparse
 import json
@@ -7,7 +7,16 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulator.flags import FIELDS, add_environment, add_playing, delivery, overrides, remote, seeds
+from simulator.flags import (
+    FIELDS,
+    Commands,
+    add_environment_flags,
+    add_play_flags,
+    parse_seeds,
+    read_delivery,
+    read_overrides,
+    read_remote,
+)
 
 if TYPE_CHECKING:
     from simulator.delivery import Delivery
@@ -15,33 +24,34 @@ if TYPE_CHECKING:
     from simulator.replay import Run, Task
     from simulator.runs import Outcome, Remote
 
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
-
 __all__ = ["add_compare", "add_demo", "add_replay"]
 
 
-def add_replay(commands: "Commands") -> None:
+def add_replay(commands: Commands) -> None:
     parser = commands.add_parser(
         "replay",
-        help="one policy on one environment over seeds",
-        description="Play one policy on one environment over seeds, in process or as campaigns of a service; print"
-        " mean ± 2 standard errors of its regrets. Stopped at a service, the same command goes on where it was.",
+        help="play one policy on one environment over several seeds",
+        description="Play one policy on one environment over several seeds, in process or as campaigns of a service,"
+        " and print the mean ± 2 standard errors of its regrets. If a run at a service is stopped, the same command"
+        " continues it.",
     )
     policy = parser.add_mutually_exclusive_group()
     policy.add_argument(
         "--preset",
         default="paper-complex",
-        help="default (the policy of that name), paper-complex (what you get without this flag), paper-simplified,"
+        help="default (a campaign's default policy), paper-complex (used without this flag), paper-simplified,"
         " plain-linucb, known-hmm, theory-general, theory-simplified or oracle",
     )
-    policy.add_argument("--config", type=Path, metavar="FILE", help="a campaign's configuration (JSON), not a preset")
-    add_environment(parser, 50_000)
-    parser.add_argument("--seeds", type=seeds, default=seeds("1951-1960"), help="like 1951-1960 or 1,5,9")
+    policy.add_argument(
+        "--config", type=Path, metavar="FILE", help="a campaign's configuration (JSON) instead of a preset"
+    )
+    add_environment_flags(parser, 50_000)
+    parser.add_argument("--seeds", type=parse_seeds, default=parse_seeds("1951-1960"), help="like 1951-1960 or 1,5,9")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     parser.add_argument("--out", type=Path, help="folder for summary.json and curves.csv")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="save the regret curve as FILE.png and FILE.svg")
-    add_playing(parser)
-    fields = parser.add_argument_group("configuration", "every one overrides the preset's field of that name")
+    add_play_flags(parser)
+    fields = parser.add_argument_group("configuration", "each flag overrides the field of that name in the preset")
     for flag, path, read in FIELDS:
         fields.add_argument(flag, type=read, dest="field." + ".".join(path), metavar=path[-1].upper())
     parser.set_defaults(run=_run_replay)
@@ -52,17 +62,17 @@ def _run_replay(options: argparse.Namespace) -> int:
     from simulator.presets import load_config
     from simulator.replay import ORACLE, Task, summarise
 
-    environment, fields, service = load_environment(options.environment), overrides(options), remote(options)
+    environment, fields, service = load_environment(options.environment), read_overrides(options), read_remote(options)
     preset = options.preset if options.config is None else load_config(options.config)
     if preset == ORACLE and (fields or service):
-        what = f"no configuration: it takes no {', '.join(fields)}" if fields else "no campaign: it plays without --url"
-        raise ValueError(f"the oracle has {what}")
+        reason = f"configuration, so it takes no {', '.join(fields)}" if fields else "campaign, so it takes no --url"
+        raise ValueError(f"the oracle has no {reason}")
     tasks = [
-        Task(environment, preset, seed, options.rounds, fields, options.reward_model, delivery(options))
+        Task(environment, preset, seed, options.rounds, fields, options.reward_model, read_delivery(options))
         for seed in options.seeds
     ]
     began = time.perf_counter()
-    outcome = _played(tasks, service, options.jobs, tasks[0].title)
+    outcome = _play(tasks, service, options.jobs, tasks[0].title)
     seconds = time.perf_counter() - began
     runs = [run for run in outcome.runs if run is not None]
     if runs:
@@ -75,19 +85,19 @@ def _run_replay(options: argparse.Namespace) -> int:
             "rounds_per_second": round(sum(outcome.played) / seconds, 1),
         }
         if options.out is not None or options.plot is not None:
-            _save(options, summary, runs, outcome.rounds)
-        print(json.dumps(summary) if options.json else _table(summary, environment), flush=True)
-    return _ended(tasks, outcome, service)
+            _save_files(options, summary, runs, outcome.rounds)
+        print(json.dumps(summary) if options.json else _format_table(summary, environment), flush=True)
+    return _report_end(tasks, outcome, service)
 
 
-def _played(tasks: "list[Task]", service: "Remote | None", jobs: int, label: str) -> "Outcome":
+def _play(tasks: "list[Task]", service: "Remote | None", jobs: int, label: str) -> "Outcome":
     from simulator.runs import play_at_service, play_in_process
 
     return play_in_process(tasks, jobs, label) if service is None else play_at_service(tasks, service, label)
 
 
-def _ended(tasks: "list[Task]", outcome: "Outcome", service: "Remote | None") -> int:
-    """Say what is missing, and how to go on; the exit code."""
+def _report_end(tasks: "list[Task]", outcome: "Outcome", service: "Remote | None") -> int:
+    """Say what is missing and how to continue; return the exit code."""
     if outcome.problem is None:
         return 0
     if not any(outcome.played):
@@ -98,13 +108,13 @@ def _ended(tasks: "list[Task]", outcome: "Outcome", service: "Remote | None") ->
     finished = sum(task.rounds == played for task, played in zip(tasks, outcome.played, strict=True))
     print(f"undercurrent-sim: stopped; {finished} of {len(tasks)} campaigns are finished", file=sys.stderr)
     if service is not None:
-        print(f"The service at {service.url} keeps every round: the same command goes on from here.", file=sys.stderr)
+        print(f"The service at {service.url} keeps every round: the same command continues from here.", file=sys.stderr)
     if not isinstance(outcome.problem, KeyboardInterrupt):
         raise outcome.problem
     return 1
 
 
-def _save(options: argparse.Namespace, summary: dict[str, Any], runs: "list[Run]", rounds: int) -> None:
+def _save_files(options: argparse.Namespace, summary: dict[str, Any], runs: "list[Run]", rounds: int) -> None:
     from simulator import report
 
     if options.out is not None:
@@ -117,8 +127,8 @@ def _save(options: argparse.Namespace, summary: dict[str, Any], runs: "list[Run]
         report.plot_curves([("", [(summary["preset"], sample)])], rounds, options.plot)
 
 
-def _table(summary: dict[str, Any], environment: "Environment") -> str:
-    """What `replay` prints for people."""
+def _format_table(summary: dict[str, Any], environment: "Environment") -> str:
+    """The table that `replay` prints."""
     count = len(summary["actions_sha256"])
     lines = [f"{summary['preset']} on {environment.name}: {summary['rounds']:,} rounds, {count} seeds"]
     for field, title, form in (
@@ -142,67 +152,70 @@ def _table(summary: dict[str, Any], environment: "Environment") -> str:
 # --- compare and demo -------------------------------------------------------------------------------------------------
 
 
-def add_compare(commands: "Commands") -> None:
+def add_compare(commands: Commands) -> None:
     parser = commands.add_parser(
         "compare",
-        help="four policies side by side on the same customers",
+        help="compare four policies on the same customers",
         description="Play plain-linucb, paper-complex, paper-simplified and default on the same environment and seeds,"
-        " in process or as campaigns of a service; one table, one figure and one page that opens offline.",
+        " in process or as campaigns of a service. Prints a table and writes a figure and a page that opens offline.",
     )
-    add_environment(parser, 10_000)
-    parser.add_argument("--seeds", type=seeds, default=seeds("1951-1955"), help="like 1951-1960 or 1,5,9")
-    parser.add_argument("--out", type=Path, default=Path("compare"), help="where to write (default %(default)s)")
-    add_playing(parser)
-    parser.set_defaults(run=lambda options: _compare(options, delivery(options), remote(options)))
+    add_environment_flags(parser, 10_000)
+    parser.add_argument("--seeds", type=parse_seeds, default=parse_seeds("1951-1955"), help="like 1951-1960 or 1,5,9")
+    parser.add_argument("--out", type=Path, default=Path("compare"), help="output folder (default %(default)s)")
+    add_play_flags(parser)
+    parser.set_defaults(run=lambda options: _run_compare(options, read_delivery(options), read_remote(options)))
 
 
-def _compare(options: argparse.Namespace, coming: "Delivery", service: "Remote | None", lasting: bool = True) -> int:
-    from simulator.compare import POLICIES, compared
+def _run_compare(
+    options: argparse.Namespace, delivery: "Delivery", service: "Remote | None", is_temporary: bool = False
+) -> int:
+    """Play all policies and write the comparison. A temporary service cannot continue a stopped run later."""
+    from simulator.compare import POLICIES, compare_runs
     from simulator.environment import load_environment
     from simulator.replay import Task
 
     environment = load_environment(options.environment)
     tasks = [  # seed by seed, so that a stop leaves whole seeds
-        Task(environment, preset, seed, options.rounds, None, options.reward_model, coming)
+        Task(environment, preset, seed, options.rounds, None, options.reward_model, delivery)
         for seed in options.seeds
         for preset in POLICIES
     ]
-    outcome = _played(tasks, service, options.jobs, "compare")
+    outcome = _play(tasks, service, options.jobs, "compare")
     runs = {preset: outcome.runs[i :: len(POLICIES)] for i, preset in enumerate(POLICIES)}
-    comparison = compared(runs, outcome.rounds, _described(environment.name, coming, service))
+    comparison = compare_runs(runs, outcome.rounds, _describe_run(environment.name, delivery, service))
     if comparison is not None:
         page = comparison.write(options.out)
-        print(comparison.table())
+        print(comparison.format_table())
         print(f"\n± is two standard errors over {len(comparison.runs[POLICIES[0]])} seeds of {outcome.rounds:,} rounds")
-        print(f"figure and page: {page}", flush=True)
-    return _ended(tasks, outcome, service if lasting else None)
+        print(f"page with the figure: {page}", flush=True)
+    return _report_end(tasks, outcome, None if is_temporary else service)
 
 
-def _described(environment: str, coming: "Delivery", service: "Remote | None") -> dict[str, str]:
+def _describe_run(environment: str, delivery: "Delivery", service: "Remote | None") -> dict[str, str]:
     from importlib.metadata import version
 
-    rewards = [] if coming.law is None else [f"{coming.law} delay, {coming.mean:g} rounds on average"]
-    rewards += [f"{coming.loss:.0%} never come"] if coming.loss else []
-    rewards += ["in random order"] if coming.shuffle else []
+    rewards = [] if delivery.law is None else [f"{delivery.law} delay, {delivery.mean:g} rounds on average"]
+    rewards += [f"{delivery.loss:.0%} never arrive"] if delivery.loss else []
+    rewards += ["in random order"] if delivery.shuffle else []
     return {
         "environment": environment,
-        "rewards": ", ".join(rewards) or "as the environment delivers them",
+        "rewards": ", ".join(rewards) or "delivered as in the environment",
         "played": "in process" if service is None else f"as campaigns of the service at {service.url}",
         "version": f"Undercurrent {version('undercurrent')}",
     }
 
 
-def add_demo(commands: "Commands") -> None:
+def add_demo(commands: Commands) -> None:
     parser = commands.add_parser(
         "demo",
-        help="a service of its own with four campaigns in it",
-        description="Start a service on a temporary database, compare four policies as campaigns of it, and leave it"
+        help="start a temporary service with four campaigns",
+        description="Start a service on a temporary database, compare four policies as its campaigns, and leave it"
         " running until Ctrl-C.",
     )
-    add_environment(parser, 3_000)
-    parser.add_argument("--seeds", type=seeds, default=seeds("1951-1952"), help="like 1951-1960 or 1,5,9")
-    parser.add_argument("--port", type=int, default=0, help="of the service; any free one if not given")
-    parser.add_argument("--out", type=Path, default=Path("demo"), help="where to write (default %(default)s)")
+    add_environment_flags(parser, 3_000)
+    parser.add_argument("--seeds", type=parse_seeds, default=parse_seeds("1951-1952"), help="like 1951-1960 or 1,5,9")
+    parser.add_argument("--port", type=int, default=0, help="port of the service (default: any free port)")
+    parser.add_argument("--out", type=Path, default=Path("demo"), help="output folder (default %(default)s)")
     parser.set_defaults(run=_run_demo, reward_model=None, jobs=1)
 
 
@@ -210,12 +223,12 @@ def _run_demo(options: argparse.Namespace) -> int:
     import signal
 
     from simulator.delivery import AT_ONCE
-    from simulator.demo import running_service
+    from simulator.demo import run_service
     from simulator.runs import Remote
 
     print("Starting a service ...", flush=True)
-    with running_service(options.port) as url:
-        code = _compare(options, AT_ONCE, Remote(url, batch=True, concurrency=4), lasting=False)
+    with run_service(options.port) as url:
+        code = _run_compare(options, AT_ONCE, Remote(url, batch=True, concurrency=4), is_temporary=True)
         if code == 0:
             print(f"\nThe service is at {url} with these campaigns in it; see {url}/docs. Ctrl-C stops it.", flush=True)
             try:

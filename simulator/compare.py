@@ -1,4 +1,4 @@
-"""Policies side by side on the same customers: one table, one figure, one page that opens without a network."""
+"""Compare policies on the same customers: a table, a figure, and a page that opens without a network."""
 
 import json
 import re
@@ -12,20 +12,20 @@ import numpy as np
 from simulator.replay import Run, summarise
 from simulator.report import plot_curves
 
-__all__ = ["POLICIES", "Comparison", "compared"]
+__all__ = ["POLICIES", "Comparison", "compare_runs"]
 
 POLICIES = ("plain-linucb", "paper-complex", "paper-simplified", "default")
 ABOUT = {
-    "plain-linucb": "knows of no regimes",
+    "plain-linucb": "ignores regimes",
     "paper-complex": "the paper's method, tuned in hindsight",
     "paper-simplified": "the paper's method with its simpler bonus, tuned in hindsight",
-    "default": "what a campaign gets that says nothing about its policy",
+    "default": "the policy of a campaign that does not configure one",
 }
 COLUMNS = ("policy", "pseudo-regret", "regret on rewards", "reward per decision", "gain captured")
 LEGEND = (
-    ("pseudo-regret", "expected reward missed because the policy, unlike an oracle, does not know everything"),
-    ("regret on rewards", "the same on the rewards as they fell, luck included"),
-    ("gain captured", "of what the oracle earns more than choosing blindly: 100 % is all of it, 0 % none"),
+    ("pseudo-regret", "expected reward lost compared with an oracle that knows every parameter"),
+    ("regret on rewards", "the same for the rewards actually drawn, luck included"),
+    ("gain captured", "share of what the oracle earns beyond random choice: 100 % is the oracle, 0 % is random choice"),
     ("±", "two standard errors over the seeds"),
 )
 STYLE = """
@@ -45,34 +45,34 @@ dd { margin: 0 0 .5rem; }
 
 
 class Comparison(NamedTuple):
-    """The runs of each policy, and what was run, in words."""
+    """The runs of each policy; `ran` describes the experiment for readers."""
 
     runs: Mapping[str, Sequence[Run]]
     rounds: int
     ran: Mapping[str, str]
 
-    def summary(self) -> dict[str, Any]:
-        """Everything as plain data."""
+    def summarise(self) -> dict[str, Any]:
+        """Return everything as JSON values."""
         policies = {preset: summarise(list(runs)) for preset, runs in self.runs.items()}
         return {"ran": dict(self.ran), "rounds": self.rounds, "policies": policies}
 
-    def rows(self) -> list[tuple[str, ...]]:
-        """The table's cells, a row for each policy."""
+    def format_rows(self) -> list[tuple[str, ...]]:
+        """Return the cells of the table, one row per policy."""
         rows = []
         for preset, runs in self.runs.items():
-            found = summarise(list(runs))
+            summary = summarise(list(runs))
             cells = [
-                _cell(found["pseudo_regret"], "{:,.1f}"),
-                _cell(found["actual_regret"], "{:,.1f}"),
-                _cell(found["reward"], "{:.4f}"),
-                _cell(found["gain"], "{:.1%}"),
+                _format_cell(summary["pseudo_regret"], "{:,.1f}"),
+                _format_cell(summary["actual_regret"], "{:,.1f}"),
+                _format_cell(summary["reward"], "{:.4f}"),
+                _format_cell(summary["gain"], "{:.1%}"),
             ]
             rows.append((preset, *cells))
         return rows
 
-    def table(self) -> str:
-        """For the terminal."""
-        lines = [COLUMNS, *self.rows()]
+    def format_table(self) -> str:
+        """Lay out the table for a terminal."""
+        lines = [COLUMNS, *self.format_rows()]
         widths = [max(len(line[column]) for line in lines) for column in range(len(COLUMNS))]
         text = [
             "  ".join(cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(pairs))
@@ -81,20 +81,20 @@ class Comparison(NamedTuple):
         return "\n".join([text[0], "-" * len(text[0]), *text[1:]])
 
     def write(self, out: Path) -> Path:
-        """comparison.json, the figure (png, svg) and the page into `out`; returns the page's path."""
+        """Write comparison.json, the figure (png, svg) and the page to `out`; return the path of the page."""
         out.mkdir(parents=True, exist_ok=True)
-        (out / "comparison.json").write_text(json.dumps(self.summary(), indent=2) + "\n", encoding="utf-8")
+        (out / "comparison.json").write_text(json.dumps(self.summarise(), indent=2) + "\n", encoding="utf-8")
         curves = [(preset, np.stack([run.pseudo_regret for run in runs])) for preset, runs in self.runs.items()]
         plot_curves([("", curves)], self.rounds, out / "regret")
         page = out / "index.html"
-        page.write_text(self.page((out / "regret.svg").read_text(encoding="utf-8")), encoding="utf-8")
+        page.write_text(self.render_page((out / "regret.svg").read_text(encoding="utf-8")), encoding="utf-8")
         return page
 
-    def page(self, figure: str) -> str:
-        """One HTML file with everything in it; `figure` is an SVG file's text."""
+    def render_page(self, figure: str) -> str:
+        """Return one HTML file that contains everything; `figure` is the text of an SVG file."""
         head = "".join(f"<th scope=col>{escape(column)}</th>" for column in COLUMNS)
         body = ""
-        for preset, *cells in self.rows():
+        for preset, *cells in self.format_rows():
             about = f"<small>{escape(ABOUT[preset])}</small>" if preset in ABOUT else ""
             values = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
             body += f"<tr><td>{escape(preset)}{about}</td>{values}</tr>\n"
@@ -104,15 +104,15 @@ class Comparison(NamedTuple):
 <html lang="en">
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Undercurrent: policies side by side</title>
+<title>Undercurrent: policies compared</title>
 <style>{STYLE}</style>
-<h1>Policies side by side</h1>
-<p>The same simulated customers, decided for by {len(self.runs)} policies.</p>
+<h1>Policies compared</h1>
+<p>{len(self.runs)} policies on the same simulated customers.</p>
 <table><thead><tr>{head}</tr></thead><tbody>
 {body}</tbody></table>
-<div class="figure" role="img" aria-label="Pseudo-regret over the rounds, a curve for each policy">
-{_inline(figure)}</div>
-<h2>What the columns say</h2>
+<div class="figure" role="img" aria-label="Pseudo-regret by round, one curve per policy">
+{_strip_svg(figure)}</div>
+<h2>What the columns mean</h2>
 <dl>{legend}</dl>
 <h2>What was run</h2>
 <dl>{ran}</dl>
@@ -120,24 +120,27 @@ class Comparison(NamedTuple):
 """
 
 
-def compared(runs: Mapping[str, Sequence[Run | None]], rounds: int, ran: Mapping[str, str]) -> Comparison | None:
-    """Policies on the seeds that all of them have finished; None without any."""
-    common = [i for i, both in enumerate(zip(*runs.values(), strict=True)) if all(run is not None for run in both)]
-    if not common:
+def compare_runs(runs: Mapping[str, Sequence[Run | None]], rounds: int, ran: Mapping[str, str]) -> Comparison | None:
+    """Compare policies on the seeds that all of them finished; return None if there is no such seed."""
+    finished = [all(run is not None for run in same_seed) for same_seed in zip(*runs.values(), strict=True)]
+    if not any(finished):
         return None
-    kept = {preset: [run for i, run in enumerate(found) if run and i in common] for preset, found in runs.items()}
+    kept = {
+        preset: [run for run, keep in zip(mine, finished, strict=True) if keep and run is not None]
+        for preset, mine in runs.items()
+    }
     seeds = [str(run.seed) for run in next(iter(kept.values()))]
     return Comparison(kept, rounds, {**ran, "rounds": f"{rounds:,}", "seeds": ", ".join(seeds)})
 
 
-def _cell(found: Mapping[str, Any], form: str) -> str:
-    if found["mean"] is None:
+def _format_cell(value: Mapping[str, Any], form: str) -> str:
+    if value["mean"] is None:
         return "–"
-    spread = "" if found["two_se"] is None else f" ± {form.format(found['two_se'])}"
-    return form.format(found["mean"]) + spread
+    spread = "" if value["two_se"] is None else f" ± {form.format(value['two_se'])}"
+    return form.format(value["mean"]) + spread
 
 
-def _inline(svg: str) -> str:
-    """An SVG file as a part of a page: without prologue, comments, and metadata that name other hosts."""
+def _strip_svg(svg: str) -> str:
+    """Prepare an SVG file for inclusion in a page: drop the prologue, comments, and metadata that name other hosts."""
     drawing = svg[svg.index("<svg") :]
     return re.sub(r"<!--.*?-->|<metadata>.*?</metadata>", "", drawing, flags=re.DOTALL)

@@ -1,4 +1,4 @@
-"""When rewards become known: at once, late, or never. Drawn apart from the episode, which stays as it is."""
+"""When rewards arrive: at once, late, or never. Delays have their own random numbers, so the episode is unchanged."""
 
 from typing import NamedTuple
 
@@ -9,19 +9,19 @@ __all__ = ["AT_ONCE", "LAWS", "Delivery", "Schedule"]
 
 LAWS = ("geometric", "exponential")
 NEVER = -1
-Delays = npt.NDArray[np.int64]  # rounds from a decision to its reward; 0 is before the next decision
+Delays = npt.NDArray[np.int64]  # rounds from a decision to its reward; 0: before the next decision
 
 
 class Delivery(NamedTuple):
-    """What becomes of rewards on their way; without a law, the environment's own delays stay."""
+    """How rewards are delayed and lost. Without a law, the environment's own delays apply."""
 
     law: str | None = None
     mean: float = 0.0  # rounds
-    loss: float = 0.0  # share of the rewards that never come, besides those the environment loses
-    shuffle: bool = False  # rewards that are handed over together come in random order
+    loss: float = 0.0  # share of the rewards that never arrive, in addition to the environment's own losses
+    shuffle: bool = False  # rewards due at the same time arrive in random order
 
     @classmethod
-    def parsed_delay(cls, text: str) -> tuple[str, float]:
+    def parse_delay(cls, text: str) -> tuple[str, float]:
         """ "50" and "geometric:50" → ("geometric", 50.0)."""
         law, colon, mean = text.rpartition(":")
         law = law if colon else LAWS[0]
@@ -30,20 +30,20 @@ class Delivery(NamedTuple):
         except ValueError:
             rounds = -1.0
         if law not in LAWS or not 0.0 <= rounds <= 1e9:
-            raise ValueError(f"{text!r}: a mean number of rounds, like 50, geometric:50 or exponential:50")
+            raise ValueError(f"{text!r} is not a mean number of rounds, like 50, geometric:50 or exponential:50")
         return law, rounds
 
     def schedule(self, delays: Delays, rounds: int, seed: int) -> "Schedule":
-        """When each reward of an episode is due; `delays` are the episode's own, empty if all are at once."""
+        """Draw when each reward of an episode is due. `delays` are the episode's own; empty means no delay."""
         generator = np.random.default_rng([seed, 1])
-        drawn = delays if delays.size else np.zeros(rounds, np.int64)
+        delays = delays if delays.size else np.zeros(rounds, np.int64)
         if self.law is not None:
-            drawn = np.where(drawn == NEVER, NEVER, self._drawn(rounds, generator))
+            delays = np.where(delays == NEVER, NEVER, self._draw_delays(rounds, generator))
         if self.loss:
-            drawn = np.where(generator.random(rounds) < self.loss, NEVER, drawn)
-        return Schedule(drawn, generator if self.shuffle else None)
+            delays = np.where(generator.random(rounds) < self.loss, NEVER, delays)
+        return Schedule(delays, generator if self.shuffle else None)
 
-    def _drawn(self, rounds: int, generator: np.random.Generator) -> Delays:
+    def _draw_delays(self, rounds: int, generator: np.random.Generator) -> Delays:
         if self.law == "geometric":
             return generator.geometric(1.0 / (1.0 + self.mean), rounds) - 1
         return np.rint(generator.exponential(self.mean, rounds)).astype(np.int64)
@@ -53,25 +53,25 @@ AT_ONCE = Delivery()
 
 
 class Schedule:
-    """The rows of an episode in the order in which their rewards are due."""
+    """The rows of an episode, in the order in which their rewards are due."""
 
     def __init__(self, delays: Delays, shuffle: np.random.Generator | None = None) -> None:
         rows = np.flatnonzero(delays != NEVER)
-        due = rows + delays[rows]  # the row after whose decision it is known
+        due = rows + delays[rows]  # the reward arrives after the decision of this row
         order = np.argsort(due, kind="stable")
         self._rows, self._due, self._shuffle = rows[order], due[order], shuffle
-        self._handed = 0
-        self.at_once = shuffle is None and bool((delays == 0).all())
+        self._taken = 0
+        self.is_immediate = shuffle is None and bool((delays == 0).all())
 
-    def count(self, decided: int) -> int:
-        """How many rewards are due once so many rounds are decided."""
+    def count_due(self, decided: int) -> int:
+        """Count the rewards that are due after `decided` rounds."""
         return int(np.searchsorted(self._due, decided))
 
-    def due(self, decided: int) -> list[int]:
-        """The rows whose rewards are due once so many rounds are decided, and were not handed out before."""
-        start, self._handed = self._handed, self.count(decided)
-        rows = self._rows[start : self._handed]
+    def take_due(self, decided: int) -> list[int]:
+        """Return the rows whose rewards are due after `decided` rounds and were not taken before."""
+        start, self._taken = self._taken, self.count_due(decided)
+        rows = self._rows[start : self._taken]
         if self._shuffle is not None:
             rows = self._shuffle.permutation(rows)
-        found: list[int] = rows.tolist()
-        return found
+        taken: list[int] = rows.tolist()
+        return taken

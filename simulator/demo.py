@@ -1,5 +1,6 @@
-"""`undercurrent-sim demo`: a service of its own, four policies as campaigns of it, and then the service is yours."""
+"""The temporary service behind `undercurrent-sim demo`."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -9,26 +10,29 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-__all__ = ["running_service"]
+__all__ = ["run_service"]
 
 STOP_SECONDS = 15.0
 
 
 @contextmanager
-def running_service(port: int) -> Iterator[str]:
-    """`undercurrent serve` on a temporary SQLite file; gives its address, and stops it at the end."""
-    with _ended_by(signal.SIGTERM, signal.SIGHUP), tempfile.TemporaryDirectory(prefix="undercurrent-demo-") as folder:
+def run_service(port: int) -> Iterator[str]:
+    """Run `undercurrent serve` on a temporary SQLite file, yield its address, and stop it at the end."""
+    with (
+        _interrupt_on(signal.SIGTERM, signal.SIGHUP),
+        tempfile.TemporaryDirectory(prefix="undercurrent-demo-") as folder,
+    ):
         command = [str(Path(sys.executable).with_name("undercurrent")), "serve", "--port", str(port)]
-        command += ["--log-level", "warning"]  # the demo says itself what it does
+        command += ["--log-level", "warning"]  # the demo prints its own progress
         command += ["--database-url", f"sqlite:///{folder}/demo.db"]
-        # In a group of its own: Ctrl-C is for us, and we stop the service when we no longer need it.
+        # In its own process group, so that Ctrl-C reaches only this process, which then stops the service.
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as service:
             try:
                 assert service.stdout is not None
-                first = service.stdout.readline()  # "Undercurrent 1.0 is at http://…"
-                if " is at " not in first:
+                address = re.search(r"http://\S+", service.stdout.readline())
+                if address is None:
                     raise OSError("the service did not start")
-                yield first.rsplit(" ", 1)[1].strip()
+                yield address[0]
             finally:
                 service.terminate()
                 try:
@@ -38,8 +42,8 @@ def running_service(port: int) -> Iterator[str]:
 
 
 @contextmanager
-def _ended_by(*signals: signal.Signals) -> Iterator[None]:
-    """However we are stopped, we come past our `finally`s and take the service with us."""
+def _interrupt_on(*signals: signal.Signals) -> Iterator[None]:
+    """Turn these signals into KeyboardInterrupt, so that `finally` blocks run and the service is stopped."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt

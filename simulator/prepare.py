@@ -1,7 +1,7 @@
-"""UCI "Default of Credit Card Clients" file -> risk score -> counts of clients per profile cell.
+"""From the UCI file "Default of Credit Card Clients" to a risk score to counts of clients per profile.
 
-The package ships the result, `data/credit_card_profiles.csv` (attribution beside it); `load_profiles` reads
-it. The raw file is not shipped: `undercurrent-sim prepare FILE` derives the same table from a downloaded one.
+The package ships the result, `data/credit_card_profiles.csv`, with its attribution; `load_profiles` reads it.
+The UCI file is not shipped: `undercurrent-sim prepare FILE` derives the same table from a downloaded copy.
 """
 
 import csv
@@ -25,10 +25,10 @@ FloatArray = NDArray[np.float64]
 
 CLIENTS = 30_000
 DEFAULT = "DEFAULT_PAYMENT_NEXT_MONTH"
-AMOUNT = 10_000_000  # no client of the data set is near it; an amount beyond it is a damaged file
+AMOUNT = 10_000_000  # far above any amount in the data set; a larger one means a damaged file
 
-# Columns in UCI's order, which also names them X1 to X23 and Y, with the values allowed. UCI's description
-# lists fewer codes for education, marriage and payment delay than its file holds; these cover the file.
+# Columns in UCI's order, with the range of allowed values. UCI also calls them X1 to X23 and Y. Its description
+# lists fewer codes for education, marriage and payment delay than the file contains; these ranges cover the file.
 COLUMNS: dict[str, tuple[int, int]] = {
     "ID": (0, CLIENTS),
     "LIMIT_BAL": (1, AMOUNT),
@@ -56,11 +56,11 @@ LEVELS: dict[str, tuple[str, ...]] = {
 SHAPE = tuple(len(levels) for levels in LEVELS.values())
 AGE_CUTS = (27, 31, 37, 43)
 REVENUE_CUTS = (10_000, 36_000, 54_000)
-# Levels by UCI code: 1 graduate school, 2 university, 3 high school; 1 married, 2 single; the rest is other.
+# Levels by UCI code: 1 graduate school, 2 university, 3 high school; 1 married, 2 single; all others: other.
 EDUCATION_LEVEL = np.array([0, 3, 2, 1, 0, 0, 0])
 MARITAL_LEVEL = np.array([2, 1, 0, 2])
 
-# The version, seed, tree method and single thread make the shipped table come out again, bit for bit.
+# This version, seed, tree method and single thread reproduce the shipped table bit for bit.
 XGBOOST_VERSION = "3.2.0"
 ROUNDS = 1111
 XGBOOST_PARAMETERS = {
@@ -86,7 +86,7 @@ class PrepareError(Exception):
     """The file is not the UCI table, or an optional package is missing; the message says what to do."""
 
 
-def _refused(path: Path, problem: str) -> PrepareError:
+def _make_error(path: Path, problem: str) -> PrepareError:
     return PrepareError(f"{path}: {problem}. {HOW_TO_GET_IT}")
 
 
@@ -98,16 +98,16 @@ class ProfileCounts(NamedTuple):
 
 
 def prepare(path: Path) -> ProfileCounts:
-    """Profile counts of the UCI file, an .xls or a .csv as downloaded."""
+    """Count the clients of the UCI file, an .xls or .csv as downloaded, by profile."""
     table = read_table(path)
-    probability = default_probability(table)
+    probability = fit_default_probability(table)
     risk_cuts = np.quantile(probability, (0.2, 0.4, 0.6, 0.8))
-    cells = np.ravel_multi_index((*known_levels(table), cut(probability, risk_cuts)), SHAPE)
+    cells = np.ravel_multi_index((*read_levels(table), cut(probability, risk_cuts)), SHAPE)
     return ProfileCounts(np.bincount(cells, minlength=math.prod(SHAPE)).reshape(SHAPE), risk_cuts)
 
 
 def write_counts(counts: IntArray, out: Path) -> None:
-    """One line per cell, empty cells included, the last variable fastest."""
+    """Write one line per cell, empty cells included; the last variable changes fastest."""
     with out.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow((*LEVELS, "count"))
@@ -116,30 +116,30 @@ def write_counts(counts: IntArray, out: Path) -> None:
 
 
 def load_profiles() -> IntArray:
-    """The shipped counts, 5 x 4 x 3 x 4 x 5 in the order of `LEVELS`."""
+    """Load the shipped counts, 5 × 4 × 3 × 4 × 5 in the order of `LEVELS`."""
     text = (files("simulator") / "data" / "credit_card_profiles.csv").read_text(encoding="utf-8")
     counts = [int(row["count"]) for row in csv.DictReader(io.StringIO(text))]
     return np.array(counts, dtype=np.int64).reshape(SHAPE)
 
 
 def run_prepare(path: Path, out: Path | None = None) -> int:
-    """`undercurrent-sim prepare`: write the table, show the cut points, compare with what is shipped."""
+    """Run `undercurrent-sim prepare`: write the table, print the cut points, compare with the shipped table."""
     out = Path("credit_card_profiles.csv") if out is None else out
     try:
         counts, risk_cuts = prepare(path)
-        different = int((counts != load_profiles()).sum())  # before writing: `out` may be the shipped file
+        differences = int((counts != load_profiles()).sum())  # before writing: `out` may be the shipped file
         write_counts(counts, out)
     except (PrepareError, OSError) as error:
         print(f"prepare: {error}", file=sys.stderr)
         return 1
     print("Risk score: quintiles of the predicted probability of default")
-    for source, cuts in (("found", risk_cuts), ("published", PUBLISHED_RISK_CUTS)):
+    for source, cuts in (("computed", risk_cuts), ("published", PUBLISHED_RISK_CUTS)):
         print(f"  {source:<10}", *(f"{value:.4f}" for value in cuts))
     print(f"{counts.size:,} profile cells, {counts.sum():,} clients: {out}")
-    if different:
+    if differences:
         print(
-            f"Differs from the shipped table in {different} cells. The shipped one was made with XGBoost "
-            f"{XGBOOST_VERSION}; this one with {_optional('xgboost').__version__}."
+            f"Differs from the shipped table in {differences} cells. The shipped table was made with XGBoost "
+            f"{XGBOOST_VERSION}, this one with {_import_optional('xgboost').__version__}."
         )
     else:
         print("Identical to the shipped table.")
@@ -147,27 +147,27 @@ def run_prepare(path: Path, out: Path | None = None) -> int:
 
 
 def cut(values: NDArray[Any], cuts: Sequence[float] | FloatArray) -> IntArray:
-    """Level indices from 0; a value equal to a cut belongs to the lower level."""
+    """Return level indices from 0; a value equal to a cut belongs to the lower level."""
     return np.searchsorted(cuts, values, side="left")
 
 
-def known_levels(table: IntArray) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-    """Level indices of age, education, marital status and revenue, the variables that need no model."""
+def read_levels(table: IntArray) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    """Return the level indices of age, education, marital status and revenue, which need no model."""
     return (
         cut(table[:, INDEX["AGE"]], AGE_CUTS),
         EDUCATION_LEVEL[table[:, INDEX["EDUCATION"]]],
         MARITAL_LEVEL[table[:, INDEX["MARRIAGE"]]],
-        # Revenue is 0.2 * LIMIT_BAL; scaling the cuts instead keeps the comparison exact.
+        # Revenue is 0.2 * LIMIT_BAL; scaling the cuts instead keeps the comparison in whole numbers.
         cut(table[:, INDEX["LIMIT_BAL"]], [5 * revenue for revenue in REVENUE_CUTS]),
     )
 
 
-def default_probability(table: IntArray) -> FloatArray:
-    """Each client's probability of default, fitted by XGBoost on every column but ID and SEX."""
-    xgboost, tqdm = _optional("xgboost"), _optional("tqdm")
-    _, education, marital_status, _ = known_levels(table)
-    replaced = ("ID", "SEX", "EDUCATION", "MARRIAGE", DEFAULT)
-    numeric = table[:, [INDEX[name] for name in COLUMNS if name not in replaced]]
+def fit_default_probability(table: IntArray) -> FloatArray:
+    """Fit each client's probability of default with XGBoost, on every column except ID and SEX."""
+    xgboost, tqdm = _import_optional("xgboost"), _import_optional("tqdm")
+    _, education, marital_status, _ = read_levels(table)
+    not_numeric = ("ID", "SEX", "EDUCATION", "MARRIAGE", DEFAULT)
+    numeric = table[:, [INDEX[name] for name in COLUMNS if name not in not_numeric]]
     features = np.hstack([numeric, np.eye(4)[education], np.eye(3)[marital_status]])
     matrix = xgboost.DMatrix(features, label=table[:, INDEX[DEFAULT]])
     callback: Any = xgboost.callback.TrainingCallback
@@ -184,86 +184,86 @@ def default_probability(table: IntArray) -> FloatArray:
 
 
 def read_table(path: Path, clients: int = CLIENTS) -> IntArray:
-    """The checked file, one row per client in the order of ID, columns in the order of `COLUMNS`."""
+    """Read and check the file: one row per client in the order of ID, columns in the order of `COLUMNS`."""
     rows = _read_rows(path)
-    named = [index for index, row in enumerate(rows[:2]) if any(_column(text) for text in row)]
+    named = [index for index, row in enumerate(rows[:2]) if any(_match_column(text) for text in row)]
     if not named:
-        raise _refused(path, "no header row with the names LIMIT_BAL, SEX, ... or X1, X2, ...")
+        raise _make_error(path, "no header row with the names LIMIT_BAL, SEX, ... or X1, X2, ...")
     header, body = rows[named[-1]], rows[named[-1] + 1 :]
-    position = _positions(path, header)
+    position = _locate_columns(path, header)
     if len(body) != clients:
-        raise _refused(path, f"found {len(body):,} rows of clients, needs exactly {clients:,}")
+        raise _make_error(path, f"has {len(body):,} rows of clients, needs exactly {clients:,}")
     for number, row in enumerate(body, start=1):
         if len(row) != len(header):
-            raise _refused(path, f"client row {number} has {len(row)} values, needs {len(header)}")
-    columns = [_checked(path, name, [row[position[name]] for row in body]) for name in COLUMNS]
+            raise _make_error(path, f"client row {number} has {len(row)} values, needs {len(header)}")
+    columns = [_check_column(path, name, [row[position[name]] for row in body]) for name in COLUMNS]
     ids = columns[INDEX["ID"]]
     if len(np.unique(ids)) != clients:
-        raise _refused(path, "column ID: found a repeated value, allowed: each client once")
-    # The fit draws subsamples by row, so the order of the rows is part of the result.
+        raise _make_error(path, "column ID has a repeated value")
+    # The fit samples by row, so the result depends on the order of the rows.
     return np.column_stack(columns)[np.argsort(ids)]
 
 
 def _read_rows(path: Path) -> list[list[str]]:
-    """All non-empty rows as text. The kind of file is read from its first bytes, not from its name."""
+    """Read all non-empty rows as text. The first bytes, not the name, decide the kind of file."""
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise _refused(path, f"cannot be read ({error.strerror})") from error
+        raise _make_error(path, f"cannot be read ({error.strerror})") from error
     if content.startswith(b"\xd0\xcf\x11\xe0"):
-        xlrd = _optional("xlrd")
+        xlrd = _import_optional("xlrd")
         try:
             sheet = xlrd.open_workbook(file_contents=content).sheet_by_index(0)
-        except Exception as error:  # a damaged workbook makes xlrd fail in many ways
-            raise _refused(path, f"damaged .xls file ({error})") from error
+        except Exception as error:  # xlrd raises many kinds of errors for a damaged workbook
+            raise _make_error(path, f"damaged .xls file ({error})") from error
         rows = [[str(value) for value in sheet.row_values(index)] for index in range(sheet.nrows)]
     else:
         try:
             rows = list(csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True))
         except (UnicodeDecodeError, csv.Error) as error:
-            raise _refused(path, f"neither an .xls nor a .csv file ({error})") from error
+            raise _make_error(path, f"neither an .xls nor a .csv file ({error})") from error
     return [row for row in rows if any(text.strip() for text in row)]
 
 
-def _column(text: str) -> str | None:
-    """The column that a header cell names, in either of UCI's two ways."""
+def _match_column(text: str) -> str | None:
+    """Return the column that a header cell stands for, in either of UCI's naming schemes."""
     return NAMES.get(text.strip().upper().replace(" ", "_").replace(".", "_"))
 
 
-def _positions(path: Path, header: list[str]) -> dict[str, int]:
-    """Where each column is."""
-    names = [_column(text) for text in header]
+def _locate_columns(path: Path, header: list[str]) -> dict[str, int]:
+    """Return the position of each column."""
+    names = [_match_column(text) for text in header]
     if "ID" not in names and not header[0].strip():
-        names[0] = "ID"  # files saved with X1, X2, ... leave this cell empty
+        names[0] = "ID"  # files with the header X1, X2, ... leave this cell empty
     for name, uci in UCI_NAMES.items():
-        if (found := names.count(name)) != 1:
-            problem = "is missing" if not found else f"appears {found} times"
+        if (count := names.count(name)) != 1:
+            problem = "is missing" if not count else f"appears {count} times"
             also = "" if uci == name else f" (or {uci})"
-            raise _refused(path, f"column {name}{also} {problem}; found: {', '.join(header)}")
+            raise _make_error(path, f"column {name}{also} {problem}; the header is: {', '.join(header)}")
     return {name: names.index(name) for name in COLUMNS}
 
 
-def _checked(path: Path, name: str, texts: list[str]) -> IntArray:
-    """One column as whole numbers in the allowed range."""
+def _check_column(path: Path, name: str, texts: list[str]) -> IntArray:
+    """Convert one column to whole numbers and check their range."""
     low, high = COLUMNS[name]
-    values = np.array([_number(text) for text in texts])
-    good = (values >= low) & (values <= high) & (values == np.floor(values))  # all false for NaN
-    if not good.all():
-        client = int(np.argmin(good))
-        found = f"found {texts[client]!r} in client row {client + 1}"
-        raise _refused(path, f"column {name}: {found}, allowed: whole numbers from {low} to {high}")
+    values = np.array([_parse_number(text) for text in texts])
+    is_valid = (values >= low) & (values <= high) & (values == np.floor(values))  # false for NaN
+    if not is_valid.all():
+        client = int(np.argmin(is_valid))
+        problem = f"column {name} has {texts[client]!r} in client row {client + 1}"
+        raise _make_error(path, f"{problem}; allowed: whole numbers from {low} to {high}")
     return values.astype(np.int64)
 
 
-def _number(text: str) -> float:
+def _parse_number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
         return math.nan
 
 
-def _optional(module: str) -> Any:
-    """xgboost, xlrd or tqdm: reading the shipped table needs none, so a plain installation comes without."""
+def _import_optional(module: str) -> Any:
+    """Import a package that only `prepare` needs, so that it can stay out of a plain installation."""
     try:
         return import_module(module)
     except ImportError as error:

@@ -1,6 +1,6 @@
-"""The campaigns that the simulator compares, as configurations: presets by name, any field overridden.
+"""The campaigns that the simulator plays: named presets, any field of which can be overridden.
 
-Every preset is an ordinary CampaignConfig, so the same JSON runs in process and over HTTP.
+Every preset becomes an ordinary CampaignConfig, so the same JSON runs in process and over HTTP.
 """
 
 import json
@@ -23,18 +23,18 @@ __all__ = [
     "THEORY",
     "Preset",
     "TheoryConstants",
-    "campaign",
+    "build_config",
+    "build_paper_features",
+    "compute_theory_constants",
     "load_config",
-    "paper_features",
     "require_fit",
-    "slug",
-    "theory_constants",
+    "slugify",
 ]
 
 FloatArray = npt.NDArray[np.float64]
 
-# The paper re-estimates every round; doing so whenever the rounds have grown by 2 % gives the same regret within the
-# error bars (docs/reproduction.md) with 198 estimates instead of 49,000.
+# The paper re-estimates every round. Re-estimating whenever the number of rounds has grown by 2 % gives the same regret
+# within the error bars (docs/reproduction.md), with 198 estimates instead of 49,000.
 _SPECTRAL = {
     "estimator": "spectral",
     "start_round": 1000,
@@ -43,7 +43,7 @@ _SPECTRAL = {
 }
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "default": {"regimes": "auto"},  # what a campaign gets that names only actions, variables, signals (and features)
+    "default": {"regimes": "auto"},  # every policy field keeps its default
     "paper-complex": {
         "stage_length": 37,
         "ridge": 1.0,
@@ -72,25 +72,25 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-# The two theorems as they stand: their bonuses, λ and ℓ, with the environment's own constants.
+# The two theorems: their bonuses, λ and ℓ, with the environment's own constants.
 THEORY = {"theory-general": "theory_general", "theory-simplified": "theory_simplified"}
 
 
-def paper_features(environment: Environment) -> dict[str, list[Any]]:
-    """The published experiment's map: main effects shared, intercept and action terms per regime.
+def build_paper_features(environment: Environment) -> dict[str, list[Any]]:
+    """Build the published experiment's feature map: main effects shared, intercept and action terms per regime.
 
-    The credit-card environment's interactions keep only the levels with a coefficient other than 0: 51 columns.
+    For the credit-card environment, only the levels with a nonzero coefficient have an interaction: 51 columns.
     """
     mains = [variable["name"] for variable in environment.variables]
     return {"shared": mains, "per_regime": ["intercept", "actions", *environment.action_terms]}
 
 
 class TheoryConstants(NamedTuple):
-    """What the theorems assume known, for an environment and a feature map scaled to norm 1."""
+    """What the theorems assume to be known, for an environment and features scaled to norm 1."""
 
     dimension: int  # d of φ
-    features: FloatArray  # a row per (action, cell): φ(a, x) / norm bound
-    theta: FloatArray  # a row per regime, of the scaled features
+    features: FloatArray  # one row per (action, cell): φ(a, x) / norm bound
+    theta: FloatArray  # one row per regime, for the scaled features
     c_theta: float
     gamma: float
     c_eta: float
@@ -98,69 +98,68 @@ class TheoryConstants(NamedTuple):
 
 
 @cache
-def theory_constants(environment: Environment) -> TheoryConstants:
-    """The constants of assumptions bound-R-linear, strong-mixing-hmm, idio-noise and SGnoise."""
-    config = campaign("plain-linucb", environment, 0)  # H = 1: z is φ itself
+def compute_theory_constants(environment: Environment) -> TheoryConstants:
+    """Compute the constants of assumptions bound-R-linear, strong-mixing-hmm, idio-noise and SGnoise."""
+    config = build_config("plain-linucb", environment, 0)  # with one regime, z is φ itself
     features = FeatureMap(config)
     levels = environment.levels
     contexts = Contexts(levels, np.empty((len(levels), 0)), np.zeros(len(levels), np.int16))
-    alone = np.ones(1)
+    belief = np.ones(1)
     rows = [
-        features.dense(alone, action, contexts, cell)
+        features.dense(belief, action, contexts, cell)
         for action in range(len(environment.actions))
         for cell in range(len(levels))
     ]
     phi = np.array(rows) / features.norm_bound
     means = environment.means.reshape(len(environment.regimes), -1)
     theta = np.linalg.lstsq(phi, means.T, rcond=None)[0].T
-    variance = environment.noise_std**2
     return TheoryConstants(
-        features.dimension,
-        phi,
-        theta,
-        float(np.linalg.norm(theta, axis=1).max()),
-        bounds.forgetting_rate(environment.hmm.transition),
-        variance,
-        environment.noise_std,
+        dimension=features.dimension,
+        features=phi,
+        theta=theta,
+        c_theta=float(np.linalg.norm(theta, axis=1).max()),
+        gamma=bounds.forgetting_rate(environment.hmm.transition),
+        c_eta=environment.noise_std**2,
+        v_eta=environment.noise_std,
     )
 
 
-def _theory_preset(preset: str, environment: Environment, rounds: int) -> dict[str, Any]:
+def _build_theory_preset(preset: str, environment: Environment, rounds: int) -> dict[str, Any]:
     form = THEORY[preset]
     settings = bounds.general_settings if preset == "theory-general" else bounds.simplified_settings
     ridge, stage_length = settings(rounds)
-    known = {**theory_constants(environment)._asdict(), "risk": 0.05, "horizon": rounds}
+    known = {**compute_theory_constants(environment)._asdict(), "risk": 0.05, "horizon": rounds}
     bonus = {"form": form, **{name: known[name] for name in THEORY_CONSTANTS[form]}}
     return {"ridge": ridge, "stage_length": stage_length, "bonus": bonus, "beliefs": _SPECTRAL}
 
 
-Preset = str | Mapping[str, Any]  # by name, or a configuration of one's own
+Preset = str | Mapping[str, Any]  # a name, or a configuration
 
 
-def campaign(
+def build_config(
     preset: Preset,
     environment: Environment,
     seed: int,
     overrides: Mapping[str, Any] | None = None,
     rounds: int = 50_000,
 ) -> CampaignConfig:
-    """The configuration of a preset on an environment; `overrides` replace fields, sections key by key.
+    """Build the configuration of a preset on an environment; `overrides` replaces fields, and keys inside sections.
 
-    `rounds` is the horizon T, which only the theorems' presets use. Re-estimations run inline unless the preset or an
-    override says otherwise, so that a run is reproducible wherever it is played (R16).
+    `rounds` is the horizon T, which only the theory presets use. Re-estimations run inline unless the preset or an
+    override says otherwise, so that a run is reproducible in process and at a service (R16).
     """
-    fields = {**(_fields(preset, environment, rounds) if isinstance(preset, str) else preset), "seed": seed}
+    fields = {**(_expand_preset(preset, environment, rounds) if isinstance(preset, str) else preset), "seed": seed}
     for field, value in (overrides or {}).items():
         section = fields.get(field)
         if isinstance(section, dict) and isinstance(value, dict):
-            # Another form or estimator has other settings: the preset's go with the preset's.
+            # A different form or estimator has different settings, so the preset's settings are dropped.
             kind = {"bonus": "form", "beliefs": "estimator"}.get(field, "")
             kept = {} if kind in value and value[kind] != section.get(kind) else section
             fields[field] = {**kept, **value}
         else:
             fields[field] = value
     beliefs = fields.get("beliefs", {})
-    if isinstance(beliefs, dict):  # else the configuration says what is wrong with it
+    if isinstance(beliefs, dict):  # otherwise CampaignConfig reports the error
         fields["beliefs"] = beliefs = {"estimation": "inline", **beliefs}
         if beliefs.get("estimator") == "given" and "parameters" not in beliefs:
             truth = {name: array.tolist() for name, array in environment.hmm._asdict().items()}
@@ -168,40 +167,40 @@ def campaign(
     return CampaignConfig(**fields)
 
 
-def _fields(preset: str, environment: Environment, rounds: int) -> dict[str, Any]:
+def _expand_preset(preset: str, environment: Environment, rounds: int) -> dict[str, Any]:
     if preset not in PRESETS and preset not in THEORY:
-        raise ValueError(f"unknown preset {preset!r}; there are {', '.join([*PRESETS, *THEORY])} and oracle")
-    chosen = PRESETS[preset] if preset in PRESETS else _theory_preset(preset, environment, rounds)
+        raise ValueError(f"unknown preset {preset!r}; choose one of {', '.join([*PRESETS, *THEORY])}, oracle")
+    chosen = PRESETS[preset] if preset in PRESETS else _build_theory_preset(preset, environment, rounds)
     return {
         "name": preset,
         "actions": environment.actions,
         "variables": [{"name": v["name"], "levels": v["levels"]} for v in environment.variables],
         "signals": environment.signals,
         "regimes": len(environment.regimes),
-        "features": paper_features(environment),
+        "features": build_paper_features(environment),
         **({} if preset == "default" else {"warm_start_rounds": 250}),  # the paper's
         **chosen,
     }
 
 
 def load_config(file: Path) -> dict[str, Any]:
-    """A configuration of one's own, like the one that creates a campaign; without a name it gets the file's."""
+    """Load a campaign's configuration from a JSON file; the file's name is the default for its name."""
     try:
         fields = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{file} is not JSON: {error}") from None
     if not isinstance(fields, dict):
-        raise ValueError(f"{file} does not hold an object with a campaign's fields")
-    return {"name": slug(file.stem), **fields}
+        raise ValueError(f"{file} is not a JSON object with a campaign's fields")
+    return {"name": slugify(file.stem), **fields}
 
 
-def slug(text: str) -> str:
-    """The text as (part of) a campaign's name: a-z, 0-9 and single dashes."""
+def slugify(text: str) -> str:
+    """Turn a text into part of a campaign's name: a-z, 0-9 and single dashes."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "campaign"
 
 
 def require_fit(config: CampaignConfig, environment: Environment) -> None:
-    """An environment can only play a campaign about its own actions and variables, and its rounds have no times."""
+    """Refuse a campaign with actions or variables that the environment lacks, or with a clock."""
     unknown = sorted(set(config.actions) - set(environment.actions))
     if unknown:
         raise ValueError(f"actions: {environment.name} has no {', '.join(unknown)}, only {list(environment.actions)}")
@@ -210,4 +209,4 @@ def require_fit(config: CampaignConfig, environment: Environment) -> None:
     if unknown:
         raise ValueError(f"variables: {environment.name} has no {', '.join(unknown)}, only {names}")
     if config.clock is not None:
-        raise ValueError("clock: an environment's rounds have no times; take it out of the configuration")
+        raise ValueError("clock: simulated rounds have no times; remove it from the configuration")

@@ -1,4 +1,4 @@
-"""The paper's three tables and four figures from a sweep's results, each cell beside the published value."""
+"""The paper's three tables and its figures from a sweep's results, each cell beside the published value."""
 
 import csv
 import json
@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simulator.replay import checkpoints, mean_and_two_se
-from simulator.sweep import RIDGES, SCALES, STAGE_LENGTHS, Cell, described, load_results
+from simulator.replay import average, pick_checkpoints
+from simulator.sweep import RIDGES, SCALES, STAGE_LENGTHS, Cell, load_results, read_sweep
 
-__all__ = ["Comparison", "compare", "plot_curves", "published", "write_report"]
+__all__ = ["CellComparison", "compare_with_paper", "load_published", "plot_curves", "write_curves", "write_report"]
 
 FloatArray = npt.NDArray[np.float64]
 TITLES = {
@@ -21,7 +21,7 @@ TITLES = {
     "paper-complex": "LinUCB-Belief-Complex",
     "paper-simplified": "LinUCB-Belief-Simplified",
 }
-# Okabe–Ito: told apart by colour-blind readers; line styles repeat the difference.
+# Okabe–Ito colours, which colour-blind readers can distinguish; line styles differ too.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F", "#8C510A")
 STYLES = ("-", "--", "-.", ":")
 
@@ -32,7 +32,7 @@ class Published(NamedTuple):
     best: bool
 
 
-class Comparison(NamedTuple):
+class CellComparison(NamedTuple):
     """One cell: ours, the paper's, and their difference in combined standard errors."""
 
     cell: Cell
@@ -43,8 +43,8 @@ class Comparison(NamedTuple):
     deviation: float
 
 
-def published() -> dict[Cell, Published]:
-    """The paper's tables (data/paper_tables.csv)."""
+def load_published() -> dict[Cell, Published]:
+    """Load the paper's tables (data/paper_tables.csv)."""
     text = (resources.files("simulator") / "data" / "paper_tables.csv").read_text(encoding="utf-8")
     return {
         Cell(row["policy"], int(row["stage_length"]), float(row["ridge"]), float(row["scale"])): Published(
@@ -54,33 +54,41 @@ def published() -> dict[Cell, Published]:
     }
 
 
-def compare(results: dict[str, FloatArray]) -> list[Comparison]:
-    """Every published cell that was run."""
+def compare_with_paper(results: dict[str, FloatArray]) -> list[CellComparison]:
+    """Compare every published cell that was run."""
     rows = []
-    for cell, theirs in published().items():
+    for cell, theirs in load_published().items():
         if cell.key in results:
-            ours = mean_and_two_se(results[cell.key][:, 0, -1])
+            ours = average(results[cell.key][:, 0, -1])
             combined = np.hypot(ours.two_se, theirs.two_se) / 2.0
             deviation = (ours.mean - theirs.mean) / combined
-            rows.append(Comparison(cell, ours.mean, ours.two_se, len(ours.per_seed), theirs, float(deviation)))
+            rows.append(CellComparison(cell, ours.mean, ours.two_se, len(ours.per_seed), theirs, float(deviation)))
     return rows
 
 
 def write_report(folder: Path, out: Path) -> str:
-    """Tables (md, csv, tex), figures (png, svg) and a summary into `out`; returns the summary."""
-    environment, rounds = described(folder)
+    """Write tables (md, csv, tex), figures (png, svg) and a summary to `out`; return the summary."""
+    environment, rounds = read_sweep(folder)
     if environment != "credit-card":
-        raise ValueError(f"{folder} is a sweep of {environment}; the paper's tables are of credit-card")
+        raise ValueError(f"{folder} is a sweep of {environment}; the paper's tables are for credit-card")
     results = load_results(folder)
-    rows = compare(results)
+    rows = compare_with_paper(results)
     if not rows:
         raise FileNotFoundError(f"no finished cells in {folder}; run `undercurrent-sim sweep --out {folder}` first")
     out.mkdir(parents=True, exist_ok=True)
-    summary = _summary(rows)
-    tables = [_markdown(policy, rows) for policy in TITLES]
+    summary = _format_summary(rows)
+    tables = [_format_markdown(policy, rows) for policy in TITLES]
     (out / "tables.md").write_text("\n\n".join([summary, *tables]) + "\n", encoding="utf-8")
-    (out / "tables.tex").write_text("\n\n".join(_latex(policy, rows) for policy in TITLES) + "\n", encoding="utf-8")
-    with (out / "tables.csv").open("w", newline="", encoding="utf-8") as file:
+    (out / "tables.tex").write_text(
+        "\n\n".join(_format_latex(policy, rows) for policy in TITLES) + "\n", encoding="utf-8"
+    )
+    _write_csv(rows, out / "tables.csv")
+    _draw_figures(results, rows, out, rounds)
+    return summary
+
+
+def _write_csv(rows: Sequence[CellComparison], path: Path) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(
             [*Cell._fields, "mean", "two_se", "seeds", "published_mean", "published_two_se", "deviation_in_se"]
@@ -89,39 +97,43 @@ def write_report(folder: Path, out: Path) -> str:
             theirs = row.published
             ours = [f"{row.mean:.1f}", f"{row.two_se:.1f}", row.seeds]
             writer.writerow([*row.cell, *ours, theirs.mean, theirs.two_se, f"{row.deviation:.2f}"])
-    _figures(results, rows, out, rounds)
-    return summary
 
 
-def _best(rows: Sequence[Comparison], policy: str, length: int, scale: float | None = None) -> Comparison | None:
-    """The lowest mean at a stage length, over λ and (unless given) C: chosen in hindsight, as in the paper."""
-    mine = [
+def _pick_best(
+    rows: Sequence[CellComparison], policy: str, length: int, scale: float | None = None
+) -> CellComparison | None:
+    """Pick the lowest mean at a stage length over λ and, unless given, C: in hindsight, as in the paper."""
+    candidates = [
         row
         for row in rows
         if row.cell.policy == policy and row.cell.stage_length == length and scale in (None, row.cell.scale)
     ]
-    return min(mine, key=lambda row: row.mean, default=None)
+    return min(candidates, key=lambda row: row.mean, default=None)
 
 
-def _lengths(policy: str) -> tuple[int, ...]:
+def _get_stage_lengths(policy: str) -> tuple[int, ...]:
     return (1,) if policy == "plain-linucb" else STAGE_LENGTHS
 
 
-def _summary(rows: Sequence[Comparison]) -> str:
+def _format_summary(rows: Sequence[CellComparison]) -> str:
     within = sum(abs(row.deviation) <= 3.0 for row in rows)
     seeds = sorted({row.seeds for row in rows})
     lines = [
         f"{within} of {len(rows)} cells ({within / len(rows):.1%}) lie within 3 combined standard errors of the"
-        f" published value ({seeds[0] if len(seeds) == 1 else f'{seeds[0]}–{seeds[-1]}'} seeds a cell).",
+        f" published value ({seeds[0] if len(seeds) == 1 else f'{seeds[0]}–{seeds[-1]}'} seeds per cell).",
         "",
         "| policy | ℓ | best λ, C | ours (2 s.e.) | published best (2 s.e.) | best inside the grid |",
         "|---|---|---|---|---|---|",
     ]
     for policy, title in TITLES.items():
-        for length in _lengths(policy):
-            best = _best(rows, policy, length)
+        for length in _get_stage_lengths(policy):
+            best = _pick_best(rows, policy, length)
             theirs = next(
-                (r for r in rows if r.published.best and r.cell[:2] == (policy, length)),
+                (
+                    row
+                    for row in rows
+                    if row.published.best and (row.cell.policy, row.cell.stage_length) == (policy, length)
+                ),
                 None,
             )
             if best is None or theirs is None:
@@ -135,24 +147,24 @@ def _summary(rows: Sequence[Comparison]) -> str:
     return "\n".join(lines)
 
 
-def _grid(policy: str, rows: Sequence[Comparison]) -> list[tuple[int, float, list[Comparison | None]]]:
-    found = {row.cell: row for row in rows}
+def _arrange_grid(policy: str, rows: Sequence[CellComparison]) -> list[tuple[int, float, list[CellComparison | None]]]:
+    by_cell = {row.cell: row for row in rows}
     return [
-        (length, ridge, [found.get(Cell(policy, length, ridge, scale)) for scale in SCALES])
-        for length in _lengths(policy)
+        (length, ridge, [by_cell.get(Cell(policy, length, ridge, scale)) for scale in SCALES])
+        for length in _get_stage_lengths(policy)
         for ridge in RIDGES
     ]
 
 
-def _markdown(policy: str, rows: Sequence[Comparison]) -> str:
-    """Ours (2 s.e.) / published (2 s.e.), and in brackets the difference in combined standard errors."""
+def _format_markdown(policy: str, rows: Sequence[CellComparison]) -> str:
+    """Format one table: ours (2 s.e.), published (2 s.e.), difference in combined standard errors."""
     lines = [
         f"### {TITLES[policy]}: ours (2 s.e.) · published (2 s.e.) · [difference in standard errors]",
         "",
         "| ℓ | λ \\ C | " + " | ".join(f"{scale:g}" for scale in SCALES) + " |",
         "|---" * (2 + len(SCALES)) + "|",
     ]
-    for length, ridge, row in _grid(policy, rows):
+    for length, ridge, row in _arrange_grid(policy, rows):
         cells = []
         for entry in row:
             if entry is None:
@@ -167,8 +179,8 @@ def _markdown(policy: str, rows: Sequence[Comparison]) -> str:
     return "\n".join(lines)
 
 
-def _latex(policy: str, rows: Sequence[Comparison]) -> str:
-    """Ours (2 s.e.) / published (2 s.e.) and the difference in combined standard errors."""
+def _format_latex(policy: str, rows: Sequence[CellComparison]) -> str:
+    """Format one table like `_format_markdown`, as LaTeX."""
     lines = [
         r"\begin{tabular}{@{}c l" + "c" * len(SCALES) + "@{}}",
         r"\toprule",
@@ -177,7 +189,7 @@ def _latex(policy: str, rows: Sequence[Comparison]) -> str:
         r"$\ell$ & $\lambda$ / $C$ & " + " & ".join(f"{scale:g}" for scale in SCALES) + r" \\",
         r"\midrule",
     ]
-    for length, ridge, row in _grid(policy, rows):
+    for length, ridge, row in _arrange_grid(policy, rows):
         cells = [
             f"{entry.mean:.0f} ({entry.two_se:.0f}) / {entry.published.mean:.0f} ({entry.published.two_se:.0f})"
             f" [{entry.deviation:+.1f}]"
@@ -189,22 +201,22 @@ def _latex(policy: str, rows: Sequence[Comparison]) -> str:
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
 
 
-def _figures(results: dict[str, FloatArray], rows: Sequence[Comparison], out: Path, rounds: int) -> None:
-    """fig:simulation-final, fig:overall-performance, fig:plain-linucb-by-c, fig:linucb-by-c (a) and (b)."""
+def _draw_figures(results: dict[str, FloatArray], rows: Sequence[CellComparison], out: Path, rounds: int) -> None:
+    """Draw fig:simulation-final, fig:overall-performance, fig:plain-linucb-by-c, fig:linucb-by-c (a) and (b)."""
 
-    def curve(row: Comparison | None, label: str) -> list[tuple[str, FloatArray]]:
+    def label_curve(row: CellComparison | None, label: str) -> list[tuple[str, FloatArray]]:
         return [] if row is None else [(label, results[row.cell.key][:, 0])]
 
-    def best_of(policy: str, length: int) -> list[tuple[str, FloatArray]]:
+    def label_best(policy: str, length: int) -> list[tuple[str, FloatArray]]:
         suffix = "" if policy == "plain-linucb" else f", ℓ = {length}"
-        return curve(_best(rows, policy, length), TITLES[policy] + suffix)
+        return label_curve(_pick_best(rows, policy, length), TITLES[policy] + suffix)
 
-    final = best_of("plain-linucb", 1) + best_of("paper-complex", 1) + best_of("paper-complex", 37)
+    final = label_best("plain-linucb", 1) + label_best("paper-complex", 1) + label_best("paper-complex", 37)
     plot_curves([("", final)], rounds, out / "figure-simulation-final")
-    overall = best_of("plain-linucb", 1)
+    overall = label_best("plain-linucb", 1)
     for policy in ("paper-complex", "paper-simplified"):
         for length in STAGE_LENGTHS:
-            overall += best_of(policy, length)
+            overall += label_best(policy, length)
     plot_curves([("", overall)], rounds, out / "figure-overall-performance")
     for policy, name in (
         ("plain-linucb", "figure-plain-linucb-by-c"),
@@ -212,17 +224,17 @@ def _figures(results: dict[str, FloatArray], rows: Sequence[Comparison], out: Pa
         ("paper-simplified", "figure-simplified-by-c"),
     ):
         panels = []
-        for length in _lengths(policy):
+        for length in _get_stage_lengths(policy):
             curves: list[tuple[str, FloatArray]] = []
             for scale in SCALES:
-                best = _best(rows, policy, length, scale)
-                curves += curve(best, f"C = {scale:g}" + (f" (λ = {best.cell.ridge:g})" if best else ""))
+                best = _pick_best(rows, policy, length, scale)
+                curves += label_curve(best, f"C = {scale:g}" + (f" (λ = {best.cell.ridge:g})" if best else ""))
             panels.append(("Plain LinUCB" if policy == "plain-linucb" else f"ℓ = {length}", curves))
         plot_curves(panels, rounds, out / name)
 
 
 def plot_curves(panels: Sequence[tuple[str, Sequence[tuple[str, FloatArray]]]], rounds: int, path: Path) -> None:
-    """Mean curves with ±2 s.e. bands, a panel a title, as PNG and SVG. A curve is seeds × checkpoints."""
+    """Plot mean curves with ±2 s.e. bands as PNG and SVG, one panel per title. A curve is seeds × checkpoints."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -232,7 +244,7 @@ def plot_curves(panels: Sequence[tuple[str, Sequence[tuple[str, FloatArray]]]], 
     lines = -(-len(panels) // columns)
     size = (6.4 * columns, 4.2 * lines)
     figure, axes = plt.subplots(lines, columns, figsize=size, squeeze=False, layout="constrained")
-    marks = checkpoints(rounds)
+    marks = pick_checkpoints(rounds)
     for axis, (title, curves) in zip(axes.flat, panels, strict=True):
         for i, (label, sample) in enumerate(curves):
             mean = sample.mean(axis=0)
@@ -247,7 +259,7 @@ def plot_curves(panels: Sequence[tuple[str, Sequence[tuple[str, FloatArray]]]], 
             axis.legend(fontsize=8, frameon=False)
         axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    name = path.name.removesuffix(".png").removesuffix(".svg")  # other dots belong to the name: scale-0.5
+    name = path.name.removesuffix(".png").removesuffix(".svg")  # other dots are part of the name, as in scale-0.5
     figure.savefig(path.with_name(f"{name}.png"), dpi=140)
     with mpl.rc_context({"svg.hashsalt": "undercurrent"}):
         figure.savefig(path.with_name(f"{name}.svg"), metadata={"Date": None})
@@ -255,10 +267,10 @@ def plot_curves(panels: Sequence[tuple[str, Sequence[tuple[str, FloatArray]]]], 
 
 
 def write_curves(out: Path, summary: dict[str, Any], curves: dict[int, dict[str, FloatArray]], rounds: int) -> None:
-    """`replay --out`: summary.json and curves.csv (seed, round, pseudo_regret, actual_regret)."""
+    """Write the files of `replay --out`: summary.json and curves.csv (seed, round, pseudo_regret, actual_regret)."""
     out.mkdir(parents=True, exist_ok=True)
     (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    marks = checkpoints(rounds).tolist()
+    marks = pick_checkpoints(rounds).tolist()
     with (out / "curves.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["seed", "round", "pseudo_regret", "actual_regret"])

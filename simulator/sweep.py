@@ -1,7 +1,7 @@
-"""Grids over (policy, ℓ, λ, C): seed by seed, every cell on the same episode and the same belief path.
+"""Run grids over (policy, ℓ, λ, C): seed by seed, with the same episode and beliefs for every cell.
 
-Beliefs are estimated from contexts alone (R3), so one path per seed serves all cells exactly. A seed's results
-are one .npz file; what it holds is not run again, so a sweep can be stopped and resumed at any time.
+Beliefs are estimated from contexts alone (R3), so the beliefs of one run are exact for all cells of that seed. Each
+seed has one .npz file; cells in it are not run again, so a sweep can be stopped and resumed at any time.
 """
 
 import json
@@ -16,17 +16,17 @@ from tqdm import tqdm
 
 from policy import StagedPolicy
 from simulator.environment import load_environment
-from simulator.presets import campaign
-from simulator.replay import checkpoints
+from simulator.presets import build_config
+from simulator.replay import pick_checkpoints
 
 __all__ = [
     "RIDGES",
     "SCALES",
     "STAGE_LENGTHS",
     "Cell",
-    "described",
+    "build_grid",
     "load_results",
-    "paper_grid",
+    "read_sweep",
     "sweep",
     "sweep_seed",
 ]
@@ -34,7 +34,7 @@ __all__ = [
 STAGE_LENGTHS = (1, 15, 37, 224)
 RIDGES = (1e-9, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
 SCALES = (5e-6, 5e-5, 5e-4, 5e-3, 5e-2, 5e-1)
-SAVE_EVERY = 50  # cells: a stop loses a few seconds' work a core
+SAVE_EVERY = 50  # cells; a stop loses a few seconds of work per core
 FloatArray = npt.NDArray[np.float64]
 
 
@@ -56,13 +56,13 @@ class Cell(NamedTuple):
         return {"stage_length": self.stage_length, "ridge": self.ridge, "bonus": {"scale": self.scale}}
 
 
-def paper_grid(
+def build_grid(
     policies: Sequence[str] = ("plain-linucb", "paper-complex", "paper-simplified"),
     stage_lengths: Sequence[int] = STAGE_LENGTHS,
     ridges: Sequence[float] = RIDGES,
     scales: Sequence[float] = SCALES,
 ) -> list[Cell]:
-    """The paper's grids (appendix sec:grids): plain LinUCB updates every round, the others by stage length."""
+    """Build the paper's grids (appendix sec:grids). Plain LinUCB updates every round, so its ℓ is always 1."""
     return [
         Cell(policy, length, ridge, scale)
         for policy in policies
@@ -73,7 +73,7 @@ def paper_grid(
 
 
 def sweep_seed(environment_name: str, seed: int, rounds: int, cells: Sequence[Cell], folder: Path) -> int:
-    """Run the seed's missing cells and store them; returns how many were run."""
+    """Run and store the seed's missing cells; return how many were run."""
     file = folder / f"seed-{seed}.npz"
     done = _load(file)
     missing = [cell for cell in cells if cell.key not in done]
@@ -81,27 +81,28 @@ def sweep_seed(environment_name: str, seed: int, rounds: int, cells: Sequence[Ce
         return 0
     environment = load_environment(environment_name)
     episode = environment.draw(rounds, np.random.default_rng(seed))
-    marks = checkpoints(rounds) - 1
-    paths: dict[str, FloatArray] = {}
-    ran = 0
-    for cell in missing:
-        config = campaign(cell.policy, environment, seed, cell.overrides, rounds)
+    marks = pick_checkpoints(rounds) - 1
+    beliefs: dict[str, FloatArray] = {}  # by the settings that determine them
+    for count, cell in enumerate(missing, 1):
+        config = build_config(cell.policy, environment, seed, cell.overrides, rounds)
         policy = StagedPolicy(config)
-        way = config.beliefs.model_dump_json() + str(config.regimes)
-        state = policy.play(policy.initial_state(), episode.contexts, episode.rewards, paths.get(way))
-        if config.beliefs.statistics == "as_decided" and way not in paths:  # others overwrite the beliefs of record
-            paths[way] = state.history.beliefs[:rounds].copy()
+        settings = config.beliefs.model_dump_json() + str(config.regimes)
+        state = policy.play(policy.initial_state(), episode.contexts, episode.rewards, beliefs.get(settings))
+        # With other statistics the history no longer has the beliefs as they were decided on.
+        if config.beliefs.statistics == "as_decided" and settings not in beliefs:
+            beliefs[settings] = state.history.beliefs[:rounds].copy()
         actions = state.history.actions[:rounds]
-        curves = np.stack([episode.pseudo_regret(actions)[marks], episode.actual_regret(actions)[marks]])
+        curves = np.stack(
+            [episode.compute_pseudo_regret(actions)[marks], episode.compute_actual_regret(actions)[marks]]
+        )
         done[cell.key] = curves.astype(np.float32)
-        ran += 1
-        if ran % SAVE_EVERY == 0 or ran == len(missing):
+        if count % SAVE_EVERY == 0 or count == len(missing):
             _save(file, done)
-    return ran
+    return len(missing)
 
 
 def _save(file: Path, results: dict[str, npt.NDArray[np.float32]]) -> None:
-    """Write beside, then rename: a stop in the middle never leaves half a file."""
+    """Write to a second file and rename it, so that a stop never leaves half a file."""
     partial = file.with_suffix(".partial.npz")
     np.savez_compressed(partial, **results)  # type: ignore[arg-type]
     partial.replace(file)
@@ -124,49 +125,51 @@ def sweep(
     jobs: int = -1,
     dask: str | None = None,
 ) -> int:
-    """Run all missing (seed, cell) pairs on the local cores, or on a Dask cluster; returns how many were run."""
+    """Run all missing (seed, cell) pairs on the local cores or a Dask cluster; return how many were run."""
     folder.mkdir(parents=True, exist_ok=True)
     _claim(folder, environment_name, rounds)
-    for cell in cells:  # fail before the work, not in a worker
-        campaign(cell.policy, load_environment(environment_name), seeds[0], cell.overrides, rounds)
+    for cell in cells:  # report a wrong configuration before starting workers
+        build_config(cell.policy, load_environment(environment_name), seeds[0], cell.overrides, rounds)
     tasks = [(environment_name, seed, rounds, tuple(cells), folder) for seed in seeds]
     total = 0
-    with tqdm(total=_missing(folder, seeds, cells), unit="run", desc="sweep", smoothing=0.05) as bar:
-        for ran in _results(tasks, jobs, dask):
-            total += ran
-            bar.update(ran)
+    with tqdm(total=_count_missing(folder, seeds, cells), unit="run", desc="sweep", smoothing=0.05) as bar:
+        for count in _run_tasks(tasks, jobs, dask):
+            total += count
+            bar.update(count)
     return total
 
 
-def _missing(folder: Path, seeds: Sequence[int], cells: Sequence[Cell]) -> int:
-    """How many runs are left, so that the bar's time left is about those."""
+def _count_missing(folder: Path, seeds: Sequence[int], cells: Sequence[Cell]) -> int:
+    """Count the runs that are left."""
     keys = {cell.key for cell in cells}
     return sum(len(keys - _load(folder / f"seed-{seed}.npz").keys()) for seed in seeds)
 
 
-def described(folder: Path) -> tuple[str, int]:
-    """(environment, rounds) of a sweep's folder."""
+def read_sweep(folder: Path) -> tuple[str, int]:
+    """Return the environment and the number of rounds of a sweep's folder."""
     file = folder / "sweep.json"
     if not file.exists():
-        raise FileNotFoundError(f"{folder} holds no sweep; run `undercurrent-sim sweep --out {folder}` first")
-    found = json.loads(file.read_text(encoding="utf-8"))
-    return found["environment"], found["rounds"]
+        raise FileNotFoundError(f"{folder} contains no sweep; run `undercurrent-sim sweep --out {folder}` first")
+    description = json.loads(file.read_text(encoding="utf-8"))
+    return description["environment"], description["rounds"]
 
 
 def _claim(folder: Path, environment_name: str, rounds: int) -> None:
-    """A folder belongs to one environment and one number of rounds: others must not pass for finished cells."""
-    file, mine = folder / "sweep.json", {"environment": environment_name, "rounds": rounds}
+    """Bind a folder to one environment and number of rounds; other results must not count as finished cells."""
+    file = folder / "sweep.json"
     if not file.exists():
-        file.write_text(json.dumps(mine) + "\n", encoding="utf-8")
-    held, horizon = described(folder)
-    if (held, horizon) != (environment_name, rounds):
+        description = {"environment": environment_name, "rounds": rounds}
+        file.write_text(json.dumps(description) + "\n", encoding="utf-8")
+    stored = read_sweep(folder)
+    if stored != (environment_name, rounds):
         raise ValueError(
-            f"{folder} holds {held} over {horizon} rounds, not {environment_name} over {rounds}; choose another folder"
+            f"{folder} contains a sweep of {stored[0]} over {stored[1]} rounds, not of {environment_name} over"
+            f" {rounds}; choose another folder"
         )
 
 
-def _results(tasks: list[tuple[Any, ...]], jobs: int, dask: str | None) -> Iterable[int]:
-    """One number a finished task, as they finish."""
+def _run_tasks(tasks: list[tuple[Any, ...]], jobs: int, dask: str | None) -> Iterable[int]:
+    """Run the tasks and yield the result of each as it finishes."""
     if dask is None:
         yield from Parallel(n_jobs=jobs, return_as="generator_unordered")(delayed(sweep_seed)(*task) for task in tasks)
         return
@@ -179,7 +182,7 @@ def _results(tasks: list[tuple[Any, ...]], jobs: int, dask: str | None) -> Itera
 
 
 def load_results(folder: Path) -> dict[str, FloatArray]:
-    """Per cell key the curves of all seeds found: seeds × 2 (pseudo, actual) × checkpoints."""
+    """Load the curves of all stored seeds by cell key: seeds × 2 (pseudo, actual) × checkpoints."""
     files = sorted(folder.glob("seed-*.npz"))
     stored = [_load(file) for file in files if not file.name.endswith(".partial.npz")]
     keys = sorted(set().union(*stored)) if stored else []

@@ -1,28 +1,30 @@
-"""What the paper's theorems say for an environment, as a text for people."""
+"""What the paper's theorems say for an environment, as text."""
 
 from policy import bounds
 from simulator.environment import load_environment
-from simulator.presets import theory_constants
+from simulator.presets import compute_theory_constants
 
-__all__ = ["bounds_report"]
+__all__ = ["format_bounds"]
 
 
-def bounds_report(
+def format_bounds(
     environment_name: str, rounds: int, risk: float, threshold: float = 1.0, c0: float | None = None
 ) -> str:
-    """Assumptions, belief-error thresholds and both closed-form regret bounds, line by line."""
+    """List the assumptions, the belief-error thresholds and both closed-form regret bounds."""
     environment = load_environment(environment_name)
-    known, hmm = theory_constants(environment), environment.hmm
+    constants, hmm = compute_theory_constants(environment), environment.hmm
     regimes, symbols = hmm.emission.shape
     c0 = bounds.KNOWN_C0 if c0 is None else c0
     lines = [
-        f"{environment.name}: H = {regimes}, X = {symbols}, d = {known.dimension}, T = {rounds:,}, δ = {risk:g}",
-        f"constants, features scaled to norm ≤ 1: C_θ = {known.c_theta:.3f}, γ = {known.gamma:.4f},"
-        f" C_η = {known.c_eta:g}, v_η = {known.v_eta:g}",
+        f"{environment.name}: H = {regimes}, X = {symbols}, d = {constants.dimension}, T = {rounds:,}, δ = {risk:g}",
+        f"constants, features scaled to norm ≤ 1: C_θ = {constants.c_theta:.3f}, γ = {constants.gamma:.4f},"
+        f" C_η = {constants.c_eta:g}, v_η = {constants.v_eta:g}",
         "",
         "assumptions",
     ]
-    checks = bounds.check_assumptions(*hmm, features=known.features, theta=known.theta, c_theta=known.c_theta)
+    checks = bounds.check_assumptions(
+        *hmm, features=constants.features, theta=constants.theta, c_theta=constants.c_theta
+    )
     for check in checks:
         verdict = "holds" if check.holds else "FAILS"
         lines.append(f"  {verdict}  {check.name:<24} {check.value:<10.4g} {check.requirement} ({check.label})")
@@ -37,12 +39,17 @@ def bounds_report(
         f"   T_Δ = {bounds.alignment_threshold(hmm.transition, hmm.emission):.3g}"
         f"   ln T_B = {bounds.log_belief_threshold(hmm.transition, hmm.emission, c0=c0):.3g}",
         "",
-        f"regret bounds with T₀ = {threshold:g} (a trivial bound is 2T = {2 * rounds:,})",
+        f"regret bounds with T₀ = {threshold:g} (the trivial bound is 2T = {2 * rounds:,})",
     ]
-    shared = {"horizon": rounds, "threshold": threshold, "dimension": known.dimension, "risk": risk, **sizes}
+    shared = {"horizon": rounds, "threshold": threshold, "dimension": constants.dimension, "risk": risk, **sizes}
     ridge, length = bounds.general_settings(rounds)
     general = bounds.general_regret_bound(
-        stage_length=length, ridge=ridge, c_theta=known.c_theta, gamma=known.gamma, c_eta=known.c_eta, **shared
+        stage_length=length,
+        ridge=ridge,
+        c_theta=constants.c_theta,
+        gamma=constants.gamma,
+        c_eta=constants.c_eta,
+        **shared,
     )
     first_stage = 2.0 * max(0.0, length - threshold + 1.0)
     lines += [
@@ -50,6 +57,6 @@ def bounds_report(
         f"    plus at most {first_stage:,.0f} for the first stage, which the paper's closed form leaves out",
     ]
     ridge, _ = bounds.simplified_settings(rounds)
-    simplified = bounds.simplified_regret_bound(ridge=ridge, c_theta=known.c_theta, v_eta=known.v_eta, **shared)
+    simplified = bounds.simplified_regret_bound(ridge=ridge, c_theta=constants.c_theta, v_eta=constants.v_eta, **shared)
     lines.append(f"  simplified (theorem:total-regret-bound-simplified), λ = {ridge:.1f}, ℓ = 1: {simplified:.4g}")
     return "\n".join(lines)

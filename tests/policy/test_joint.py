@@ -387,7 +387,7 @@ def test_constant_rewards_break_nothing(constant):
         assert all(np.isfinite(part).all() for part in (*candidate.hmm, *candidate[1:4]))
     assert all(np.isfinite(part).all() for part in state.statistics)
     assert np.bincount(state.history.actions[:300], minlength=3).min() > 30
-    decision = policy.preview(state, environment.context(episode, 0))
+    decision = policy.preview(state, environment.describe_context(episode, 0))
     assert decision.mode == "optimistic"
     assert decision.estimates == pytest.approx([constant] * 3, rel=1e-9)
     assert all(math.isfinite(bonus) and bonus > 0.0 for bonus in decision.bonuses)
@@ -408,7 +408,7 @@ def test_neither_unit_nor_zero_of_the_rewards_changes_a_decision(scale, shift, r
     assert plain.selection.chosen == other.selection.chosen
     assert len(plain.selection.candidates) >= 3  # regimes, EM and all
     for row in range(0, 700, 100):
-        context = environment.context(episode, row)
+        context = environment.describe_context(episode, row)
         mine, theirs = policy.preview(plain, context), policy.preview(other, context)
         assert mine.belief == pytest.approx(theirs.belief, rel=1e-6)
         expected = [shift + scale * estimate for estimate in mine.estimates]
@@ -433,7 +433,7 @@ def test_the_bonus_is_in_units_of_the_estimated_noise():
         _, _, inverse, theta, _, (centre, noise) = state.statistics
         assert noise == pytest.approx(environment.noise_std, rel=0.4)
         for row in (3, 50):
-            decision = policy.preview(state, environment.context(episode, row))  # no stage starts here
+            decision = policy.preview(state, environment.describe_context(episode, row))  # no stage starts here
             for action, (estimate, bonus) in enumerate(zip(decision.estimates, decision.bonuses, strict=True)):
                 z = policy.features.dense(np.ones(1), action, episode.contexts, row)
                 assert estimate == pytest.approx(centre + z @ theta, rel=1e-9)

@@ -551,7 +551,7 @@ def test_play_equals_one_by_one(run, rule):
     policy, environment, episode = run
     state, versions, regimes = policy.initial_state(), set(), set()
     for t in range(COUNT):
-        state, decision = policy.decide(state, environment.context(episode, t))
+        state, decision = policy.decide(state, environment.describe_context(episode, t))
         state = policy.reward(state, t + 1, episode.rewards[t, policy.config.actions.index(decision.action)])
         versions.add(decision.model_version)
         regimes.add(len(decision.belief))
@@ -578,7 +578,7 @@ def test_batch_and_restart_equal_one_by_one_with_late_and_missing_rewards(run):
     done, actions = 0, []
     while done < COUNT:
         stop = min(done + int(generator.integers(1, 40)), COUNT)
-        contexts = [environment.context(episode, t) for t in range(done, stop)]
+        contexts = [environment.describe_context(episode, t) for t in range(done, stop)]
         singles = []
         for context in contexts:
             one, decision = policy.decide(one, context)
@@ -612,13 +612,13 @@ def interrupted(run, request, monkeypatch):
     state = state._replace(next_estimation=NEVER)
     waiting = []
     for t in range(500, 560):
-        state, decision = policy.decide(state, environment.context(episode, t))
+        state, decision = policy.decide(state, environment.describe_context(episode, t))
         waiting.append((t + 1, episode.rewards[t, policy.config.actions.index(decision.action)]))
     early = state
     for t, reward in waiting[:40:2]:
         state = policy.reward(state, t, reward)
     for t in range(560, 600):
-        state, decision = policy.decide(state, environment.context(episode, t))
+        state, decision = policy.decide(state, environment.describe_context(episode, t))
         if t % 3:
             state = policy.reward(state, t + 1, episode.rewards[t, policy.config.actions.index(decision.action)])
     return early, policy.estimate(early), state
@@ -674,7 +674,7 @@ def test_publishing_later_is_deterministic_and_goes_on(run, interrupted):
         assert encode(policy.publish(state, again)) == published
     state = decode(published)
     for t in range(600, 660):
-        state, decision = policy.decide(state, environment.context(episode, t))
+        state, decision = policy.decide(state, environment.describe_context(episode, t))
         state = policy.reward(state, t + 1, 0.1)
         assert all(map(math.isfinite, (*decision.estimates, *decision.bonuses)))
     assert policy.estimate(state).selection.round == 660
@@ -716,7 +716,9 @@ def test_every_reward_is_judged_once_or_was_in_the_first_fit(run, monkeypatch, s
     generator, state, due, first, last = np.random.default_rng(6), policy.initial_state(), {}, None, None
     fitted, arrived, waited = set(), 0, 0
     for t in range(1, COUNT + 1):
-        state, decision = policy.decide(state, environment.context(episode, t - 1), at=float(t - 1) if size else None)
+        state, decision = policy.decide(
+            state, environment.describe_context(episode, t - 1), at=float(t - 1) if size else None
+        )
         if state.selection is not last:
             last = state.selection
             order = state.history.arrivals_in_order(last.arrived).tolist()
@@ -754,7 +756,7 @@ def test_gains_of_late_rewards_are_counted_once(run):
     state = policy.play(policy.initial_state(), episode.contexts.rows(0, 400), episode.rewards[:400])
     arrived = [state.selection.arrived]
     for t in range(400, 700):
-        state, _ = policy.decide(state, environment.context(episode, t))
+        state, _ = policy.decide(state, environment.describe_context(episode, t))
         if t % 2:
             state = policy.reward(state, t, 0.1)
         if state.selection.arrived != arrived[-1]:

@@ -17,7 +17,7 @@ from service.api.diagnostics import HEALTHY, Diagnostics
 from service.engine.warm_up import warm_up
 from service.storage.rows import NewJob
 from simulator.environment import load_environment
-from simulator.presets import campaign
+from simulator.presets import build_config
 from tests.service.answers import error_of, good, shaped
 from tests.service.conftest import Clock, Worker
 from tests.service.playing import CONFIGS
@@ -364,7 +364,7 @@ def test_every_code_is_tried():
 def test_a_healthy_campaign_has_nothing_to_report(worker):
     """The demo's default campaign, from its first stages to two regimes in use."""
     environment, rounds = load_environment("credit-card"), 1_000
-    config = campaign("default", environment, 5, {"name": "healthy"})
+    config = build_config("default", environment, 5, {"name": "healthy"})
     good(worker.client.post("/campaigns", content=config.model_dump_json()), 201)
     episode = environment.draw(1_500, np.random.default_rng(5))
     variables = [(variable["name"], variable["levels"]) for variable in environment.variables]

@@ -106,9 +106,9 @@ def test_campaigns(line):
     found = httpx.Response(200, json={**state, "failure": None, "config": {"name": "c"}, "belief": [1.0]})
     wire = line(httpx.Response(201, json={"name": "c", "seed": 1}), found, httpx.Response(200, json={"regimes": []}))
     with wire.client(url="http://service.test/behind/a/proxy/") as client:
-        assert client.create({"name": "c"}) == {"name": "c", "seed": 1}
-        assert client.campaign("c").rewards_received == 2
-        assert client.model("c") == {"regimes": []}
+        assert client.create_campaign({"name": "c"}) == {"name": "c", "seed": 1}
+        assert client.get_campaign("c").rewards_received == 2
+        assert client.get_model("c") == {"regimes": []}
     assert [request.url.path for request in wire.requests] == [
         f"/behind/a/proxy{path}" for path in ("/campaigns", "/campaigns/c", "/campaigns/c/model")
     ]
@@ -206,7 +206,7 @@ def test_a_reward_must_be_a_number_that_json_has(line):
 
 def test_an_answer_that_is_not_json(line):
     with line(httpx.Response(200, text="hello")).client() as client, pytest.raises(MismatchError, match="JSON"):
-        client.model("c")
+        client.get_model("c")
 
 
 # --- which service ----------------------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ def test_the_version_must_be_the_same(line):
 def test_a_service_that_is_not_there_is_not_waited_for_at_the_start(line):
     wire = line(httpx.ConnectError("refused"))
     with wire.client() as client, pytest.raises(UnreachableError, match=r"no service at .*refused.*make run"):
-        client.health()
+        client.get_health()
     assert wire.waits == []
 
 

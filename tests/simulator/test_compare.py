@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from simulator import cli
-from simulator.compare import POLICIES, Comparison, compared
+from simulator.compare import POLICIES, Comparison, compare_runs
 from simulator.environment import load_environment
 from simulator.replay import Run, replay_seed
 from tests.simulator.conftest import Server
@@ -58,24 +58,24 @@ class Page(HTMLParser):
 
 def test_the_table_by_hand():
     runs = {"plain-linucb": [run(1, 10.0), run(2, 14.0)], "default": [run(1, 4.0), run(2, 4.0)]}
-    title, _, plain, default = columns(Comparison(runs, 400, {}).table())
+    title, _, plain, default = columns(Comparison(runs, 400, {}).format_table())
     assert title == ["policy", "pseudo-regret", "regret on rewards", "reward per decision", "gain captured"]
     assert plain == ["plain-linucb", "12.0 ± 4.0", "11.0 ± 4.0", "0.5000 ± 0.0000", "88.0% ± 4.0%"]
     assert default == ["default", "4.0 ± 0.0", "3.0 ± 0.0", "0.5000 ± 0.0000", "96.0% ± 0.0%"]
     alone = {"default": [run(1, 4.0)._replace(gain=float("nan"))]}
-    assert columns(Comparison(alone, 400, {}).table())[2] == ["default", "4.0", "3.0", "0.5000", "–"]
+    assert columns(Comparison(alone, 400, {}).format_table())[2] == ["default", "4.0", "3.0", "0.5000", "–"]
 
 
 def test_only_seeds_that_every_policy_finished_are_compared():
     runs = {"plain-linucb": [run(1, 10.0), run(2, 14.0), None], "default": [None, run(2, 4.0), run(3, 4.0)]}
-    comparison = compared(runs, 400, {"environment": "here"})
+    comparison = compare_runs(runs, 400, {"environment": "here"})
     assert comparison is not None
     assert {preset: [r.seed for r in kept] for preset, kept in comparison.runs.items()} == {
         "plain-linucb": [2],
         "default": [2],
     }
     assert comparison.ran == {"environment": "here", "rounds": "400", "seeds": "2"}
-    assert compared({"plain-linucb": [run(1, 10.0), None], "default": [None, run(2, 4.0)]}, 400, {}) is None
+    assert compare_runs({"plain-linucb": [run(1, 10.0), None], "default": [None, run(2, 4.0)]}, 400, {}) is None
 
 
 def test_the_page_needs_nothing_from_elsewhere(tmp_path):

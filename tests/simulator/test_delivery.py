@@ -15,7 +15,7 @@ def delays(delivery: Delivery, rounds: int, own: np.ndarray = NONE, seed: int = 
     """The delays of a schedule, read off what is due when; -1 for never."""
     schedule, found = delivery.schedule(own, rounds, seed), np.full(rounds, -1)
     for decided in range(1, rounds + 1):
-        for row in schedule.due(decided):
+        for row in schedule.take_due(decided):
             found[row] = decided - 1 - row
     return found
 
@@ -30,7 +30,7 @@ def delays(delivery: Delivery, rounds: int, own: np.ndarray = NONE, seed: int = 
     ],
 )
 def test_delays_are_a_law_and_a_mean(text, law, mean):
-    assert Delivery.parsed_delay(text) == (law, mean)
+    assert Delivery.parse_delay(text) == (law, mean)
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-1", "uniform:5", "geometric:", "geometric:x", "nan", "inf", ":5"])
@@ -71,19 +71,19 @@ def test_losses_have_their_share_and_come_on_top_of_the_environments():
 
 def test_rewards_are_due_in_order_and_once():
     schedule = Schedule(np.array([2, 0, -1, 0, 5, 0]))
-    assert [schedule.count(decided) for decided in range(7)] == [0, 0, 1, 2, 3, 3, 4]
-    assert [schedule.due(decided) for decided in (1, 2, 3, 4, 6)] == [[], [1], [0], [3], [5]]
-    assert schedule.due(6) == []
-    assert not schedule.at_once
-    assert Schedule(np.zeros(3, np.int64)).at_once
+    assert [schedule.count_due(decided) for decided in range(7)] == [0, 0, 1, 2, 3, 3, 4]
+    assert [schedule.take_due(decided) for decided in (1, 2, 3, 4, 6)] == [[], [1], [0], [3], [5]]
+    assert schedule.take_due(6) == []
+    assert not schedule.is_immediate
+    assert Schedule(np.zeros(3, np.int64)).is_immediate
 
 
 def test_shuffled_rewards_are_the_same_ones_when_they_are_due():
     plain, shuffled = (Delivery("geometric", 9.0, 0.1, shuffle).schedule(NONE, 400, 5) for shuffle in (False, True))
-    assert not shuffled.at_once
+    assert not shuffled.is_immediate
     moved = 0
     for decided in range(20, 401, 20):
-        rows, other = plain.due(decided), shuffled.due(decided)
+        rows, other = plain.take_due(decided), shuffled.take_due(decided)
         assert sorted(rows) == sorted(other)
         moved += rows != other
     assert moved > 10

@@ -19,7 +19,7 @@ from simulator.environment import (
     load_environment,
 )
 from simulator.prepare import load_profiles
-from simulator.presets import campaign
+from simulator.presets import build_config
 
 LONG = 50_000
 
@@ -206,8 +206,8 @@ def test_segments_of_the_three_regimes_setting_follow_their_probabilities() -> N
 
 def test_contexts_in_words_encode_back(environment: Environment, episode: Episode) -> None:
     rows = range(300)
-    encoded = FeatureMap(campaign("paper-complex", environment, 1)).encode(
-        [environment.context(episode, row) for row in rows]
+    encoded = FeatureMap(build_config("paper-complex", environment, 1)).encode(
+        [environment.describe_context(episode, row) for row in rows]
     )
     np.testing.assert_array_equal(encoded.levels, episode.contexts.levels[:300])
     np.testing.assert_array_equal(encoded.symbols, episode.contexts.symbols[:300])
@@ -337,15 +337,15 @@ def test_the_oracle_has_no_regret(environment: Environment, episode: Episode) ->
         for t in range(200)
     ]
     np.testing.assert_array_equal(episode.oracle[:200], by_hand)
-    assert (episode.pseudo_regret(episode.oracle) == 0).all()
-    assert (episode.actual_regret(episode.oracle) == 0).all()
+    assert (episode.compute_pseudo_regret(episode.oracle) == 0).all()
+    assert (episode.compute_actual_regret(episode.oracle) == 0).all()
 
 
 def test_nobody_beats_the_oracle_on_true_beliefs(environment: Environment, episode: Episode) -> None:
     generator = np.random.default_rng(3)
     count = len(environment.actions)
     for actions in [*(np.full(LONG, a) for a in range(count)), generator.integers(count, size=LONG)]:
-        curve = episode.pseudo_regret(actions)
+        curve = episode.compute_pseudo_regret(actions)
         assert curve[0] >= 0
         assert (np.diff(curve) >= 0).all()
         assert curve[-1] > 0
@@ -355,12 +355,14 @@ def test_regrets_by_hand(credit_card: Environment) -> None:
     episode = credit_card.draw(4, np.random.default_rng(21))
     actions = np.array([2, 0, 1, 1], np.int16)
     for table, curve in (
-        (episode.values, episode.pseudo_regret(actions)),
-        (episode.rewards, episode.actual_regret(actions)),
+        (episode.values, episode.compute_pseudo_regret(actions)),
+        (episode.rewards, episode.compute_actual_regret(actions)),
     ):
         gaps = [table[t, episode.oracle[t]] - table[t, actions[t]] for t in range(4)]
         np.testing.assert_allclose(curve, [gaps[0], sum(gaps[:2]), sum(gaps[:3]), sum(gaps)], atol=1e-14)
-    np.testing.assert_array_equal(episode.pseudo_regret(actions[:2]), episode.pseudo_regret(actions)[:2])
+    np.testing.assert_array_equal(
+        episode.compute_pseudo_regret(actions[:2]), episode.compute_pseudo_regret(actions)[:2]
+    )
 
 
 def test_uniform_play_pays_what_is_expected_given_the_contexts(environment: Environment) -> None:
@@ -369,7 +371,7 @@ def test_uniform_play_pays_what_is_expected_given_the_contexts(environment: Envi
         episode = environment.draw(2000, np.random.default_rng(seed))
         actions = np.random.default_rng([seed, 1]).integers(len(environment.actions), size=2000)
         expected = (episode.values.max(axis=1) - episode.values.mean(axis=1)).sum()
-        surplus += episode.pseudo_regret(actions)[-1] - expected
+        surplus += episode.compute_pseudo_regret(actions)[-1] - expected
         variance += episode.values.var(axis=1).sum()
     assert abs(surplus) <= 5 * variance**0.5
 

@@ -102,7 +102,7 @@ def test_the_command_reports_the_same_over_http(embedded: Server, capsys, tmp_pa
     assert json.loads((tmp_path / "out" / "summary.json").read_text(encoding="utf-8")) == printed
     assert (tmp_path / "plot.svg").exists()
     with Client(embedded.url) as client:
-        config = client.campaign("reports-6").config
+        config = client.get_campaign("reports-6").config
     assert (config["seed"], config["stage_length"], config["beliefs"]["estimation"]) == (6, 15, "inline")
 
 
@@ -112,7 +112,7 @@ def test_campaigns_are_named_after_preset_environment_and_seed(embedded: Server,
     assert "plain-linucb on nelson: 20 rounds" in capsys.readouterr().out
     assert embedded.round("plain-linucb-nelson-3") == 20
     with Client(embedded.url) as client:
-        assert client.campaign("plain-linucb-nelson-3").config["beliefs"]["estimation"] == "auto"
+        assert client.get_campaign("plain-linucb-nelson-3").config["beliefs"]["estimation"] == "auto"
     stored = httpx.get(f"{embedded.url}/campaigns/plain-linucb-nelson-3/decisions/plain-linucb-nelson-3-20").json()
     assert stored["round"] == 20
     assert stored["reward"] is not None
@@ -161,10 +161,10 @@ def test_a_killed_service_is_waited_for(launch, new_database):
 
 def prefix(task: Task, rounds: int) -> Run:
     """What the task has given after so many rounds."""
-    episode = task.episode()
-    game = Game(task, task.config(), episode, task.delivery.schedule(episode.delays, task.rounds, task.seed))
+    episode = task.draw_episode()
+    game = Game(task, task.build_config(), episode, task.delivery.schedule(episode.delays, task.rounds, task.seed))
     game.play(LocalAgent(game.config), game.config.stage_length)
-    return game.measured(rounds)
+    return game.measure(rounds)
 
 
 @pytest.mark.usefixtures("interruptible")
@@ -180,7 +180,7 @@ def test_ctrl_c_reports_what_ran_and_the_next_run_goes_on(embedded: Server, caps
     out, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "Traceback" not in err
-    for words in ("of 1,500 rounds", "0 of 2 campaigns", "the same command goes on"):
+    for words in ("of 1,500 rounds", "0 of 2 campaigns", "the same command continues"):
         assert words in err
     printed = json.loads(out)
     rounds = embedded.round("stopped-8")
@@ -307,7 +307,7 @@ def test_a_service_with_keys(launch, new_database, capsys, monkeypatch):
     assert cli.main([*replay, "--url", server.url]) == 0
     with Client(server.url, viewer) as client:
         (name,) = [one["name"] for one in client._call("GET", "/campaigns")["campaigns"]]
-        assert client.campaign(name).round == 60
+        assert client.get_campaign(name).round == 60
     server.kill()
 
 
@@ -324,7 +324,7 @@ def test_a_campaign_with_another_configuration(embedded: Server, capsys):
 
 def test_a_campaign_that_was_described_in_other_words_is_the_same(embedded: Server):
     task = Task(CREDIT_CARD, "default", 4, 40)
-    config = task.config("words-4")
+    config = task.build_config("words-4")
     httpx.post(f"{embedded.url}/campaigns", json=config.model_dump(mode="json", exclude_unset=True)).raise_for_status()
     assert play_at_service([task], Remote(embedded.url, name="words")).problem is None
 
@@ -333,10 +333,10 @@ def test_a_campaign_that_was_described_in_other_words_is_the_same(embedded: Serv
     ("change", "words"),
     [
         (["--rounds", "50"], ["60 rewards in 60 rounds", "--rounds"]),
-        (["--reward-model", "belief"], ["holds another run", "--reward-model"]),
+        (["--reward-model", "belief"], ["belongs to a different run", "--reward-model"]),
         (["--reward-delay", "30"], ["60 rewards in 60 rounds", "--reward-delay"]),
         (["--reward-loss", "1"], ["60 rewards in 60 rounds", "--reward-loss"]),
-        (["--rounds", "70"], ["holds another run"]),
+        (["--rounds", "70"], ["belongs to a different run"]),
     ],
 )
 def test_a_campaign_that_holds_another_run(embedded: Server, capsys, change, words):
@@ -351,13 +351,13 @@ def test_a_campaign_that_holds_another_run(embedded: Server, capsys, change, wor
 
 def test_someone_else_decides_in_the_campaign(embedded: Server):
     task = Task(CREDIT_CARD, "plain-linucb", 1, 30)
-    config, episode = task.config("shared-1"), task.episode()
+    config, episode = task.build_config("shared-1"), task.draw_episode()
     with Client(embedded.url) as client:
         agent = HttpAgent(client, config)
-        agent.decide([CREDIT_CARD.context(episode, 0)])
-        client.decide("shared-1", "order-7", CREDIT_CARD.context(episode, 0))
-        with pytest.raises(ClientError, match="someone else decides"):
-            agent.decide([CREDIT_CARD.context(episode, 1)])
+        agent.decide([CREDIT_CARD.describe_context(episode, 0)])
+        client.decide("shared-1", "order-7", CREDIT_CARD.describe_context(episode, 0))
+        with pytest.raises(ClientError, match="another client is using"):
+            agent.decide([CREDIT_CARD.describe_context(episode, 1)])
 
 
 @pytest.mark.parametrize("flag", [["--key", "k"], ["--batch", "stage"], ["--name", "n"], ["--concurrency", "2"]])
@@ -405,14 +405,14 @@ def test_a_configuration_file_is_played_in_process_and_over_http(embedded: Serve
     assert printed["pseudo_regret"] == alone["pseudo_regret"]
     assert [shares[1] for shares in printed["action_shares"]] == [0, 0]  # nobody is called
     with Client(embedded.url) as client:
-        campaign = client.campaign("fewer-words-1")
+        campaign = client.get_campaign("fewer-words-1")
     assert (campaign.round, campaign.config["stage_length"], campaign.config["seed"]) == (300, 12, 1)
     assert campaign.config["beliefs"]["estimation"] == "inline"
 
 
 def test_a_configuration_file_in_the_environments_own_words_is_a_preset(capsys, tmp_path):
     """The compiled way and the way through words give the same."""
-    config = Task(CREDIT_CARD, "paper-complex", 1, 400).config().model_dump(mode="json", exclude={"name"})
+    config = Task(CREDIT_CARD, "paper-complex", 1, 400).build_config().model_dump(mode="json", exclude={"name"})
     reordered = {**config, "actions": ["No action", "Email", "Call"]}
     digests = []
     for i, fields in enumerate((config, {**config, "variables": config["variables"][::-1]}, reordered)):

@@ -10,7 +10,7 @@ from policy.evaluation import ALONE, GROUPS, LiftSums, OffPolicySums, Rewarded
 from policy.lift import Compared
 from policy.logging_law import Logged, logging_law
 from simulator.environment import load_environment
-from simulator.presets import campaign
+from simulator.presets import build_config
 
 
 def columns(config, decisions):
@@ -57,9 +57,9 @@ def credit_card_runs():
     found = np.empty((RUNS, 3, 2, 2))
     truths = np.empty((RUNS, 3))
     for run in range(RUNS):
-        config = campaign("known-hmm", environment, run, own)
+        config = build_config("known-hmm", environment, run, own)
         episode = environment.draw(ROUNDS, np.random.default_rng(run))
-        requests = [Request(environment.context(episode, row)) for row in range(ROUNDS)]
+        requests = [Request(environment.describe_context(episode, row)) for row in range(ROUNDS)]
         decisions = played(config, requests, episode.rewards)
         logged, estimates = columns(config, decisions)
         law, known = logging_law(logged)

@@ -105,14 +105,14 @@ def test_a_value_out_of_range_is_named(tmp_path: Path, column: str, value: objec
     with pytest.raises(PrepareError) as caught:
         read_table(path, clients=3)
     message = str(caught.value)
-    assert f"column {column.upper().replace(' ', '_')}: found '{value}' in client row 3" in message
+    assert f"column {column.upper().replace(' ', '_')} has '{value}' in client row 3; " in message
     assert f"allowed: whole numbers from {allowed}." in message
     assert "archive.ics.uci.edu/dataset/350" in message
 
 
 def test_a_missing_a_repeated_and_no_column_are_named(tmp_path: Path) -> None:
     without = [row[:5] + row[6:] for row in (NAMES, *CLIENTS)]
-    with pytest.raises(PrepareError, match=r"column AGE \(or X5\) is missing; found: ID, LIMIT_BAL, SEX"):
+    with pytest.raises(PrepareError, match=r"column AGE \(or X5\) is missing; the header is: ID, LIMIT_BAL, SEX"):
         read_table(write_csv(tmp_path / "missing.csv", *without), clients=3)
     twice = [[*row, row[5]] for row in (CODES, *CLIENTS)]
     with pytest.raises(PrepareError, match=r"column AGE \(or X5\) appears 2 times"):
@@ -126,11 +126,11 @@ def test_a_missing_a_repeated_and_no_column_are_named(tmp_path: Path) -> None:
 
 
 def test_wrong_rows_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(PrepareError, match="found 3 rows of clients, needs exactly 30,000"):
+    with pytest.raises(PrepareError, match="has 3 rows of clients, needs exactly 30,000"):
         read_table(write_csv(tmp_path / "few.csv", CODES, *CLIENTS))
     with pytest.raises(PrepareError, match="client row 2 has 24 values, needs 25"):
         read_table(write_csv(tmp_path / "short.csv", CODES, CLIENTS[0], CLIENTS[1][:-1], CLIENTS[2]), clients=3)
-    with pytest.raises(PrepareError, match="column ID: found a repeated value"):
+    with pytest.raises(PrepareError, match="column ID has a repeated value"):
         read_table(write_csv(tmp_path / "repeated.csv", NAMES, *changed(2, "ID", 1)), clients=3)
 
 
@@ -155,7 +155,7 @@ def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         read_table(write_xls(tmp_path / "clients.xls"), clients=3)
     monkeypatch.setitem(sys.modules, "xgboost", None)
     with pytest.raises(PrepareError, match=r"needs xgboost: pip install 'undercurrent\[prepare\]'"):
-        step.default_probability(np.array(CLIENTS))
+        step.fit_default_probability(np.array(CLIENTS))
 
 
 def test_the_command_reports_an_error_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,7 +169,7 @@ def test_the_command_reports_an_error_and_writes_nothing(tmp_path: Path, capsys:
 
 def levels_of(column: str, values: list[int]) -> list[list[int]]:
     """Level indices (age, education, marital status, revenue) of a client that differs in one column."""
-    return np.transpose(step.known_levels(np.array([changed(0, column, value)[0] for value in values]))).tolist()
+    return np.transpose(step.read_levels(np.array([changed(0, column, value)[0] for value in values]))).tolist()
 
 
 def test_a_value_equal_to_a_cut_belongs_to_the_lower_level() -> None:
@@ -227,7 +227,7 @@ if UCI_FILE.is_file():
         assert run_prepare(UCI_FILE, out) == 0
         assert out.read_bytes() == SHIPPED.read_bytes()
         printed = capsys.readouterr().out
-        assert "found      0.0855 0.1239 0.1750 0.3150" in printed
+        assert "computed   0.0855 0.1239 0.1750 0.3150" in printed
         assert "published  0.0864 0.1248 0.1748 0.3136" in printed
         assert "1,200 profile cells, 30,000 clients" in printed
         assert "Identical to the shipped table." in printed

@@ -16,9 +16,9 @@ from policy.config import Beliefs, Bonus, Control
 from simulator import cli
 from simulator.commands import add_replay
 from simulator.environment import load_environment
-from simulator.flags import FIELDS, overrides
-from simulator.presets import campaign
-from simulator.replay import Run, belief_error, checkpoints, mean_and_two_se, measured, replay_seed, summarise
+from simulator.flags import FIELDS, read_overrides
+from simulator.presets import build_config
+from simulator.replay import Run, average, compute_belief_error, measure_run, pick_checkpoints, replay_seed, summarise
 
 EARLY = {"beliefs": {"start_round": 300, "every": {"factor": 1.2}}}
 
@@ -46,10 +46,10 @@ def test_compiled_play_equals_one_by_one(preset: str, environment_name: str, ove
     environment = load_environment(environment_name)
     run = replay_seed(environment, preset, seed, rounds, overrides)
     episode = environment.draw(rounds, np.random.default_rng(seed))
-    policy = StagedPolicy(campaign(preset, environment, seed, overrides))
+    policy = StagedPolicy(build_config(preset, environment, seed, overrides))
     state, actions, beliefs = policy.initial_state(), [], []
     for t in range(rounds):
-        state, decision = policy.decide(state, environment.context(episode, t))
+        state, decision = policy.decide(state, environment.describe_context(episode, t))
         action = environment.actions.index(decision.action)
         state = policy.reward(state, decision.round, episode.rewards[t, action])
         actions.append(action)
@@ -57,13 +57,13 @@ def test_compiled_play_equals_one_by_one(preset: str, environment_name: str, ove
     assert run.actions_sha256 == sha256(actions)
     assert len(set(actions[300:])) > 1
     # What was estimated is the same too, not only what was done with it.
-    again = measured(environment, episode, seed, np.array(actions, np.int16), np.array(beliefs), 1)
+    again = measure_run(environment, episode, seed, np.array(actions, np.int16), np.array(beliefs), 1)
     np.testing.assert_array_equal(run.pseudo_regret, again.pseudo_regret)
     np.testing.assert_array_equal(run.actual_regret, again.actual_regret)
     np.testing.assert_array_equal(run.action_shares, again.action_shares)
     if environment_name == "credit-card" and preset == "paper-complex":
         assert not np.allclose(beliefs[-1], 0.5)  # estimation did take place
-        measured_from = belief_error(np.array(beliefs)[299:], episode.beliefs[299:])
+        measured_from = compute_belief_error(np.array(beliefs)[299:], episode.beliefs[299:])
         assert run.belief_error == measured_from
 
 
@@ -116,15 +116,15 @@ def test_an_endless_warm_start_plays_uniformly() -> None:
 
 def test_belief_error_uses_one_permutation_for_the_whole_run() -> None:
     true = np.tile([0.9, 0.1], (9, 1))
-    assert belief_error(true, true) == 0
-    assert belief_error(true[:, ::-1], true) == 0
+    assert compute_belief_error(true, true) == 0
+    assert compute_belief_error(true[:, ::-1], true) == 0
     torn = true.copy()
     torn[:3] = torn[:3, ::-1]  # right two thirds of the time, and no renaming serves both parts
-    assert belief_error(torn, true) == pytest.approx(1.6 / 3)
-    assert belief_error(torn[:, ::-1], true) == pytest.approx(1.6 / 3)
+    assert compute_belief_error(torn, true) == pytest.approx(1.6 / 3)
+    assert compute_belief_error(torn[:, ::-1], true) == pytest.approx(1.6 / 3)
     three = np.random.default_rng(1).dirichlet(np.ones(3), 50)
-    assert belief_error(three[:, [1, 2, 0]], three) == 0
-    assert belief_error(three[:, [2, 0, 1]], three) == 0
+    assert compute_belief_error(three[:, [1, 2, 0]], three) == 0
+    assert compute_belief_error(three[:, [2, 0, 1]], three) == 0
 
 
 def test_belief_error_counts_from_the_start_round() -> None:
@@ -133,32 +133,32 @@ def test_belief_error_counts_from_the_start_round() -> None:
     beliefs = episode.beliefs.copy()
     beliefs[:59] = 0.5
     actions = np.zeros(100, np.int16)
-    assert measured(environment, episode, 1, actions, beliefs, 60).belief_error == 0
-    assert measured(environment, episode, 1, actions, beliefs, 59).belief_error > 0
-    assert math.isnan(measured(environment, episode, 1, actions, beliefs, 101).belief_error)
-    assert math.isnan(measured(environment, episode, 1, actions, np.ones((100, 1)), 1).belief_error)  # H = 1
+    assert measure_run(environment, episode, 1, actions, beliefs, 60).belief_error == 0
+    assert measure_run(environment, episode, 1, actions, beliefs, 59).belief_error > 0
+    assert math.isnan(measure_run(environment, episode, 1, actions, beliefs, 101).belief_error)
+    assert math.isnan(measure_run(environment, episode, 1, actions, np.ones((100, 1)), 1).belief_error)  # H = 1
 
 
 def test_action_shares_are_per_regime() -> None:
     environment = load_environment("nelson")
     episode = environment.draw(500, np.random.default_rng(1))
     actions = np.where(episode.regimes == 0, 2, np.arange(500) % 2).astype(np.int16)
-    shares = measured(environment, episode, 1, actions, None, 1).action_shares
+    shares = measure_run(environment, episode, 1, actions, None, 1).action_shares
     busy = actions[episode.regimes == 1]
     np.testing.assert_allclose(shares, [[0, 0, 1], [1 - busy.mean(), busy.mean(), 0]], atol=1e-12)
 
 
 def test_mean_and_two_standard_errors_by_hand() -> None:
-    summary = mean_and_two_se([1.0, 2.0, 3.0, 6.0])  # squares about the mean 3: 4 + 1 + 0 + 9 = 14
+    summary = average([1.0, 2.0, 3.0, 6.0])  # squares about the mean 3: 4 + 1 + 0 + 9 = 14
     assert summary.mean == 3
     assert summary.two_se == pytest.approx(2 * math.sqrt(14 / 3) / 2)
     assert summary.per_seed == [1, 2, 3, 6]
-    assert mean_and_two_se([5.0]).mean == 5
+    assert average([5.0]).mean == 5
 
 
 @pytest.mark.parametrize("rounds", [1, 7, 199, 200, 201, 1234, 50_000])
 def test_checkpoints(rounds: int) -> None:
-    marks = checkpoints(rounds)
+    marks = pick_checkpoints(rounds)
     assert marks[-1] == rounds
     assert marks.size == min(rounds, 200)
     assert marks[0] == -(-rounds // 200) or abs(marks[0] - rounds / 200) <= 0.5
@@ -254,7 +254,7 @@ def test_curves_and_plots_are_written(capsys: pytest.CaptureFixture[str], tmp_pa
     with (out / "curves.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [(row["seed"], int(row["round"])) for row in rows] == [
-        (seed, t) for seed in ("1", "2") for t in checkpoints(300).tolist()
+        (seed, t) for seed in ("1", "2") for t in pick_checkpoints(300).tolist()
     ]
     last = [row for row in rows if row["round"] == "300"]
     for field in ("pseudo_regret", "actual_regret"):
@@ -313,10 +313,10 @@ def test_flags_reach_the_configuration(capsys: pytest.CaptureFixture[str], flag:
     parser = argparse.ArgumentParser()
     add_replay(parser.add_subparsers())
     environment, rounds = load_environment("credit-card"), 320
-    config = campaign(preset, environment, 4, overrides(parser.parse_args(["replay", flag, text])), rounds)
+    config = build_config(preset, environment, 4, read_overrides(parser.parse_args(["replay", flag, text])), rounds)
     dumped = config.model_dump(mode="json")
     assert (dumped[path[0]] if len(path) == 1 else dumped[path[0]][path[1]]) == value
-    default = campaign(preset, environment, 4, None, rounds).model_dump(mode="json")
+    default = build_config(preset, environment, 4, None, rounds).model_dump(mode="json")
     others = {field for field in dumped if field != path[0] and dumped[field] != default[field]}
     assert not others
     # And the command plays that configuration.
@@ -330,8 +330,8 @@ def test_flags_reach_the_configuration(capsys: pytest.CaptureFixture[str], flag:
 def test_every_also_takes_a_number_of_rounds() -> None:
     parser = argparse.ArgumentParser()
     add_replay(parser.add_subparsers())
-    given = overrides(parser.parse_args(["replay", "--beliefs-every", "50"]))
-    assert campaign("paper-complex", load_environment("nelson"), 1, given).beliefs.every == 50
+    given = read_overrides(parser.parse_args(["replay", "--beliefs-every", "50"]))
+    assert build_config("paper-complex", load_environment("nelson"), 1, given).beliefs.every == 50
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 from matplotlib import image
 
 from simulator import cli
-from simulator.replay import checkpoints
-from simulator.report import compare, plot_curves, published, write_report
+from simulator.replay import pick_checkpoints
+from simulator.report import compare_with_paper, load_published, plot_curves, write_report
 from simulator.sweep import Cell, load_results, sweep
 
 ROUNDS = 400
@@ -35,17 +35,17 @@ def ours(cell: Cell) -> float:
     """The mean that the written results have: the published one, but for a few cells."""
     if cell == EDGE:
         return 700.0
-    theirs = published()[cell]
+    theirs = load_published()[cell]
     return theirs.mean + 20.0 * (cell == SHIFTED) - 0.5 * theirs.best  # a tie must not hide the published best
 
 
 def write_results(folder: Path, cells: Iterable[Cell], spread: tuple[float, ...] = SPREAD) -> Path:
     """Straight lines up to the final value, in a sweep's own format."""
     means = {cell: ours(cell) for cell in cells}
-    ramp = checkpoints(ROUNDS) / ROUNDS
+    ramp = pick_checkpoints(ROUNDS) / ROUNDS
     folder.mkdir()
-    described = {"environment": "credit-card", "rounds": ROUNDS}
-    (folder / "sweep.json").write_text(json.dumps(described), encoding="utf-8")
+    description = {"environment": "credit-card", "rounds": ROUNDS}
+    (folder / "sweep.json").write_text(json.dumps(description), encoding="utf-8")
     for seed, extra in enumerate(spread):
         curves = {cell.key: np.stack([(mean + extra) * ramp] * 2).astype(np.float32) for cell, mean in means.items()}
         np.savez_compressed(folder / f"seed-{seed}.npz", **curves)
@@ -54,7 +54,7 @@ def write_results(folder: Path, cells: Iterable[Cell], spread: tuple[float, ...]
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_results(tmp_path_factory.mktemp("report") / "sweep", published())
+    return write_results(tmp_path_factory.mktemp("report") / "sweep", load_published())
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def test_figures_have_the_papers_curves(report: tuple[Path, str]) -> None:
 
 
 def test_deviations_by_hand(results: Path) -> None:
-    rows = {row.cell: row for row in compare(load_results(results))}
+    rows = {row.cell: row for row in compare_with_paper(load_results(results))}
     assert len(rows) == 378
     row = rows[SHIFTED]
     assert (row.mean, row.seeds, row.published.mean, row.published.two_se) == (2654, 4, 2634, 7)
@@ -112,7 +112,7 @@ def test_the_summary_counts_and_flags(report: tuple[Path, str]) -> None:
     summary = report[1]
     # Out of 3 standard errors: the shifted cell and the edge cell, and nothing else.
     assert "376 of 378 cells (99.5%)" in summary
-    assert "4 seeds a cell" in summary
+    assert "4 seeds per cell" in summary
     lines = {tuple(field.strip() for field in line.split("|")[1:3]): line for line in summary.splitlines()[4:]}
     assert len(lines) == 9
     plain = lines.pop(("Plain LinUCB", "1"))
@@ -139,7 +139,7 @@ def test_the_tables(report: tuple[Path, str]) -> None:
     assert len(rows) == 378
     fields = ("policy", "stage_length", "ridge", "scale")
     assert [Cell(r["policy"], int(r["stage_length"]), float(r["ridge"]), float(r["scale"])) for r in rows] == list(
-        published()
+        load_published()
     )
     row = next(row for row in rows if [row[field] for field in fields] == ["paper-complex", "37", "1.0", "0.05"])
     assert {field: row[field] for field in row if field not in fields} == {
@@ -163,7 +163,7 @@ def test_part_of_the_grid_is_enough(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert str(tmp_path / "out") in out
     assert "Traceback" not in err
     assert {path.name for path in (tmp_path / "out").iterdir()} == FILES
-    row = compare(load_results(tmp_path / "sweep"))[1]
+    row = compare_with_paper(load_results(tmp_path / "sweep"))[1]
     assert f"{row.mean:.0f} ({row.two_se:.0f}) · 246 (9)" in (tmp_path / "out" / "tables.md").read_text(
         encoding="utf-8"
     )
@@ -177,13 +177,13 @@ def test_an_empty_folder_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert cli.main(["report", "--sweep", str(folder), "--out", str(tmp_path / "out")]) == 1
     out, err = capsys.readouterr()
     assert out == ""
-    assert f"{folder} holds no sweep" in err
+    assert f"{folder} contains no sweep" in err
     assert "undercurrent-sim sweep" in err
     assert not (tmp_path / "out").exists()
 
 
 def test_plots_are_reproducible(tmp_path: Path) -> None:
-    sample = np.outer([1.0, 2.0, 4.0], checkpoints(50))
+    sample = np.outer([1.0, 2.0, 4.0], pick_checkpoints(50))
     for name in ("one", "two"):
         plot_curves([("A title", [("label", sample)])], 50, tmp_path / name)
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
@@ -193,5 +193,5 @@ def test_plots_are_reproducible(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("given", "made"), [("scale-0.5", "scale-0.5"), ("regret.png", "regret")])
 def test_a_plot_keeps_its_name(tmp_path: Path, given: str, made: str) -> None:
-    plot_curves([("", [("one seed", checkpoints(50)[None] / 7)])], 50, tmp_path / given)
+    plot_curves([("", [("one seed", pick_checkpoints(50)[None] / 7)])], 50, tmp_path / given)
     assert {path.name for path in tmp_path.iterdir()} == {f"{made}.png", f"{made}.svg"}

@@ -12,9 +12,9 @@ from distributed import Client, LocalCluster
 
 from simulator import cli
 from simulator.environment import load_environment
-from simulator.replay import checkpoints, replay_seed
-from simulator.report import published
-from simulator.sweep import Cell, load_results, paper_grid, sweep, sweep_seed
+from simulator.replay import pick_checkpoints, replay_seed
+from simulator.report import load_published
+from simulator.sweep import Cell, build_grid, load_results, sweep, sweep_seed
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUNDS = 1400  # estimation starts at round 1000
@@ -37,14 +37,14 @@ def same_files(one: Path, other: Path) -> None:
 
 
 def test_the_grid_is_the_papers() -> None:
-    grid = paper_grid()
+    grid = build_grid()
     assert len(grid) == len(set(grid)) == 42 + 2 * 4 * 42
     assert len({cell.key for cell in grid}) == len(grid)
-    assert set(grid) == set(published())
+    assert set(grid) == set(load_published())
 
 
 def test_a_grid_can_be_cut() -> None:
-    cells = paper_grid(["paper-complex", "plain-linucb"], [15], [0.1, 1.0], [0.05])
+    cells = build_grid(["paper-complex", "plain-linucb"], [15], [0.1, 1.0], [0.05])
     assert cells == [
         Cell("paper-complex", 15, 0.1, 0.05),
         Cell("paper-complex", 15, 1.0, 0.05),
@@ -79,7 +79,7 @@ def test_results_have_a_row_a_seed(tmp_path: Path) -> None:
     results = load_results(tmp_path / "made" / "here")
     assert set(results) == {cell.key for cell in CELLS[2:4]}
     for key, curves in results.items():
-        assert curves.shape == (3, 2, checkpoints(500).size)
+        assert curves.shape == (3, 2, pick_checkpoints(500).size)
         assert curves.dtype == np.float64
         assert (np.diff(curves[:, 0]) >= -1e-4).all(), key  # stored in single precision
     environment = load_environment("nelson")
@@ -143,7 +143,7 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
             process.kill()
     finished = [path for path in (tmp_path / "killed").glob("seed-*.npz") if ".partial" not in path.name]
     assert len(finished) >= 4
-    cells = paper_grid(["paper-complex"], [37], [1.0], [5e-4, 0.5])
+    cells = build_grid(["paper-complex"], [37], [1.0], [5e-4, 0.5])
     for path in finished:
         with np.load(path) as stored:
             assert set(stored.files) == {cell.key for cell in cells}
@@ -199,7 +199,7 @@ def test_a_dask_cluster_of_separate_processes_gives_the_same(alone: Path, tmp_pa
         out = tmp_path / "out"
         assert cli.main([*ARGUMENTS, "--dask", cluster.scheduler_address, "--out", str(out)]) == 0
         same_files(alone, out)
-        cells = paper_grid(["paper-complex", "plain-linucb"], [15, 37], [1.0], [5e-4])
+        cells = build_grid(["paper-complex", "plain-linucb"], [15, 37], [1.0], [5e-4])
         assert sweep("credit-card", [1, 2, 3, 4], 1200, cells, out, dask=cluster.scheduler_address) == 0
 
 

@@ -10,7 +10,7 @@ import pytest
 from policy import CampaignConfig, Decision, StagedPolicy, State, bounds
 from simulator import cli
 from simulator.environment import Environment, Episode, load_environment
-from simulator.presets import campaign, theory_constants
+from simulator.presets import build_config, compute_theory_constants
 from simulator.replay import replay_seed
 
 RISK = 0.05
@@ -49,7 +49,7 @@ def belief_bound(t: int, risk: float) -> float:
 
 
 def test_constants_of_the_credit_card_environment(credit_card: Environment) -> None:
-    known = theory_constants(credit_card)
+    known = compute_theory_constants(credit_card)
     # H = 1: the map is φ itself. Means determine θ only up to the one-hot blocks' null space: the shortest is meant.
     rows = [scaled(np.ones(1), action, levels) for action in range(3) for levels in credit_card.levels]
     means = credit_card.means.reshape(2, -1)
@@ -66,7 +66,7 @@ def test_constants_of_the_credit_card_environment(credit_card: Environment) -> N
 @pytest.mark.parametrize("name", ["credit-card", "nelson", "three-regimes"])
 def test_every_environments_means_are_linear_in_the_papers_map(name: str) -> None:
     environment = load_environment(name)
-    known = theory_constants(environment)
+    known = compute_theory_constants(environment)
     means = environment.means.reshape(len(environment.regimes), -1)
     np.testing.assert_allclose(known.theta @ known.features.T, means, atol=1e-12)
     assert np.linalg.norm(known.features, axis=1).max() <= 1 + 1e-12
@@ -98,7 +98,7 @@ def test_bounds_prints_the_theory(
     text = capsys.readouterr().out
     environment = load_environment(name)
     transition, emission, initial = environment.hmm
-    known = theory_constants(environment)
+    known = compute_theory_constants(environment)
     risk, threshold = options.get("risk", RISK), options.get("threshold", 1.0)
     c0 = options.get("c0", bounds.KNOWN_C0)
     regimes, symbols = emission.shape
@@ -178,7 +178,7 @@ def played(environment: Environment, config: CampaignConfig) -> tuple[Episode, S
     policy = StagedPolicy(config)
     state, decisions = policy.initial_state(), []
     for t in range(ROUNDS):
-        state, decision = policy.decide(state, environment.context(episode, t))
+        state, decision = policy.decide(state, environment.describe_context(episode, t))
         action = environment.actions.index(decision.action)
         state = policy.reward(state, decision.round, episode.rewards[t, action])
         decisions.append(decision)
@@ -196,11 +196,11 @@ def ridge_estimate(
 
 
 def test_theory_general_is_the_theorem(credit_card: Environment) -> None:
-    config = campaign("theory-general", credit_card, 3, EARLY, ROUNDS)
+    config = build_config("theory-general", credit_card, 3, EARLY, ROUNDS)
     # 400^(3/4) = 89.44…
     assert (config.stage_length, config.ridge) == (90, pytest.approx(400**0.75))
     assert (config.bonus.form, config.bonus.risk, config.bonus.horizon) == ("theory_general", RISK, ROUNDS)
-    c_theta, gamma = theory_constants(credit_card).c_theta, 1 - 0.15 / 0.85
+    c_theta, gamma = compute_theory_constants(credit_card).c_theta, 1 - 0.15 / 0.85
     assert (config.bonus.c_theta, config.bonus.gamma) == (pytest.approx(c_theta), pytest.approx(gamma))
     assert config.bonus.c_eta == pytest.approx(0.04)
     episode, _, decisions = played(credit_card, config)
@@ -231,10 +231,10 @@ def test_theory_general_is_the_theorem(credit_card: Environment) -> None:
 
 
 def test_theory_simplified_is_the_theorem(credit_card: Environment) -> None:
-    config = campaign("theory-simplified", credit_card, 3, EARLY, ROUNDS)
+    config = build_config("theory-simplified", credit_card, 3, EARLY, ROUNDS)
     assert (config.stage_length, config.ridge) == (1, 20.0)
     assert (config.bonus.form, config.bonus.risk, config.bonus.v_eta) == ("theory_simplified", RISK, 0.2)
-    c_theta = theory_constants(credit_card).c_theta
+    c_theta = compute_theory_constants(credit_card).c_theta
     assert config.bonus.c_theta == pytest.approx(c_theta)
     episode, _, decisions = played(credit_card, config)
     for score in decisions[0].scores:
@@ -266,7 +266,7 @@ def test_theory_presets_replay(capsys: pytest.CaptureFixture[str], preset: str) 
     assert printed["pseudo_regret"]["per_seed"] == [run.pseudo_regret[-1] for run in runs]
     # The horizon is the number of rounds: λ and ℓ follow it.
     ridge, length = bounds.general_settings(300) if preset == "theory-general" else bounds.simplified_settings(300)
-    config = campaign(preset, environment, 1, None, 300)
+    config = build_config(preset, environment, 1, None, 300)
     assert (config.ridge, config.stage_length) == (ridge, length)
 
 
