@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from service.engine.alerts import regime_changes
+from service.engine.alerts import find_regime_changes
 
 __all__ = ["Changes", "bucket_starts", "lasting_changes", "mean_beliefs", "tallied"]
 
@@ -42,7 +42,7 @@ def lasting_changes(beliefs: FloatArray, regimes: npt.NDArray[np.int8], rounds: 
         (start + change.since_round - 1, change.before, change.after)
         for start, end in pairwise(eras)
         if regimes[start] > 1
-        for change in regime_changes(beliefs[start:end, : regimes[start]], 0, rounds, None)[0]
+        for change in find_regime_changes(beliefs[start:end, : regimes[start]], 0, rounds, None)[0]
     ]
     return Changes(*np.array(found, np.int64).reshape(-1, 3).T)
 

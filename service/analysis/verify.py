@@ -15,9 +15,9 @@ from policy import CodecError, Decision, PolicyError, State, decode
 from policy.codec import decode_estimate
 from service.base.errors import NotFoundError
 from service.base.settings import Settings
-from service.engine.campaigns import beginning, close, same_coefficients
 from service.engine.fold import MissingInput, Replay
-from service.engine.ids import Ids, hashed
+from service.engine.ids import Ids, hash_ids
+from service.engine.recovery import coefficients_match, load_first_position, numbers_match
 from service.storage.rows import DecisionRow, LiveRow, NewModel
 from service.storage.schema import require_current
 from service.storage.statements import PAGE
@@ -77,7 +77,7 @@ def differences(tx: Transaction, live: LiveRow, progress: bool = False) -> Itera
                 decode_estimate(job.result)
         except CodecError as error:
             yield f"re-estimation of round {job.input_round}: {error}"
-    replay = Replay(beginning(tx, campaign), tx, campaign, recompute=True, pauses=moments)
+    replay = Replay(load_first_position(tx, campaign), tx, campaign, recompute=True, pauses=moments)
     models = _Models(tx.models_of(campaign))
     try:
         with tqdm(total=live.round, desc=live.name, unit=" decisions", disable=not progress, leave=False) as bar:
@@ -112,7 +112,7 @@ def differences(tx: Transaction, live: LiveRow, progress: bool = False) -> Itera
     ):
         if getattr(live, field) != found:
             yield f"live {field} is {getattr(live, field)}, the fold gives {found}"
-    if not close(msgspec.json.decode(live.belief), state.belief):
+    if not numbers_match(msgspec.json.decode(live.belief), state.belief):
         yield f"live belief is {live.belief}, the fold gives {state.belief.tolist()}"
     yield from _id_differences(tx, campaign)
 
@@ -121,7 +121,7 @@ def _id_differences(tx: Transaction, campaign: int) -> Iterator[str]:
     """Ids that two decisions have, and blocks of hashes that are not those of the ids."""
     ids, names, blocks = Ids(), tx.ids_after(campaign, 0), tx.id_blocks(campaign)
     while page := list(islice(names, PAGE)):
-        hashes = hashed(page)
+        hashes = hash_ids(page)
         before = tx.known(campaign, ids.rounds_of(hashes))
         for name, times in Counter(page).items():
             if times > 1 or name in before:
@@ -144,7 +144,7 @@ def _snapshot_differences(tx: Transaction, campaign: int, replay: Replay) -> Ite
             ("schedule", _schedule(stored), _schedule(state)),
             *((name, getattr(stored.statistics, name), a) for name, a in state.statistics._asdict().items()),
         ):
-            if not close(was, now):
+            if not numbers_match(was, now):
                 yield f"snapshot of round {state.round}: its {name} differ from the fold's"
     replay.paused.clear()
 
@@ -169,14 +169,14 @@ def _decision_differences(row: DecisionRow, found: Decision) -> Iterator[str]:
         ("bonuses", [score["bonus"] for score in scores], found.bonuses),
         ("scores", [score["score"] for score in scores], [score.score for score in found.scores]),
     ):
-        if not close(was, now):
+        if not numbers_match(was, now):
             yield f"round {row.round}: {field} is {was}, the fold gives {list(now)}"
 
 
 def _belief_differences(row: DecisionRow, found: npt.NDArray[np.float64]) -> Iterator[str]:
     """Of a row that carries no request: its action is a fact, only its belief is the fold's."""
     stored = msgspec.json.decode(row.explanation)["belief"]
-    if stored and not close(stored, found):  # an erased row has none
+    if stored and not numbers_match(stored, found):  # an erased row has none
         yield f"round {row.round}: belief is {stored}, the fold gives {found.tolist()}"
 
 
@@ -209,7 +209,7 @@ class _Models:
         ):
             if getattr(row, field) != found:
                 yield f"model {version}: {field} is {getattr(row, field)}, the fold gives {found}"
-        if not rebuilt and not same_coefficients(row.theta, state):
+        if not rebuilt and not coefficients_match(row.theta, state):
             yield f"model {version}: its coefficients differ from the fold's"
 
     def left(self) -> Iterator[str]:

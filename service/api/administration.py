@@ -18,8 +18,9 @@ from service.api.schemas import CLONE_EXAMPLE, PATCH_EXAMPLE, ActionRequest, Rol
 from service.base.errors import ConflictError, FieldProblem, InvalidError
 from service.base.times import timestamp
 from service.engine import requests
-from service.engine.campaigns import created_before, found
+from service.engine.campaigns import answer_repeated_creation
 from service.engine.operations import Archive, Change, Create, Current, Delete, RollBack
+from service.engine.recovery import get_campaign
 from service.engine.requests import CAMPAIGN_EXAMPLE
 from service.engine.worker import Service
 from service.storage.audit import receiver, tell
@@ -84,7 +85,7 @@ def add_administration(app: Application, service: Service) -> None:
     @app.post("/campaigns/{name}/rollback", tags=["models"])
     async def rollback(name: str, body: RollbackRequest, request: Request) -> schemas.CampaignState:
         """Put an earlier model in force again, as a new version. Rewards that were folded after it count no more."""
-        past = await run_in_threadpool(service.campaigns.past, possible(name), body.model_version)
+        past = await run_in_threadpool(service.campaigns.prepare_rollback, possible(name), body.model_version)
         return await done(request, "rollback", past, model_version=body.model_version)
 
     @app.post("/campaigns/{name}/import", tags=["campaigns"])
@@ -93,7 +94,7 @@ def add_administration(app: Application, service: Service) -> None:
 
         Up to 10,000 rows at a time, and several times, until the first decision; `undercurrent import` takes files of
         any size. Sent again under the same `import_id`, nothing happens twice."""
-        operation = await run_in_threadpool(service.campaigns.importing, possible(name), body.import_id, body.rows)
+        operation = await run_in_threadpool(service.campaigns.prepare_import, possible(name), body.import_id, body.rows)
         if operation.made.changed:
             record = asked(request.scope, "import", name, rows=operation.told["rows"])
             await service.submit(operation._replace(record=record))
@@ -142,7 +143,7 @@ def add_administration(app: Application, service: Service) -> None:
     def revisions(name: str, limit: Limit = 50, cursor: RevisionCursor = None) -> schemas.RevisionPage:
         """What was changed so far, newest first, a page at a time."""
         with service.store.reading() as tx:
-            row, _ = found(tx, name)
+            row, _ = get_campaign(tx, name)
             rows = tx.revision_page(row.campaign_id, cursor, limit + 1)
         older = [*rows[1:], None]
         return schemas.RevisionPage(
@@ -165,7 +166,9 @@ async def _made(change: Callable[[CampaignConfig], CampaignConfig], config: Camp
 def _would_be(service: Service, wanted: Create) -> bytes:
     with service.store.reading() as tx:
         taken = tx.campaign(wanted.campaign)
-        answer = created_before(tx, taken[0], wanted) if taken else wanted.policy.config.model_dump_json().encode()
+        answer = (
+            answer_repeated_creation(tx, taken[0], wanted) if taken else wanted.policy.config.model_dump_json().encode()
+        )
     if isinstance(answer, ConflictError):
         raise answer
     return answer

@@ -8,8 +8,8 @@ from pydantic import BaseModel, Field
 
 from service.api.routes import Limit, VersionCursor
 from service.base.times import timestamp
-from service.engine.campaigns import Campaigns, found
-from service.engine.webhooks import regime_told
+from service.engine.recovery import get_campaign, load_config
+from service.engine.webhooks import describe_regime
 from service.engine.worker import Service
 from service.storage.outbox import AlertRow, alert_page
 
@@ -57,8 +57,8 @@ def add_alerts(app: FastAPI, service: Service) -> None:
     def alerts(name: str, limit: Limit = 50, cursor: VersionCursor = None) -> AlertPage:
         """When the likeliest regime changed and stayed changed, newest first, a page at a time."""
         with service.store.reading() as tx:
-            row, _ = found(tx, name)
-            labels = dict(enumerate(Campaigns.config(tx, row.campaign_id).regime_labels, 1))
+            row, _ = get_campaign(tx, name)
+            labels = dict(enumerate(load_config(tx, row.campaign_id).regime_labels, 1))
             rows = alert_page(tx, row.campaign_id, cursor, limit + 1)
         return AlertPage(
             alerts=[_alert(row, labels) for row in rows[:limit]],
@@ -79,8 +79,8 @@ def _alert(row: AlertRow, labels: dict[int, str]) -> Alert:
             "number": row.number,
             "round": row.round,
             "since_round": change["since_round"],
-            "from": regime_told(change["from"], labels),
-            "to": regime_told(change["to"], labels),
+            "from": describe_regime(change["from"], labels),
+            "to": describe_regime(change["to"], labels),
             "belief": change["belief"],
             "created_at": timestamp(row.created_at),
             "delivery": None if row.status is None else delivery,

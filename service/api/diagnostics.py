@@ -11,7 +11,7 @@ from policy import StagedPolicy, State
 from service.analysis.checks import Code, Finding, Severity, findings
 from service.analysis.facts import gathered
 from service.api.routes import current
-from service.engine.campaigns import found
+from service.engine.recovery import get_campaign
 from service.engine.worker import Service
 
 __all__ = ["Diagnostics", "add_diagnostics"]
@@ -50,7 +50,7 @@ def add_diagnostics(app: FastAPI, service: Service) -> None:
 def _diagnosed(service: Service, policy: StagedPolicy, state: State) -> Diagnostics:
     name = policy.config.name
     with service.store.reading() as tx:
-        row, _ = found(tx, name)
+        row, _ = get_campaign(tx, name)
         facts = gathered(tx, row, service.campaigns.clock(), policy, state)
     told = findings(facts)
     return Diagnostics(

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from policy import CampaignConfig
 from service.analysis.formats import FORMATS, Format, Pages
 from service.base.errors import TooManyRequestsError
-from service.engine.campaigns import Campaigns, found
+from service.engine.recovery import get_campaign, load_config
 from service.engine.worker import Service
 from service.storage.reading import logged, rounds_between
 from service.storage.transaction import Transaction
@@ -97,7 +97,7 @@ def _within(held: ExitStack, chunks: Iterator[bytes]) -> Generator[bytes, None, 
 
 def open_log(tx: Transaction, name: str, times: Interval) -> tuple[CampaignConfig, Pages, int]:
     """A campaign's configuration, the pages between two times, and how many decisions these are."""
-    row, _ = found(tx, name)
+    row, _ = get_campaign(tx, name)
     after, last = rounds_between(tx, row.campaign_id, *times)
-    config = Campaigns.config(tx, row.campaign_id)
+    config = load_config(tx, row.campaign_id)
     return config, logged(tx, row.campaign_id, after, last, PAGE), max(0, last - after)

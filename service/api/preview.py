@@ -16,7 +16,8 @@ from policy.state import Score as PolicyScore
 from service.api.routes import stored_decision
 from service.api.schemas import Score, StoredDecision
 from service.base.errors import ConflictError, InvalidError
-from service.engine.campaigns import Campaigns, beginning, close, found, rebuilt
+from service.engine.campaigns import Campaigns
+from service.engine.recovery import get_campaign, load_config, load_first_position, numbers_match, rebuild_model
 from service.engine.requests import CONTEXT_EXAMPLE, Customer, ReadTime, Text
 from service.engine.unit import Unit
 from service.engine.worker import Service
@@ -87,7 +88,7 @@ def add_preview_routes(app: FastAPI, service: Service) -> None:
         It is what `/decide` would answer to the same request now, paused or not. The round does not move, whatever is
         asked."""
         with service.store.reading() as tx:
-            row, _ = found(tx, name)
+            row, _ = get_campaign(tx, name)
             return Trial(tx, row, service.campaigns).preview(body)
 
     @app.post("/campaigns/{name}/explain", tags=["decisions"])
@@ -97,7 +98,7 @@ def add_preview_routes(app: FastAPI, service: Service) -> None:
         The model that made the decision is found again; if that was long ago, its part of the log is folded, which may
         take seconds."""
         with service.store.reading() as tx:
-            row, _ = found(tx, name)
+            row, _ = get_campaign(tx, name)
             decision = stored_decision(tx, service.campaigns, row, body.decision_id)
             regimes, missing = _counterfactual(tx, row, service.campaigns, decision)
         return Explanation(**decision.model_dump(), regimes=regimes, regimes_missing=missing)
@@ -107,7 +108,7 @@ class Trial(Unit):
     """A campaign on which the next round is tried. It is never written, and shares its history with the real one."""
 
     def __init__(self, tx: Transaction, row: LiveRow, campaigns: Campaigns) -> None:
-        super().__init__(tx, row, campaigns.readable(tx, row), campaigns.owner, campaigns.clock())
+        super().__init__(tx, row, campaigns.read_entry(tx, row), campaigns.owner, campaigns.clock())
         self._left_out = False
 
     def preview(self, item: Customer) -> Preview:
@@ -173,7 +174,7 @@ def _counterfactual(
     (again,) = policy.scores_under(state, np.array([decision.belief]), request)
     if not _same(decision.scores, again):
         return None, f"The log does not give these scores again: run `undercurrent verify {row.name}`."
-    return _in_each_regime(policy, state, request, Campaigns.config(tx, row.campaign_id)), None
+    return _in_each_regime(policy, state, request, load_config(tx, row.campaign_id)), None
 
 
 def _model_of(
@@ -181,9 +182,9 @@ def _model_of(
 ) -> tuple[StagedPolicy, State]:
     """The policy of a decision's round and the state before it, as far as scores depend on them."""
     version, campaign = decision.model_version, row.campaign_id
-    state = campaigns.readable(tx, row).state
+    state = campaigns.read_entry(tx, row).state
     if state.model_version != version:
-        state = (rebuilt(tx, row, version) if version else beginning(tx, campaign)).state
+        state = (rebuild_model(tx, row, version) if version else load_first_position(tx, campaign)).state
     # A configuration may have changed since the model was published; another set of actions is another model.
     revisions = tx.revisions_after(campaign, 0)
     config = [revision.config for revision in revisions if revision.round < decision.round][-1]
@@ -195,7 +196,7 @@ def _same(stored: Sequence[Score], again: Sequence[PolicyScore]) -> bool:
     if [score.action for score in stored] != [score.action for score in again]:
         return False
     mine, theirs = ([(score.estimate, score.bonus) for score in scores] for scores in (stored, again))
-    return close(mine, theirs)
+    return numbers_match(mine, theirs)
 
 
 def _in_each_regime(

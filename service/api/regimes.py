@@ -13,7 +13,7 @@ from policy.regimes import describe_regimes, likeliest_regime, why_no_regimes
 from policy.staged import RECENT
 from service.api.routes import current
 from service.api.schemas import SymbolProbability
-from service.engine.campaigns import found
+from service.engine.recovery import get_campaign
 from service.engine.worker import Service
 from service.storage.tables import models
 from service.storage.transaction import Transaction
@@ -94,7 +94,7 @@ def _regimes(service: Service, policy: StagedPolicy, state: State) -> Regimes:
     labels_note = None
     if described and config.regime_labels and config.beliefs.estimator != "given":
         with service.store.reading() as tx:
-            labels_note = _labels_note(tx, found(tx, config.name)[0].campaign_id, config, len(described))
+            labels_note = _labels_note(tx, get_campaign(tx, config.name)[0].campaign_id, config, len(described))
     return Regimes(
         campaign=config.name,
         round=state.round,

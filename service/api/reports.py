@@ -28,7 +28,7 @@ from service.api.report_answer import (
 )
 from service.base.errors import ConflictError, FieldProblem, InvalidError
 from service.base.times import timestamp
-from service.engine.campaigns import Campaigns, found, rebuilt
+from service.engine.recovery import get_campaign, load_config, rebuild_model
 from service.engine.worker import Service
 from service.storage.reading import logged, rounds_between
 from service.storage.rows import LiveRow
@@ -67,9 +67,9 @@ def add_report_routes(app: FastAPI, service: Service) -> None:
         control, and what other policies would have earned. Where the log cannot tell, it says why."""
         begin, end = interval(start, to)
         with service.store.reading() as tx:
-            row, _ = found(tx, name)
+            row, _ = get_campaign(tx, name)
             asked = _Range(begin, end, *rounds_between(tx, row.campaign_id, begin, end))
-            config = Campaigns.config(tx, row.campaign_id)
+            config = load_config(tx, row.campaign_id)
             versions, erased = _versions(tx, row, sorted(set(model_version)))
             summary = Summary(
                 tx.revisions_after(row.campaign_id, 0),
@@ -94,7 +94,7 @@ def _versions(tx: Transaction, row: LiveRow, asked: list[int]) -> tuple[list[Ver
     for version in asked:
         if version >= oldest:
             try:
-                _, policy, state = rebuilt(tx, row, version)
+                _, policy, state = rebuild_model(tx, row, version)
             except ConflictError as error:  # it is damaged
                 problem = FieldProblem(field="model_version", message=error.message, allowed="another version")
                 raise InvalidError([problem]) from None

@@ -18,11 +18,12 @@ from service.access.auth import asked, limited_to
 from service.api import schemas
 from service.base.errors import GoneError, InvalidError, NotFoundError, UnavailableError
 from service.base.times import timestamp
-from service.engine.campaigns import Campaigns, found
+from service.engine.campaigns import Campaigns
+from service.engine.encoding import encode_decisions, hash_request, hash_requests
 from service.engine.operations import Create, Current, Decide, Reward
+from service.engine.recovery import get_campaign, load_config
 from service.engine.requests import CAMPAIGN_EXAMPLE, DecideBatch, DecideRequest, RewardBatch, RewardRequest
 from service.engine.worker import Service
-from service.engine.written import decision_answers, request_hash, request_hashes
 from service.storage.audit import receiver, tell
 from service.storage.rows import KnownDecision, LiveRow, Row
 from service.storage.schema import require_current
@@ -54,7 +55,7 @@ def add_routes(app: Application, service: Service) -> None:
 
     def decide(request: DecideRequest) -> Answer:
         """Decide for one customer. The answer is committed before it leaves; a repeated `decision_id` gets it again."""
-        return submit(Decide(request.campaign, [(request, request_hash(request))], False))
+        return submit(Decide(request.campaign, [(request, hash_request(request))], False))
 
     def reward(request: RewardRequest) -> Answer:
         """Report what a decision earned. It is committed, and counts from the next stage update on."""
@@ -62,7 +63,7 @@ def add_routes(app: Application, service: Service) -> None:
 
     def decide_batch(request: DecideBatch) -> Answer:
         """Decide for up to 1,000 customers: exactly what single calls in that order would answer; all or nothing."""
-        items = list(zip(request.items, request_hashes(request.items), strict=True))
+        items = list(zip(request.items, hash_requests(request.items), strict=True))
         return submit(Decide(request.campaign, items, True))
 
     def reward_batch(request: RewardBatch) -> Answer:
@@ -94,7 +95,7 @@ def add_routes(app: Application, service: Service) -> None:
         """The campaigns that your key is good for, by name, a page at a time: those in use, or the archived ones."""
         with service.store.reading() as tx:
             rows = tx.campaign_page(cursor, limit + 1, archived, limited_to(request.scope))
-            configs = [Campaigns.config(tx, row.campaign_id) for row in rows[:limit]]
+            configs = [load_config(tx, row.campaign_id) for row in rows[:limit]]
         return schemas.CampaignPage(
             campaigns=[schemas.CampaignSummary(**_summary(r, c)) for r, c in zip(rows, configs, strict=False)],
             next_cursor=rows[limit - 1].name if len(rows) > limit else None,
@@ -109,7 +110,7 @@ def add_routes(app: Application, service: Service) -> None:
     def decision(name: str, decision_id: str) -> schemas.StoredDecision:
         """A decision as it was made: request, answer, explanation, and the reward if it has come."""
         with service.store.reading() as tx:
-            row, _ = found(tx, name)
+            row, _ = get_campaign(tx, name)
             return stored_decision(tx, service.campaigns, row, decision_id)
 
     @app.get("/campaigns/{name}/model", tags=["models"])
@@ -122,8 +123,8 @@ def add_routes(app: Application, service: Service) -> None:
     def stages(name: str, limit: Limit = 50, cursor: VersionCursor = None) -> schemas.StagePage:
         """The models so far, newest first, a page at a time."""
         with service.store.reading() as tx:
-            row, _ = found(tx, name)
-            length = Campaigns.config(tx, row.campaign_id).stage_length
+            row, _ = get_campaign(tx, name)
+            length = load_config(tx, row.campaign_id).stage_length
             rows = tx.model_page(row.campaign_id, cursor, limit + 1)
         return schemas.StagePage(
             stages=[_stage(model, length) for model in rows[:limit]],
@@ -174,15 +175,15 @@ async def current(service: Service, name: str) -> tuple[StagedPolicy, State]:
     try:
         policy, state = await service.submit(Current(possible(name)))
     except UnavailableError:
-        policy, state = await run_in_threadpool(service.campaigns.read, name)
+        policy, state = await run_in_threadpool(service.campaigns.read_current, name)
     return policy, state
 
 
 def campaign_state(service: Service, name: str) -> schemas.CampaignState:
     """Where a campaign stands, and its configuration."""
     with service.store.reading() as tx:
-        row, created_at = found(tx, name)
-        config = Campaigns.config(tx, row.campaign_id)
+        row, created_at = get_campaign(tx, name)
+        config = load_config(tx, row.campaign_id)
     return schemas.CampaignState(**_summary(row, config), created_at=timestamp(created_at), config=config)
 
 
@@ -190,16 +191,16 @@ def stored_decision(
     tx: Transaction, campaigns: Campaigns, campaign: LiveRow, decision_id: str
 ) -> schemas.StoredDecision:
     """A decision as it was made: request, answer, explanation, and the reward if it has come."""
-    row = campaigns.decision(tx, campaign, decision_id)
+    row = campaigns.get_decision(tx, campaign, decision_id)
     if row is None:
         raise NotFoundError(f"Campaign {campaign.name} has no decision {decision_id!r}")
     if row["erased"]:
         raise GoneError(f"Decision {decision_id!r} was erased")
-    stage_length = Campaigns.config(tx, campaign.campaign_id).stage_length
+    stage_length = load_config(tx, campaign.campaign_id).stage_length
     known = KnownDecision(**{field: row[field] for field in KnownDecision._fields})
     reward = {field: row[field] for field in ("reward", "source")} | {"received_at": _when(row["received_at"])}
     return schemas.StoredDecision(
-        **msgspec.json.decode(decision_answers(campaign.name, stage_length, [known])[0]),
+        **msgspec.json.decode(encode_decisions(campaign.name, stage_length, [known])[0]),
         context=None if row["context"] is None else msgspec.json.decode(row["context"]),
         excluded_actions=msgspec.json.decode(row["excluded_actions"] or "[]"),
         at=_when(row["at"]),

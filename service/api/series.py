@@ -15,7 +15,7 @@ from policy.lift import Compared, Lifts, cumulative_lift
 from service.analysis.buckets import Changes, bucket_starts, lasting_changes, mean_beliefs, tallied
 from service.analysis.columns import KINDS, MODES, ColumnCache, Columns
 from service.base.times import timestamp
-from service.engine.campaigns import found
+from service.engine.recovery import get_campaign
 from service.engine.worker import Service
 from service.storage.reading import rounds_between
 from service.storage.rows import RevisionRow
@@ -143,10 +143,10 @@ def add_series_routes(app: FastAPI, service: Service) -> None:
         rewards and the lift over control as it builds up. Every regime change of the range begins a bucket."""
         begin, end = interval(start, to)
         with service.store.reading() as tx:
-            row, _ = found(tx, name)
+            row, _ = get_campaign(tx, name)
             after, last = rounds_between(tx, row.campaign_id, begin, end)
             revisions = tx.revisions_after(row.campaign_id, 0)
-            state = service.campaigns.readable(tx, row).state if beliefs == "now" else None
+            state = service.campaigns.read_entry(tx, row).state if beliefs == "now" else None
             config = CampaignConfig.model_validate_json(revisions[-1].config)
             with cache.read(tx, row, revisions, config) as columns:
                 settled = row.round if config.rewards.default is None else row.settled

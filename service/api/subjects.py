@@ -15,7 +15,7 @@ from service.access.auth import asked, limited_to
 from service.api.schemas import StoredReward
 from service.base.errors import NotFoundError
 from service.base.times import timestamp
-from service.engine.campaigns import found
+from service.engine.recovery import get_campaign
 from service.engine.requests import Text
 from service.engine.worker import Service
 from service.storage.audit import add, tell
@@ -84,7 +84,7 @@ def add_subject_routes(app: FastAPI, service: Service) -> None:
         record, count = asked(request.scope, "erase", campaign), None
         while count is None:  # while another erasure comes in between, which its fold does not know
             try:
-                operation = await run_in_threadpool(service.campaigns.erasing, campaign, subject)
+                operation = await run_in_threadpool(service.campaigns.prepare_erasure, campaign, subject)
                 count = 0 if operation is None else await service.submit(operation._replace(record=record))
             except NotFoundError:  # it was deleted meanwhile
                 return 0
@@ -111,7 +111,7 @@ def add_subject_routes(app: FastAPI, service: Service) -> None:
         """Everything that is kept about a person, for their request of access."""
         with service.store.reading() as tx:
             names = tx.campaigns_of_subject(body.subject, limited_to(request.scope))
-            rows = {name: subject_decisions(tx, found(tx, name)[0].campaign_id, body.subject) for name in names}
+            rows = {name: subject_decisions(tx, get_campaign(tx, name)[0].campaign_id, body.subject) for name in names}
         count = sum(map(len, rows.values()))
         record = asked(request.scope, "export subject", campaigns=names, decisions=count)
         with service.store.writing() as tx:  # nobody gets it unseen

@@ -14,8 +14,9 @@ from policy import encode
 from service.analysis.files import rows_of, size_of
 from service.base.errors import InvalidError
 from service.base.settings import Settings
-from service.engine.campaigns import Campaigns, found
+from service.engine.campaigns import Campaigns
 from service.engine.operations import KeepSnapshot, Snapshot
+from service.engine.recovery import get_campaign, load_config
 from service.engine.requests import ImportId, ImportRow
 from service.storage.audit import by_command
 from service.storage.schema import require_current
@@ -31,7 +32,7 @@ def load(settings: Settings, name: str, file: str, import_id: str | None) -> int
         require_current(store)
         campaigns = Campaigns(store, lambda: time.time_ns() // 1_000)
         with store.reading() as tx:
-            config = Campaigns.config(tx, found(tx, name)[0].campaign_id)
+            config = load_config(tx, get_campaign(tx, name)[0].campaign_id)
         rows = rows_of(path, config)
         try:
             import_id, size = _checked_id(import_id or _id_of(path)), size_of(path)
@@ -39,7 +40,7 @@ def load(settings: Settings, name: str, file: str, import_id: str | None) -> int
             print(f"undercurrent: cannot read {file}: {error.strerror or error}", file=sys.stderr)
             return 1
         with tqdm(_checked(rows), path.name, total=size, unit=" rows", disable=None) as bar:
-            operation = campaigns.importing(name, import_id, bar)
+            operation = campaigns.prepare_import(name, import_id, bar)
         told = operation.told
         if not operation.made.changed:
             print(f"{name}: import {told['import_id']!r} was made before; nothing to do")

@@ -21,12 +21,12 @@ from service.access.auth import limited_to
 from service.base.errors import ApiError, ConflictError, FieldProblem, GoneError, InvalidError, NotFoundError
 from service.compat.matching import Directory, Shape, config_at, values_of
 from service.engine.campaigns import Campaigns, MovedError
+from service.engine.encoding import hash_request
 from service.engine.operations import Decide, Reward
 from service.engine.requests import DecideItem, RewardItem
 from service.engine.requests import Reward as Value
 from service.engine.requests import Text as EventId
 from service.engine.worker import Service
-from service.engine.written import request_hash
 from service.storage.transaction import Transaction
 from service.web.application import Application
 
@@ -275,7 +275,7 @@ def _deferred(shape: Shape) -> InvalidError:
 def _digest(context: Mapping[str, Any], eligible: Sequence[str]) -> bytes:
     """What makes two ranks the same (R17): not which other actions the campaign has, for it may get more of them."""
     item = DecideItem.model_construct(context=dict(context), excluded_actions=tuple(eligible), subject=None, at=None)
-    return hashlib.blake2b(request_hash(item), digest_size=16, person=b"rank").digest()
+    return hashlib.blake2b(hash_request(item), digest_size=16, person=b"rank").digest()
 
 
 def _in_their_words(error: InvalidError) -> InvalidError:
@@ -328,5 +328,5 @@ def _law(config: CampaignConfig, answer: _Answer) -> dict[str, float]:
 def events_of(tx: Transaction, campaigns: Campaigns, decision_id: str, among: Collection[str] | None) -> list[Event]:
     """The decisions of that id, of all campaigns or of some."""
     rows = tx.standing() if among is None else tx.campaign_page("", len(among), among=among)
-    found = [(row, campaigns.decision(tx, row, decision_id)) for row in rows]
+    found = [(row, campaigns.get_decision(tx, row, decision_id)) for row in rows]
     return [Event(row.campaign_id, row.name, decision["erased"]) for row, decision in found if decision is not None]

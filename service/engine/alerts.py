@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from policy import State
 
-__all__ = ["RegimeChange", "Told", "regime_changes", "regimes_in_use"]
+__all__ = ["RegimeChange", "Told", "count_regimes", "find_regime_changes"]
 
 FIRST_LOOK = 32  # rows looked back at; twice as many each time it is not enough
 FloatArray = npt.NDArray[np.float64]
@@ -37,12 +37,12 @@ class RegimeChange(NamedTuple):
     belief: list[float]
 
 
-def regimes_in_use(state: State) -> int:
+def count_regimes(state: State) -> int:
     """Those that contexts tell apart: none before the first estimate. When it changes, the old numbers mean nothing."""
     return 0 if state.hmm is None else state.belief.size
 
 
-def regime_changes(
+def find_regime_changes(
     beliefs: FloatArray, decided: int, rounds: int, told: int | None
 ) -> tuple[list[RegimeChange], int | None]:
     """The changes that the rows from `decided` on bring, and the regime told last after them.

@@ -64,7 +64,7 @@ class Background:
         generation = self._campaigns.store.generation
         self._running.add(number)
         try:
-            status, result, seconds = await run(self._thread, _estimated, job.policy, job.state)
+            status, result, seconds = await run(self._thread, run_estimation, job.policy, job.state)
             self._campaigns.metrics.updated("estimation_job", seconds)
             await self._submitted(FinishJob(job.campaign, *number, status, result, seconds, generation))
         finally:
@@ -133,7 +133,7 @@ class Background:
             await self._submitted(FinishJob(job.campaign, job.campaign_id, job.input_round, "failed", None, 0.0))
             return
         run = asyncio.get_running_loop().run_in_executor
-        _, policy, state = await run(self._thread, self._campaigns.job_input, job.campaign_id, job.input_round)
+        _, policy, state = await run(self._thread, self._campaigns.rebuild_job_input, job.campaign_id, job.input_round)
         await self._estimate(Job(job.campaign_id, job.campaign, policy, state))
 
     def _claim(self, expired: int | None) -> list[ClaimedJob]:
@@ -149,7 +149,7 @@ class Background:
         self._thread.shutdown(cancel_futures=True)
 
 
-def _estimated(policy: StagedPolicy, state: State) -> tuple[str, bytes | None, float]:
+def run_estimation(policy: StagedPolicy, state: State) -> tuple[str, bytes | None, float]:
     begun = time.perf_counter()
     try:
         found = policy.estimate(state)

@@ -13,10 +13,8 @@ from typing import Any
 from uuid import uuid4
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
-from policy import CampaignConfig, CodecError, FixedError, PolicyError, StagedPolicy, State, decode
+from policy import FixedError, PolicyError, StagedPolicy, State
 from service.base.errors import (
     ApiError,
     ConflictError,
@@ -27,8 +25,9 @@ from service.base.errors import (
     UnavailableError,
     detail_of,
 )
-from service.engine.fold import FAILED_PUBLICATION, Erased, Heard, MissingInput, Replay, Start
-from service.engine.ids import Hashes, Ids, hashed, hashes_of
+from service.engine.encoding import describe_reward, encode_decisions
+from service.engine.fold import Erased, Heard, Position, Replay
+from service.engine.ids import Hashes, Ids, hash_ids, read_block
 from service.engine.imports import Importing
 from service.engine.metrics import Metrics
 from service.engine.operations import (
@@ -51,10 +50,17 @@ from service.engine.operations import (
     RollBack,
     Snapshot,
 )
+from service.engine.recovery import (
+    find_open_job,
+    get_campaign,
+    load_first_position,
+    rebuild_job_input,
+    rebuild_model,
+    recover_position,
+)
 from service.engine.requests import ImportRow
 from service.engine.retention import reduced
 from service.engine.unit import Entry, Job, Unit, snapshot_row
-from service.engine.written import decision_answers, reward_answer
 from service.storage import audit
 from service.storage.engines import FAILURES
 from service.storage.fibers import in_fiber
@@ -66,10 +72,7 @@ from service.storage.transaction import Transaction
 __all__ = [
     "Campaigns",
     "MovedError",
-    "close",
-    "created_before",
-    "rebuilt",
-    "same_coefficients",
+    "answer_repeated_creation",
 ]
 
 SNAPSHOT_ROUNDS = 1_000  # at least between two snapshots; and a fifth of all rounds, so that their cost is constant
@@ -78,7 +81,6 @@ RECENT_SNAPSHOTS = 3
 CACHED_CAMPAIGNS = 1_000
 MOST_BYTES_OF_IDS = 100_000_000  # beyond those of cached campaigns: others may be asked for an id too
 MOST_ROUNDS_BEHIND = 1_000  # that the event loop folds of what other workers have decided: some milliseconds
-TOLERANCE = 1e-9  # across machines (R15)
 _encode = msgspec.json.Encoder().encode
 log = logging.getLogger("undercurrent")
 
@@ -191,7 +193,7 @@ class Campaigns:
         """What the operations on a campaign will ask, if it is still the one of that name."""
         number = self._numbers.get(name)
         ids = None if number is None else self._ids.get(number)
-        if number is not None and ids is not None and (rounds := ids.rounds_of(hashed(_ids(operations)))):
+        if number is not None and ids is not None and (rounds := ids.rounds_of(hash_ids(_ids(operations)))):
             yield Transaction.will_ask(number, rounds)
 
     def _keep(self, unit: Unit, entry: Entry) -> None:
@@ -232,7 +234,7 @@ class Campaigns:
             if len(self._numbers) > 2 * CACHED_CAMPAIGNS:  # now and then: it takes as long as a small transaction
                 self._numbers = {name: number for name, number in self._numbers.items() if number in self._cache}
 
-    def ids(self, tx: Transaction, row: LiveRow) -> Ids:
+    def load_ids(self, tx: Transaction, row: LiveRow) -> Ids:
         """The ids of a campaign's decisions, all that the row knows of and perhaps later ones."""
         self._believe_only_this_server()
         ids = self._ids.get(row.campaign_id)
@@ -241,12 +243,12 @@ class Campaigns:
         if ids is None:
             ids = Ids()
             for last, block in tx.id_blocks(row.campaign_id):
-                hashes = hashes_of(block)
+                hashes = read_block(block)
                 if hashes is None or hashes.size != last - ids.count:  # damaged: the log has them all
                     break
                 ids.extend(ids.count, hashes)
         known = ids.count
-        new = hashed(tx.ids_after(row.campaign_id, known))
+        new = hash_ids(tx.ids_after(row.campaign_id, known))
         if new.size > _spacing(known):  # no block has them, as after a migration: the next snapshot brings one
             self._snapshots_owed.add(row.campaign_id)
         with self._lock:
@@ -258,26 +260,26 @@ class Campaigns:
             kept.extend(known, new)
         return kept
 
-    def decision(self, tx: Transaction, row: LiveRow, decision_id: str) -> Row | None:
+    def get_decision(self, tx: Transaction, row: LiveRow, decision_id: str) -> Row | None:
         """A decision by its id, with its request and its reward."""
-        for round in self.ids(tx, row).rounds_of(hashed([decision_id])):
+        for round in self.load_ids(tx, row).rounds_of(hash_ids([decision_id])):
             decision = tx.decision(row.campaign_id, round)
             if decision is not None and decision["decision_id"] == decision_id:
                 return decision
         return None
 
-    def at_hand(self, name: str) -> bool:
+    def is_in_memory(self, name: str) -> bool:
         """Is the campaign in memory, as far as is known, and nothing long due? Then deciding takes microseconds."""
         number = self._numbers.get(name)
         entry = None if number is None else self._cache.get(number)
-        return entry is not None and entry.start.policy.config.beliefs.estimation != "inline"
+        return entry is not None and entry.position.policy.config.beliefs.estimation != "inline"
 
     def snapshot_ended(self, campaign: int) -> None:
         """It was kept, or could not be: another may be started."""
         self._snapshots_under_way.discard(campaign)
 
     def _afterwards(self, unit: Unit, entry: Entry) -> Iterable[Job | Snapshot]:
-        row, (revision, _, state) = unit.row, entry.start
+        row, (revision, _, state) = unit.row, entry.position
         yield from unit.new_jobs
         due = row.snapshot_round + _spacing(row.snapshot_round)
         if unit.went_back:  # its fold would have to begin before the model it went back to
@@ -314,7 +316,7 @@ class Campaigns:
                 self._forget([row.campaign_id])
                 return None, [*outcomes, None]
             if unit is None:
-                entry, ids = self._entry(tx, row), self.ids(tx, row)
+                entry, ids = self._entry(tx, row), self.load_ids(tx, row)
                 unit = Unit(tx, row, entry, self.owner, now)
                 unit.look_up(ids, _ids(operations))
             if kind is Decide:
@@ -331,7 +333,7 @@ class Campaigns:
 
     def _maintain(self, tx: Transaction, row: LiveRow, operation: Operation) -> Outcome:
         if isinstance(operation, Create):
-            return created_before(tx, row, operation)
+            return answer_repeated_creation(tx, row, operation)
         if isinstance(operation, FinishJob):
             if operation.generation in (None, self._generation):  # else its input may never have been: it is done again
                 tx.finish_job(*operation[1:-1])
@@ -353,7 +355,7 @@ class Campaigns:
             keep=_kept([round for round, _, _ in moments]),
         )
         if (last := tx.last_in_blocks(row.campaign_id)) < state.round:
-            tx.add_id_block(row.campaign_id, state.round, self.ids(tx, row).block(last, state.round))
+            tx.add_id_block(row.campaign_id, state.round, self.load_ids(tx, row).block(last, state.round))
 
     # --- finding a campaign's state again ----------------------------------------------------------------------
 
@@ -366,7 +368,7 @@ class Campaigns:
             entry = None
         return self._caught_up(tx, row, entry)
 
-    def readable(self, tx: Transaction, row: LiveRow) -> Entry:
+    def read_entry(self, tx: Transaction, row: LiveRow) -> Entry:
         """The campaign as of its live row, or a moment later, for a thread that has no lock on it.
 
         What the lanes hold is only read. Folding would append to the history that one of them may be appending to,
@@ -377,18 +379,18 @@ class Campaigns:
         if entry is not None and entry.version >= row.version:
             return entry
         if entry is not None:
-            revision, policy, state = entry.start
+            revision, policy, state = entry.position
             own = state._replace(history=state.history.copy(state.round, state.arrived))
-            entry = entry._replace(start=Start(revision, policy, own))
+            entry = entry._replace(position=Position(revision, policy, own))
         found = self._caught_up(tx, row, entry)
         if row.campaign_id not in self._cache:  # after a restart: the next one need not fold again
             self._remember(row, found)
         return found
 
-    def read(self, name: str) -> tuple[StagedPolicy, State]:
+    def read_current(self, name: str) -> tuple[StagedPolicy, State]:
         """A campaign's policy and state without a lock, for when the lanes cannot write."""
         with self.store.reading() as tx:
-            _, policy, state = self.readable(tx, found(tx, name)[0]).start
+            _, policy, state = self.read_entry(tx, get_campaign(tx, name)[0]).position
         return policy, state
 
     def _caught_up(self, tx: Transaction, row: LiveRow, entry: Entry | None) -> Entry:
@@ -401,13 +403,13 @@ class Campaigns:
         if entry is not None and entry.changes == row.changes:  # others have decided and taken rewards, nothing else
             before, heard = entry.state, Heard(tx)
             tx.ask_log(row.campaign_id, (before.round, row.round), (before.arrived, row.arrived))
-            replay = Replay(entry.start, heard, row.campaign_id, eventful=False)
+            replay = Replay(entry.position, heard, row.campaign_id, eventful=False)
             replay.run()
-            entry = entry._replace(version=row.version, start=replay.start)
-            self._learn(row.campaign_id, before.round, hashed(heard.ids))
+            entry = entry._replace(version=row.version, position=replay.position)
+            self._learn(row.campaign_id, before.round, hash_ids(heard.ids))
         else:
-            start = self._recovered(tx, row.campaign_id, () if entry is None else (entry.start,))
-            job, events = _open_job(tx, row.campaign_id), tx.event_count(row.campaign_id)
+            start = recover_position(tx, row.campaign_id, () if entry is None else (entry.position,))
+            job, events = find_open_job(tx, row.campaign_id), tx.event_count(row.campaign_id)
             entry = Entry(row.version, start, row.changes, job, events)
         state = entry.state
         found, expected = (state.round, state.arrived, state.model_version), (row.round, row.arrived, row.model_version)
@@ -416,44 +418,18 @@ class Campaigns:
             raise RuntimeError(f"{message}; run `undercurrent verify {row.name}`")
         return entry
 
-    @staticmethod
-    def config(tx: Transaction, campaign: int) -> CampaignConfig:
-        """The configuration in force."""
-        return CampaignConfig.model_validate_json(tx.config(campaign))
-
-    @staticmethod
-    def _recovered(tx: Transaction, campaign: int, known: Iterable[Start]) -> Start:
-        for start in chain(known, starts(tx, campaign)):
-            try:
-                replay = Replay(start, tx, campaign)
-                replay.run()
-            except MissingInput:
-                continue
-            return replay.start
-        raise AssertionError("the log itself has every input")
-
-    def job_input(self, campaign: int, input_round: int) -> Start:
+    def rebuild_job_input(self, campaign: int, input_round: int) -> Position:
         """The moment that a job of another worker, which died, was to start from."""
         with self.store.scanning() as tx:
-            for start in starts(tx, campaign):
-                if start.state.round > input_round:
-                    continue
-                try:
-                    replay = Replay(start, tx, campaign)
-                    for _ in replay.parts():
-                        if input_round in replay.inputs:
-                            return replay.inputs[input_round]
-                except MissingInput:
-                    continue
-        raise AssertionError("a job is logged with the round that needs it")
+            return rebuild_job_input(tx, campaign, input_round)
 
-    def past(self, name: str, version: int) -> RollBack | Current:
+    def prepare_rollback(self, name: str, version: int) -> RollBack | Current:
         """The moment at which a model of a campaign was published, rebuilt from the nearest older snapshot (R21).
 
         If the model in force is a rollback to it, there is nothing to do: the request is a retry.
         """
         with self.store.scanning() as tx:
-            row, _ = found(tx, name)
+            row, _ = get_campaign(tx, name)
             stored = next(iter(tx.model_page(row.campaign_id, version + 1, 1)), None)
             if not 1 <= version < row.model_version or stored is None:
                 allowed = f"1 to {row.model_version - 1}" if row.model_version > 1 else "there is no earlier model yet"
@@ -464,132 +440,39 @@ class Campaigns:
             (in_force,) = tx.model_page(row.campaign_id, None, 1)
             if (newest.restored, in_force["kind"]) == (version, "rollback"):
                 return Current(name)
-            return RollBack(name, row.campaign_id, rebuilt(tx, row, version), newest.revision)
+            return RollBack(name, row.campaign_id, rebuild_model(tx, row, version), newest.revision)
 
-    def importing(self, name: str, import_id: str, rows: Iterable[ImportRow]) -> Import:
+    def prepare_import(self, name: str, import_id: str, rows: Iterable[ImportRow]) -> Import:
         """A campaign warm-started with rows from elsewhere, which takes a while; nothing is written yet."""
         with self.store.reading() as tx:  # not for as long as it takes: databases end transactions that do nothing
-            row, _ = found(tx, name)
-            start = self._recovered(tx, row.campaign_id, ())  # not the lane's own, which goes on meanwhile
+            row, _ = get_campaign(tx, name)
+            start = recover_position(tx, row.campaign_id, ())  # not the lane's own, which goes on meanwhile
             entry = Entry(row.version, start, row.changes, None, tx.event_count(row.campaign_id))
             made = Importing(tx, row, entry, self.owner, self.clock())
         return Import(name, row.campaign_id, made, made.take_all(import_id, rows, self._known_ids))
 
     def _known_ids(self, campaign: str, names: Sequence[str]) -> Collection[str]:
         with self.store.reading() as tx:
-            row, _ = found(tx, campaign)
-            return tx.known(row.campaign_id, self.ids(tx, row).rounds_of(hashed(names)))
+            row, _ = get_campaign(tx, campaign)
+            return tx.known(row.campaign_id, self.load_ids(tx, row).rounds_of(hash_ids(names)))
 
-    def erasing(self, name: str, subject: str) -> Erase | None:
+    def prepare_erasure(self, name: str, subject: str) -> Erase | None:
         """The campaign folded as if it had never known someone, which takes a while; None if it never has."""
         with self.store.scanning() as tx:
-            row, _ = found(tx, name)
+            row, _ = get_campaign(tx, name)
             rounds = tx.subject_rounds(row.campaign_id, subject)
             if not rounds:
                 return None
-            replay = Replay(beginning(tx, row.campaign_id), Erased(tx, rounds), row.campaign_id, given=True)
+            replay = Replay(load_first_position(tx, row.campaign_id), Erased(tx, rounds), row.campaign_id, given=True)
             replay.run()
-            return Erase(name, row.campaign_id, subject, rounds, replay.start, replay.inputs)
+            return Erase(name, row.campaign_id, subject, rounds, replay.position, replay.inputs)
 
 
-def rebuilt(tx: Transaction, row: LiveRow, version: int) -> Start:
-    """The moment at which a model was published, from the nearest older snapshot, checked against what is stored."""
-    (stored,) = tx.model_page(row.campaign_id, version + 1, 1)
-    for start in starts(tx, row.campaign_id):
-        if start.state.model_version >= version:
-            continue
-        try:
-            replay = Replay(start, tx, row.campaign_id)
-            past = _published(replay, version)
-        except MissingInput:
-            continue
-        known = past.revision >= replay.rebuilt_by  # else something was erased since (R22)
-        if known and not same_coefficients(stored["theta"], past.state):
-            told = f"Model {version} of campaign {row.name} is not what its log gives: one of them is damaged"
-            raise ConflictError(f"{told}. Choose another version; `undercurrent verify {row.name}` says what is wrong")
-        return past
-    raise AssertionError("the log leads to every model")
-
-
-def same_coefficients(stored: bytes, state: State) -> bool:
-    """Are these the coefficients of that state?"""
-    theta = state.statistics.theta
-    return len(stored) == 8 * theta.size and close(np.frombuffer(stored, "<f8"), theta)
-
-
-def close(stored: npt.ArrayLike, found: npt.ArrayLike) -> bool:
-    """Are they the same numbers? On one machine to the bit, across machines within R15's tolerance."""
-    one, other = np.asarray(stored), np.asarray(found)
-    if one.shape != other.shape:
-        return False
-    # The same bits are seen at once, and allclose takes ten times as long.
-    return bool((one == other).all() or np.allclose(one, other, rtol=TOLERANCE, atol=TOLERANCE))
-
-
-def found(tx: Transaction, name: str) -> tuple[LiveRow, int]:
-    """Where a campaign stands and when it was created."""
-    # PostgreSQL's text cannot even ask for a name with a zero byte.
-    row = None if "\x00" in name else tx.campaign(name)
-    if row is None:
-        raise NotFoundError(f"There is no campaign {name!r}")
-    return row
-
-
-def created_before(tx: Transaction, row: LiveRow, operation: Create) -> bytes | ConflictError:
+def answer_repeated_creation(tx: Transaction, row: LiveRow, operation: Create) -> bytes | ConflictError:
     """What creating a campaign comes to whose name is taken."""
     if tx.creation_hash(row.campaign_id) == operation.request_hash:
         return tx.config(row.campaign_id).encode()  # a retry of the request that created it
     return ConflictError(f"There is already a campaign {row.name!r}; choose another name")
-
-
-def starts(tx: Transaction, campaign: int, until: int | None = None) -> Iterator[Start]:
-    """Moments to fold from, up to a round: the snapshots, newest first, and the beginning.
-
-    A damaged snapshot is passed over (R21).
-    """
-    policies = {row.revision: row.config for row in tx.revisions_after(campaign, 0)}
-    for round, _, revision in tx.snapshot_moments(campaign):
-        if until is not None and round > until:
-            continue
-        try:
-            state = decode(tx.snapshot(campaign, round))
-        except CodecError:
-            continue
-        yield Start(revision, _policy(policies[revision]), state)
-    yield beginning(tx, campaign)
-
-
-def beginning(tx: Transaction, campaign: int) -> Start:
-    """Before the first round."""
-    (first,) = tx.revision_page(campaign, 2, 1)
-    policy = _policy(first.config)
-    return Start(first.revision, policy, policy.initial_state())
-
-
-def _policy(config: str) -> StagedPolicy:
-    return StagedPolicy(CampaignConfig.model_validate_json(config))
-
-
-def _published(replay: Replay, version: int) -> Start:
-    """The moment of that publication; what came after it is not folded."""
-    for _ in chain(replay.parts(), [None]):  # the last part may be followed by changes
-        for _, start in replay.models:
-            if start.state.model_version == version:
-                return start
-        replay.models.clear()
-    raise AssertionError("the log leads to every model")
-
-
-def _open_job(tx: Transaction, campaign: int) -> int | None:
-    """The job whose result has not been put in force, or whose failure has not been told."""
-    job = tx.newest_job(campaign)
-    if job is None or job.status in ("published", "nothing"):
-        return None
-    if job.status == "failed" and any(
-        kind == FAILED_PUBLICATION for _, kind in tx.events_after(campaign, job.input_round)
-    ):
-        return None
-    return job.input_round
 
 
 def _deletes(operation: Operation, outcome: Outcome) -> bool:
@@ -615,7 +498,7 @@ def _decide(unit: Unit, run: Sequence[Decide]) -> list[Outcome]:
             with unit.attempt():
                 _require_meant(unit, run)
                 known = unit.decide([item for operation in run for item in operation.items])
-                made = iter(decision_answers(run[0].campaign, unit.policy.config.stage_length, known))
+                made = iter(encode_decisions(run[0].campaign, unit.policy.config.stage_length, known))
                 return [_body(operation, list(islice(made, len(operation.items)))) for operation in run]
         except FAILURES:
             raise
@@ -627,7 +510,7 @@ def _decide(unit: Unit, run: Sequence[Decide]) -> list[Outcome]:
         with unit.attempt():
             _require_meant(unit, run)
             known = unit.decide(operation.items, operation.batch)
-            return [_body(operation, decision_answers(operation.campaign, unit.policy.config.stage_length, known))]
+            return [_body(operation, encode_decisions(operation.campaign, unit.policy.config.stage_length, known))]
     except FAILURES:  # then the transaction is lost, whoever else is in it (R18)
         raise
     except PolicyError as error:
@@ -686,7 +569,7 @@ def _reward(unit: Unit, operation: Reward) -> Outcome:
     for item in operation.items:
         error: ApiError | None = None
         try:
-            committed = reward_answer(operation.campaign, unit.reward(item.decision_id, item.reward))
+            committed = describe_reward(operation.campaign, unit.reward(item.decision_id, item.reward))
         except PolicyError as refused:
             error = InvalidError.of_policy(refused)
         except ApiError as refused:

@@ -38,8 +38,8 @@ __all__ = [
     "Log",
     "MissingInput",
     "Part",
+    "Position",
     "Replay",
-    "Start",
 ]
 
 # Kinds of events that the fold heeds.
@@ -54,7 +54,7 @@ class MissingInput(Exception):  # noqa: N818 - not an error: the fold must start
     """A job's input or an earlier model is needed, and the fold began after it."""
 
 
-class Start(NamedTuple):
+class Position(NamedTuple):
     """A campaign at some moment: its configuration's revision, the policy made from it, and the state."""
 
     revision: int
@@ -173,7 +173,7 @@ class Replay(Course):
 
     def __init__(
         self,
-        start: Start,
+        start: Position,
         log: Log,
         campaign: int,
         *,
@@ -181,18 +181,20 @@ class Replay(Course):
         pauses: Sequence[tuple[int, int, int]] = (),
         eventful: bool = True,
         given: bool = False,
-        inputs: Mapping[int, Start] | None = None,
+        inputs: Mapping[int, Position] | None = None,
     ) -> None:
         self.revision, policy, state = start
         super().__init__(policy, state)
         jobs = log.jobs_after(campaign, state.round) if eventful else []
-        self.inputs: dict[int, Start] = dict(inputs or {})  # of the jobs met on the way, by input round
-        self.models: list[tuple[str, Start]] = []  # published on the way, until someone takes them
+        self.inputs: dict[int, Position] = dict(inputs or {})  # of the jobs met on the way, by input round
+        self.models: list[tuple[str, Position]] = []  # published on the way, until someone takes them
         self.paused: list[State] = []  # at the moments asked for, until someone takes them
         self.missed: list[tuple[int, int, int]] = []  # moments that the log does not have
         self._pauses = deque(pauses)
         self._changes = deque(log.revisions_after(campaign, self.revision) if eventful else ())
-        self._past: dict[int, Start | None] = {row.restored: None for row in self._changes if row.restored is not None}
+        self._past: dict[int, Position | None] = {
+            row.restored: None for row in self._changes if row.restored is not None
+        }
         erasures = [row for row in self._changes if row.erased is not None]
         # The revision that ends what is only followed.
         self.rebuilt_by = math.inf if given else erasures[-1].revision if erasures else 0
@@ -201,12 +203,12 @@ class Replay(Course):
         self._jobs = {job.input_round for job in jobs}
         self._published = {job.published_round: job for job in jobs if job.published_round is not None}
         # What was estimated inline, and when any re-estimation was due, before an erasure.
-        self._estimated, self._due = set[int](), deque[int]()
+        self.run_estimation, self._due = set[int](), deque[int]()
         if self.given:
             made = Counter(log.estimation_rounds(campaign))
-            self._estimated = set(made - Counter(self._published.keys()))
+            self.run_estimation = set(made - Counter(self._published.keys()))
             until = math.inf if given else erasures[-1].round
-            self._due.extend(sorted(round for round in self._estimated | self._jobs if round < until))
+            self._due.extend(sorted(round for round in self.run_estimation | self._jobs if round < until))
         self._events = set(log.events_after(campaign, state.round) if eventful else ())
         self._decisions = log.decisions_after(campaign, state.round)
         self._rewards = log.rewards_after(campaign, state.arrived)
@@ -299,9 +301,9 @@ class Replay(Course):
 
     def _made(self, kind: str) -> None:
         """A model was published."""
-        self.models.append((kind, self.start))
+        self.models.append((kind, self.position))
         if self.state.model_version in self._past:
-            self._past[self.state.model_version] = self.start
+            self._past[self.state.model_version] = self.position
 
     def _renumbered(self, kind: str, version: int) -> None:
         """A publication that the log has, whatever is left of it: versions stay what clients were told."""
@@ -309,9 +311,9 @@ class Replay(Course):
         self._made(kind)
 
     @property
-    def start(self) -> Start:
+    def position(self) -> Position:
         """Where the fold is: another one could start here."""
-        return Start(self.revision, self.policy, self.state)
+        return Position(self.revision, self.policy, self.state)
 
     def _pause(self) -> None:
         if self._pauses and self._pauses[0] == (self.state.round, self.state.arrived, self.revision):
@@ -345,12 +347,12 @@ class Replay(Course):
     def estimate(self) -> None:
         round, version = self.state.round, self.state.model_version
         if round in self._jobs:
-            self.inputs[round] = self.start
+            self.inputs[round] = self.position
             self.state = self.policy.without_estimation(self.state)
         elif self._events & {(round, FAILED_ESTIMATION), (round, SKIPPED_ESTIMATION)}:
             self.state = self.policy.without_estimation(self.state)
         elif self.given:
-            if round in self._estimated:
+            if round in self.run_estimation:
                 self.state = self.policy.reestimate(self.state)
                 self._renumbered("estimation", version + 1)
             else:

@@ -13,13 +13,13 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Hashes", "Ids", "hashed", "hashes_of"]
+__all__ = ["Hashes", "Ids", "hash_ids", "read_block"]
 
 Hashes = npt.NDArray[np.uint64]
 EMPTY = -1  # place of the table
 
 
-def hashed(ids: Iterable[str]) -> Hashes:
+def hash_ids(ids: Iterable[str]) -> Hashes:
     """64 bits of each id; the same everywhere and for ever, for they are stored."""
     return np.frombuffer(b"".join([blake2b(name.encode(), digest_size=8).digest() for name in ids]), "<u8")
 
@@ -78,7 +78,7 @@ class Ids:
         return hashes + _checksum(hashes)
 
 
-def hashes_of(block: bytes) -> Hashes | None:
+def read_block(block: bytes) -> Hashes | None:
     """What `Ids.block` wrote; None if it is damaged."""
     hashes, checksum = block[:-8], block[-8:]
     return np.frombuffer(hashes, "<u8") if checksum == _checksum(hashes) else None

@@ -16,10 +16,10 @@ import numpy.typing as npt
 
 from policy import PastRound, PolicyError
 from service.base.errors import ConflictError, FieldProblem, InvalidError
+from service.engine.encoding import check_numbers
 from service.engine.fold import SECOND
 from service.engine.requests import ImportRow
 from service.engine.unit import IMPORT, Entry, Unit
-from service.engine.written import check_numbers
 from service.storage.rows import LiveRow, NewDecision
 from service.storage.transaction import Transaction
 

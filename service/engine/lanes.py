@@ -84,7 +84,9 @@ class Lanes:
         if self._pool is None:
             self._work(key, lane, *lane.take(count))
             return
-        short = all(isinstance(o, (Decide, Reward)) for o, _ in lane.waiting[:count]) and self._campaigns.at_hand(key)
+        short = all(isinstance(o, (Decide, Reward)) for o, _ in lane.waiting[:count]) and self._campaigns.is_in_memory(
+            key
+        )
         if short and self._fibers >= MOST_FIBERS:
             self._queue.append((key, lane))
         elif short and self._store.spare:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from policy import CampaignConfig, StagedPolicy, State
-from service.engine.fold import Start
+from service.engine.fold import Position
 from service.engine.imports import Importing
 from service.engine.requests import DecideItem, RewardItem
 from service.storage.audit import Record
@@ -76,7 +76,7 @@ class RollBack(NamedTuple):
 
     campaign: str
     campaign_id: int
-    past: Start
+    past: Position
     seen: int  # the newest revision when that was made
     record: Record | None = None
 
@@ -88,8 +88,8 @@ class Erase(NamedTuple):
     campaign_id: int
     subject: str
     rounds: Sequence[int]
-    rebuilt: Start
-    inputs: Mapping[int, Start]
+    rebuilt: Position
+    inputs: Mapping[int, Position]
     record: Record | None = None
 
 

@@ -21,7 +21,8 @@ from policy.hmm import MISSING
 from policy.state import MODES, Decided
 from service.base.errors import ConflictError, FieldProblem, GoneError, InvalidError, NotFoundError
 from service.base.times import timestamp
-from service.engine.alerts import Told, regime_changes, regimes_in_use
+from service.engine.alerts import Told, count_regimes, find_regime_changes
+from service.engine.encoding import Explanation, check_numbers, explained, json_lines
 from service.engine.fold import (
     FAILED_ESTIMATION,
     FAILED_PUBLICATION,
@@ -31,12 +32,11 @@ from service.engine.fold import (
     Course,
     Erased,
     MissingInput,
+    Position,
     Replay,
-    Start,
 )
-from service.engine.ids import Hashes, Ids, hashed
+from service.engine.ids import Hashes, Ids, hash_ids
 from service.engine.requests import MAX_BATCH, Customer, DecideItem
-from service.engine.written import Explanation, check_numbers, explained, json_lines
 from service.storage.rows import (
     APPENDED,
     REGIME_CHANGE,
@@ -78,14 +78,14 @@ class Entry(NamedTuple):
     """What a worker keeps of a campaign between transactions: only good for the live row of this version (R23)."""
 
     version: int
-    start: Start  # where the campaign stands
+    position: Position
     changes: int  # of the live row: as long as it stays, so do the two that follow
     job: int | None  # the input round of the job whose result is not in force yet
     events: int  # rows so far
 
     @property
     def state(self) -> State:
-        return self.start.state
+        return self.position.state
 
 
 class Job(NamedTuple):
@@ -101,7 +101,7 @@ class Unit(Course):
     """Everything that one transaction does to a campaign. Nothing is written before `write`."""
 
     def __init__(self, tx: Transaction, row: LiveRow, entry: Entry, owner: str, now: int) -> None:
-        self.revision, policy, state = entry.start
+        self.revision, policy, state = entry.position
         super().__init__(policy, state)
         self.row, self.entry = row, entry
         self.now = max(now, row.clock)  # time never goes backwards
@@ -115,10 +115,10 @@ class Unit(Course):
         self._written = dict.fromkeys(APPENDED, 0)  # of them, already sent to the database
         self._last_at, self._settled, self._failure = row.last_at, row.settled, row.failure
         self._job, self._job_waits = entry.job, False
-        self._told = Told(regimes_in_use(state), row.regime)
+        self._told = Told(count_regimes(state), row.regime)
         self._closed: tuple[tuple[int, str, int | None], ...] = ()  # jobs that are over: input, status, publication
         self._closed_written = 0
-        self._asked: tuple[list[str], Hashes] = ([], hashed([]))  # the last ids that were looked up
+        self._asked: tuple[list[str], Hashes] = ([], hash_ids([]))  # the last ids that were looked up
         self._decided_by: dict[int, int] = {}  # times, and the last round that the log had decided by then
 
     @contextmanager
@@ -147,7 +147,7 @@ class Unit(Course):
     @property
     def changed(self) -> bool:
         """Is there anything to write?"""
-        return self.state is not self.entry.state or self.revision != self.entry.start.revision
+        return self.state is not self.entry.state or self.revision != self.entry.position.revision
 
     @property
     def failures(self) -> list[NewEvent]:
@@ -178,8 +178,8 @@ class Unit(Course):
             failure=self._failure,
         )
         self._tx.move(row, after)
-        start = Start(self.revision, self.policy, state)
-        return Entry(after.version, start, after.changes, self._job, self.entry.events + len(self._rows[NewEvent]))
+        position = Position(self.revision, self.policy, state)
+        return Entry(after.version, position, after.changes, self._job, self.entry.events + len(self._rows[NewEvent]))
 
     def _flush(self) -> None:
         for kind, rows in self._rows.items():
@@ -193,7 +193,7 @@ class Unit(Course):
 
     def look_up(self, ids: Ids, names: Sequence[str]) -> None:
         """Learn which of the names are in the log, whose ids are those; must precede the requests that name them."""
-        self._asked = list(names), hashed(names)
+        self._asked = list(names), hash_ids(names)
         rounds = ids.rounds_of(self._asked[1])
         if self._written[NewDecision]:  # in this transaction, by an import
             asked = set(names)
@@ -207,7 +207,7 @@ class Unit(Course):
         """Those of the rounds that this transaction has decided, in order, as `Ids` takes them."""
         new = [row.decision_id for row in self._rows[NewDecision] if isinstance(row, NewDecision)]
         names, hashes = self._asked
-        return hashes if new == names else hashed(new)  # nearly always they are what was asked for
+        return hashes if new == names else hash_ids(new)  # nearly always they are what was asked for
 
     def decide(self, items: Sequence[tuple[DecideItem, bytes]], batch: bool = False) -> list[KnownDecision]:
         """One decision for each item (with its hash): the stored one, its twin's, or a new one."""
@@ -263,7 +263,7 @@ class Unit(Course):
         if (beliefs[-count:].argmax(axis=1) == told).all():  # nearly always
             return
         alerts = self.policy.config.alerts
-        changes, told = regime_changes(beliefs, state.round - count, alerts.rounds, told)
+        changes, told = find_regime_changes(beliefs, state.round - count, alerts.rounds, told)
         self._told = Told(regimes, told)
         for change in changes:
             before, after = change.before + 1, change.after + 1  # people count regimes from 1
@@ -378,7 +378,7 @@ class Unit(Course):
             self._drop_job()
         self._revised(None)
 
-    def roll_back(self, past: Start, seen: int) -> None:
+    def roll_back(self, past: Position, seen: int) -> None:
         """The model of an earlier moment in force again (R21), made when the newest revision was `seen`."""
         self._require_open("cannot change")
         if self._erased_since(seen):
@@ -395,7 +395,9 @@ class Unit(Course):
         later = self._tx.revisions_after(self.row.campaign_id, revision)
         return any(row.erased is not None for row in later)
 
-    def erase(self, subject: str, known: Sequence[int], rebuilt: Start, inputs: Mapping[int, Start]) -> int | None:
+    def erase(
+        self, subject: str, known: Sequence[int], rebuilt: Position, inputs: Mapping[int, Position]
+    ) -> int | None:
         """Forget what was decided for someone (R22), and all that was learned from it; how many decisions that were.
 
         `rebuilt` is the campaign at an earlier moment as if it had never had the `known` rounds. The rest is folded
@@ -595,8 +597,8 @@ class Unit(Course):
             self._failure = None  # the same step works again
         if state.model_version == before:
             return
-        if regimes_in_use(state) != self._told.regimes:
-            self._told = Told(regimes_in_use(state), None)
+        if count_regimes(state) != self._told.regimes:
+            self._told = Told(count_regimes(state), None)
         self._rows[NewModel].append(self._model_row(kind, state, seconds))
 
     def _model_row(self, kind: str, state: State, seconds: float) -> NewModel:

@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any
 
 from policy import CampaignConfig, Request, StagedPolicy, decode, describe, encode, kernels
-from service.engine.ids import Ids, hashed
+from service.engine.ids import Ids, hash_ids
 
 __all__ = ["load_first", "warm_up"]
 
@@ -29,8 +29,8 @@ def load_first() -> bool:
     with _turn:
         _warmed_up(0)
         ids = Ids()
-        ids.extend(0, hashed(["warm"]))
-        ids.rounds_of(hashed(["up"]))
+        ids.extend(0, hash_ids(["warm"]))
+        ids.rounds_of(hash_ids(["up"]))
     compiled = (getattr(kernel, "stats", None) for kernel in vars(kernels).values())
     return not any(stats.cache_misses for stats in compiled if stats is not None)
 

@@ -30,7 +30,7 @@ from service.storage.store import Store
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["Sender", "back_off", "regime_told", "signature"]
+__all__ = ["Sender", "back_off", "describe_regime", "signature"]
 
 POLL_SECONDS = 5.0  # between two looks for messages of other workers, or of those that have died
 LEASE_SECONDS = 60  # much longer than an attempt
@@ -55,7 +55,7 @@ def signature(secret: str, seconds: int, body: bytes) -> str:
     return f"t={seconds},v1={hmac.digest(secret.encode(), b'%d.%s' % (seconds, body), 'sha256').hex()}"
 
 
-def regime_told(number: int, labels: Mapping[int, str]) -> dict[str, Any]:
+def describe_regime(number: int, labels: Mapping[int, str]) -> dict[str, Any]:
     """A regime, counted from 1, as people are told of it."""
     return {"regime": number, "label": labels.get(number)}
 
@@ -285,8 +285,8 @@ def _body(message: Message, config: str) -> bytes:
         "number": message.event,
         "round": message.round,
         "since_round": change["since_round"],
-        "from": regime_told(change["from"], labels),
-        "to": regime_told(change["to"], labels),
+        "from": describe_regime(change["from"], labels),
+        "to": describe_regime(change["to"], labels),
         "belief": change["belief"],
         "at": timestamp(message.created_at),
     }

@@ -14,12 +14,12 @@ import sqlalchemy as sa
 from policy import CampaignConfig, StagedPolicy, encode
 from service.analysis.verify import differences
 from service.base.errors import ApiError, detail_of
-from service.engine.background import _estimated
+from service.engine.background import run_estimation
 from service.engine.campaigns import Campaigns
+from service.engine.encoding import hash_request
 from service.engine.operations import Create, Decide, FinishJob, KeepSnapshot, Reward, Snapshot
 from service.engine.requests import DecideBatch, DecideRequest, RewardBatch, RewardRequest
 from service.engine.unit import Job
-from service.engine.written import request_hash
 from service.storage.store import Store
 from service.storage.transaction import Transaction
 
@@ -184,7 +184,7 @@ def operation(path: str, body: dict) -> Any:
         batch = path == "/decide/batch"
         request: Any = (DecideBatch if batch else DecideRequest).model_validate_json(text)
         items = request.items if batch else [request]
-        return Decide(request.campaign, [(item, request_hash(item)) for item in items], batch)
+        return Decide(request.campaign, [(item, hash_request(item)) for item in items], batch)
     batch = path == "/reward/batch"
     request = (RewardBatch if batch else RewardRequest).model_validate_json(text)
     return Reward(request.campaign, request.items if batch else [request], batch)
@@ -215,7 +215,7 @@ class Direct:
         """What the background does, now."""
         name, number = work.campaign, work.campaign_id
         if isinstance(work, Job):
-            self.process(FinishJob(name, number, work.state.round, *_estimated(work.policy, work.state)))
+            self.process(FinishJob(name, number, work.state.round, *run_estimation(work.policy, work.state)))
         else:
             self.process(KeepSnapshot(*work, encode(work.state)))
             self.campaigns.snapshot_ended(number)

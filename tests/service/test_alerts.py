@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from policy.changes import patched
-from service.engine.alerts import regime_changes, regimes_in_use
+from service.engine.alerts import count_regimes, find_regime_changes
 from service.engine.operations import Change, RollBack
 from service.engine.unit import Unit
 from service.storage.rows import NewEvent, NewMessage
@@ -74,7 +74,7 @@ def test_the_rule_is_the_one_of_brute_force(seed):
     found, told_last, decided = [], first_told, 0
     while decided < length:
         stop = min(length, decided + int(chance.choice([1, 1, 2, 5, 40])))
-        changes, told_last = regime_changes(beliefs[:stop], decided, rounds, told_last)
+        changes, told_last = find_regime_changes(beliefs[:stop], decided, rounds, told_last)
         found += [(c.before, c.after, c.round, c.since_round) for c in changes]
         assert [c.belief for c in changes] == [beliefs[c.round - 1].tolist() for c in changes]
         decided = stop
@@ -84,8 +84,8 @@ def test_the_rule_is_the_one_of_brute_force(seed):
 def test_a_tie_is_of_the_first_regime():
     """As everywhere: a belief that cannot tell has no other likeliest one, in a batch or alone."""
     beliefs = np.array([[0.5, 0.5], [0.5, 0.5], [0.2, 0.8], [0.5, 0.5], [0.5, 0.5]])
-    assert regime_changes(beliefs, 0, 2, None) == ([], 0)
-    assert regime_changes(beliefs, 4, 2, 1)[1] == 0
+    assert find_regime_changes(beliefs, 0, 2, None) == ([], 0)
+    assert find_regime_changes(beliefs, 4, 2, 1)[1] == 0
 
 
 # --- in a campaign ----------------------------------------------------------------------------------------------------
@@ -118,9 +118,9 @@ def test_alerts_are_those_of_brute_force_however_the_rounds_came(direct, clock, 
         if path == "/decide":
             number = first.campaign("alone").campaign_id
             state = first.campaigns._cache[number].state
-            if regimes != regimes_in_use(state):
+            if regimes != count_regimes(state):
                 forgotten.extend([] if told is None else [told])
-                told, regimes = None, regimes_in_use(state)
+                told, regimes = None, count_regimes(state)
             if regimes > 1:
                 beliefs = state.history.beliefs[: state.round, :regimes]
                 told, change = brute_force(beliefs.argmax(axis=1).tolist(), state.round, 3, told)
@@ -215,7 +215,7 @@ def test_another_estimate_begins_anew(direct, clock):
     script = Script(CONFIGS["smoothed"] | ALERTS, clock, name="spring").create(worker.post).play(worker.post, 90)
     before = worker.campaign("spring")
     assert before.regime is not None
-    past = worker.campaigns.past("spring", 1)  # before the first estimate
+    past = worker.campaigns.prepare_rollback("spring", 1)  # before the first estimate
     assert isinstance(past, RollBack)
     assert past.past.state.hmm is None
     assert worker.process(past) == [None]

@@ -362,7 +362,7 @@ def test_rewards_excluded_by_a_rollback_stay_excluded_from_recomputations(direct
     worker = direct()
     script = Script(config, clock).create(worker.post).play(worker.post, 60)
     version = worker.campaign(script.name).model_version - 3
-    past = worker.campaigns.past(script.name, version)
+    past = worker.campaigns.prepare_rollback(script.name, version)
     folded = worker.campaign(script.name).folded
     assert worker.process(past) == [None]
     script.play(worker.post, 90)
@@ -384,9 +384,9 @@ def changes(worker, name):
         12: lambda: [Change(name, lambda config: patched(config, patch))],
         22: lambda: [Change(name, lambda config: with_action(config, "message"))],
         36: lambda: [Change(name, lambda config: without_action(config, "mail"))],
-        48: lambda: [worker().campaigns.past(name, max(1, worker().campaign(name).model_version - 4))],
+        48: lambda: [worker().campaigns.prepare_rollback(name, max(1, worker().campaign(name).model_version - 4))],
         58: lambda: [Change(name, partial(with_action, action=action)) for action in ("mail", "fax")],
-        64: lambda: [worker().campaigns.past(name, 2)],  # from before the new actions
+        64: lambda: [worker().campaigns.prepare_rollback(name, 2)],  # from before the new actions
         70: lambda: [Change(name, lambda config: patched(config, {"control": {"share": 0}}))],
     }
 
@@ -443,7 +443,7 @@ def test_a_snapshot_from_before_a_rollback_is_no_trap(direct, clock, monkeypatch
     script = Script(CONFIGS["default"], clock).create(worker.post).play(worker.post, 50)
     worker.finish_all()
     assert worker.rows(snapshots)[-1]["round"] >= 20
-    worker.process(worker.campaigns.past(script.name, 2))
+    worker.process(worker.campaigns.prepare_rollback(script.name, 2))
     worker.work.clear()  # it died before its own snapshot
     script.play(direct().post, 60)
     assert direct().differences(script.name) == []
@@ -452,7 +452,7 @@ def test_a_snapshot_from_before_a_rollback_is_no_trap(direct, clock, monkeypatch
 def test_a_rollback_is_followed_by_a_snapshot(direct, clock):
     worker = direct()
     script = Script(CONFIGS["one-regime"], clock).create(worker.post).play(worker.post, 40)
-    worker.process(worker.campaigns.past(script.name, 2))
+    worker.process(worker.campaigns.prepare_rollback(script.name, 2))
     worker.finish_all()
     (row,) = worker.rows(snapshots)
     assert (row["round"], row["revision"]) == (script.round, 2)
@@ -464,7 +464,7 @@ def test_a_job_at_work_during_a_change_of_model_is_forgotten(direct, clock, monk
     monkeypatch.setattr("service.engine.unit.INLINE_OPERATIONS", 0)
     for name, change in (
         ("added", lambda worker, name: Change(name, lambda config: with_action(config, "message"))),
-        ("back", lambda worker, name: worker.campaigns.past(name, 1)),
+        ("back", lambda worker, name: worker.campaigns.prepare_rollback(name, 1)),
     ):
         worker = direct()
         script = Script(CONFIGS["default"], clock, name=name).create(worker.post).play(worker.post, 40)
@@ -519,7 +519,7 @@ def test_a_tampered_revision_is_found(direct, clock):
 def test_a_rollback_to_a_model_that_never_was_is_found(direct, clock):
     worker = direct()
     script = Script(CONFIGS["default"], clock).create(worker.post).play(worker.post, 40)
-    worker.process(worker.campaigns.past(script.name, 2))
+    worker.process(worker.campaigns.prepare_rollback(script.name, 2))
     worker.execute("UPDATE config_revisions SET restored = 77 WHERE revision = 2")
     assert any("never made" in problem for problem in worker.differences(script.name))
 
@@ -539,7 +539,7 @@ def test_a_rollback_owes_a_snapshot_while_another_is_under_way(direct, clock, mo
     worker = direct()
     script = Script(CONFIGS["one-regime"], clock).create(worker.post).play(worker.post, 30)
     assert len(worker.work) == 1  # under way
-    worker.process(worker.campaigns.past(script.name, 2))
+    worker.process(worker.campaigns.prepare_rollback(script.name, 2))
     worker.finish_all()
     script.step(worker.post)
     worker.finish_all()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import service.engine.campaigns
 import service.engine.ids
 import service.engine.unit
-from service.engine.ids import Ids, hashed, hashes_of
+from service.engine.ids import Ids, hash_ids, read_block
 from service.engine.operations import Archive, Delete, KeepSnapshot, Snapshot
 from service.engine.unit import Unit
 from service.storage.schema import alembic_config, upgrade
@@ -25,7 +25,7 @@ KIND = CONFIGS["one-regime"]
 
 def few(count):
     """Hashes of which many are the same: what happens once in an age with 64 bits."""
-    return lambda names: hashed(names) % np.uint64(count)
+    return lambda names: hash_ids(names) % np.uint64(count)
 
 
 # --- in memory ----------------------------------------------------------------------------------------------------
@@ -45,11 +45,11 @@ def test_every_round_is_found_by_its_hash(parts, modulus):
     asked = [*known[::7], 3, 2**63]
     found = ids.rounds_of(np.array(asked, np.uint64))
     assert sorted(found) == sorted(i for one in asked for i, other in enumerate(known, 1) if one == other)
-    assert hashes_of(ids.block(0, len(known))).tolist() == known
+    assert read_block(ids.block(0, len(known))).tolist() == known
 
 
 def test_what_is_there_is_not_added_again():
-    ids, hashes = Ids(), hashed(map(str, range(50)))
+    ids, hashes = Ids(), hash_ids(map(str, range(50)))
     ids.extend(0, hashes[:30])
     ids.extend(10, hashes[10:40])  # another thread was faster with some of them
     ids.extend(20, hashes[20:30])
@@ -61,7 +61,7 @@ def test_what_is_there_is_not_added_again():
 
 def test_who_looks_up_while_it_grows_reads_nothing_else():
     """A table never leads beyond the hashes that belong to it: the kernels check no bounds."""
-    ids, hashes = Ids(), hashed(map(str, range(5_000)))
+    ids, hashes = Ids(), hash_ids(map(str, range(5_000)))
     for stop in range(0, 5_000, 50):
         known, table = ids._kept
         ids.extend(ids.count, hashes[ids.count : stop])
@@ -71,16 +71,16 @@ def test_who_looks_up_while_it_grows_reads_nothing_else():
 
 def test_a_damaged_block_is_none():
     ids = Ids()
-    ids.extend(0, hashed(map(str, range(50))))
+    ids.extend(0, hash_ids(map(str, range(50))))
     block = ids.block(10, 30)
-    assert hashes_of(block).tolist() == hashed(map(str, range(10, 30))).tolist()
+    assert read_block(block).tolist() == hash_ids(map(str, range(10, 30))).tolist()
     for wrong in (b"", block[8:], block[:-8], block[:-1], bytes([block[0] ^ 1]) + block[1:]):
-        assert hashes_of(wrong) is None
+        assert read_block(wrong) is None
 
 
 def test_hashes_stay_what_they_are():
     """They are stored: another function would find nothing again."""
-    assert hashed(["order-1001", "ä"]).tolist() == [12056050167318755183, 4152366542966443504]
+    assert hash_ids(["order-1001", "ä"]).tolist() == [12056050167318755183, 4152366542966443504]
 
 
 # --- in the service -----------------------------------------------------------------------------------------------
@@ -91,10 +91,10 @@ def again(worker, script):
     with worker.store.reading() as tx:
         row, _ = tx.campaign(script.name)
         for answer in script.decisions:
-            stored = worker.campaigns.decision(tx, row, answer["decision_id"])
+            stored = worker.campaigns.get_decision(tx, row, answer["decision_id"])
             assert stored["round"] == answer["round"]
-        assert worker.campaigns.decision(tx, row, "never made") is None
-        assert worker.campaigns.decision(tx, row, "nul\x00") is None
+        assert worker.campaigns.get_decision(tx, row, "never made") is None
+        assert worker.campaigns.get_decision(tx, row, "nul\x00") is None
 
 
 @pytest.mark.parametrize("hashes", [None, 1, 16])
@@ -102,7 +102,7 @@ def test_ids_of_any_age_are_known_after_a_restart(direct, clock, monkeypatch, ha
     """From blocks, and from the log where there is none; also if many ids have the same hash."""
     if hashes:
         for module in (service.engine.campaigns, service.engine.unit):
-            monkeypatch.setattr(module, "hashed", few(hashes))
+            monkeypatch.setattr(module, "hash_ids", few(hashes))
     monkeypatch.setattr(service.engine.campaigns, "SNAPSHOT_ROUNDS", 20)
     worker = direct()
     script = Script(KIND, clock).create(worker.post)
@@ -206,7 +206,7 @@ def test_a_snapshot_of_a_moment_that_never_was_is_not_kept(direct, clock, monkey
     worker.finish(work)
     assert [row["round"] for row in worker.rows(snapshots)] == [row["last_round"] for row in worker.rows(id_blocks)]
     ids = Ids()
-    ids.extend(0, hashed(map(str, range(9))))
+    ids.extend(0, hash_ids(map(str, range(9))))
     with pytest.raises(ValueError, match="rounds 10 to 11 are missing"):
         ids.block(0, 11)
 

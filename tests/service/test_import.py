@@ -61,7 +61,7 @@ def rows_of(worker):
 
 def imported(worker, config, rows, clock):
     worker.post("/campaigns", config)
-    made = worker.campaigns.importing(config["name"], "again", rows)
+    made = worker.campaigns.prepare_import(config["name"], "again", rows)
     assert worker.process(made) == [None]
     return made.told
 
@@ -136,7 +136,9 @@ def test_several_imports_are_one(direct, clock):
     for config, cuts in ((whole, [0, len(rows)]), (parts, [0, 7, 40, 41, len(rows)])):
         worker.post("/campaigns", config)
         for number, (start, stop) in enumerate(pairwise(cuts)):
-            assert worker.process(worker.campaigns.importing(config["name"], f"i{number}", rows[start:stop])) == [None]
+            assert worker.process(worker.campaigns.prepare_import(config["name"], f"i{number}", rows[start:stop])) == [
+                None
+            ]
     assert_same_model(state_of(worker, "parts"), state_of(worker, "whole"))
     for name in ("whole", "parts"):
         assert worker.differences(name) == []
@@ -234,7 +236,7 @@ def test_a_reward_for_what_nobody_knows_teaches_nothing(direct, clock):
     for name, reward in (("with", -1.0), ("without", None)):
         worker.post("/campaigns", SIMPLE | {"name": name, "seed": 1})
         rows = [*known, *[unknown.model_copy(update={"reward": reward})] * 20, *known]
-        assert worker.process(worker.campaigns.importing(name, "i", rows)) == [None]
+        assert worker.process(worker.campaigns.prepare_import(name, "i", rows)) == [None]
         assert worker.differences(name) == []
     assert_same_model(state_of(worker, "with"), state_of(worker, "without"))
     worker.post("/reward", {"campaign": "without", "decision_id": "i-21", "reward": -1})
@@ -245,7 +247,7 @@ def test_requests_of_the_same_transaction_know_the_imported_rows(direct, clock):
     for name in ("a", "b"):
         worker.post("/campaigns", SIMPLE | {"name": name})
     rows = [ImportRow(**ROW, decision_id=f"k{i}") for i in range(2)]
-    made = worker.campaigns.importing("a", "i", rows)
+    made = worker.campaigns.prepare_import("a", "i", rows)
     request = {"context": {"risk": "low"}}
     outcomes = worker.process(
         made,
@@ -263,7 +265,7 @@ def test_requests_of_the_same_transaction_know_the_imported_rows(direct, clock):
 def test_a_campaign_that_is_archived_meanwhile_imports_nothing(direct, clock):
     worker = direct()
     worker.post("/campaigns", SIMPLE | {"name": "closed"})
-    made = worker.campaigns.importing("closed", "i", [ImportRow(**ROW)])
+    made = worker.campaigns.prepare_import("closed", "i", [ImportRow(**ROW)])
     worker.process(Archive("closed", True))
     (refused,) = worker.process(made)
     assert "archived" in refused.message
@@ -273,7 +275,7 @@ def test_a_campaign_that_is_archived_meanwhile_imports_nothing(direct, clock):
 def test_a_campaign_that_decides_meanwhile_imports_nothing(direct, clock):
     worker = direct()
     worker.post("/campaigns", SIMPLE | {"name": "busy"})
-    made = worker.campaigns.importing("busy", "i", [ImportRow(**ROW)] * 3)
+    made = worker.campaigns.prepare_import("busy", "i", [ImportRow(**ROW)] * 3)
     worker.post("/decide", {"campaign": "busy", "context": {"risk": "low"}})
     (outcome,) = worker.process(made)
     assert "meanwhile" in outcome.message
@@ -288,7 +290,7 @@ def test_what_a_transaction_did_before_a_refused_import_is_not_forgotten(direct,
     """R17: the same reward twice in one gather has one answer, whatever comes between."""
     worker = direct()
     worker.post("/campaigns", SIMPLE | {"name": "busy"})
-    made = worker.campaigns.importing("busy", "i", [ImportRow(**ROW)] * 3)
+    made = worker.campaigns.prepare_import("busy", "i", [ImportRow(**ROW)] * 3)
     worker.post("/decide", {"campaign": "busy", "decision_id": "d", "context": {"risk": "low"}})
     reward = operation("/reward", {"campaign": "busy", "decision_id": "d", "reward": 1})
     first, refused, second = worker.process(reward, made, reward)

@@ -10,7 +10,7 @@ import service.engine.campaigns
 import service.engine.unit
 from policy import StagedPolicy
 from policy.codec import decode_estimate
-from service.engine.background import _estimated
+from service.engine.background import run_estimation
 from service.engine.operations import FinishJob
 from service.engine.unit import LEASE_SECONDS, Job
 from service.engine.warm_up import warm_up
@@ -60,7 +60,7 @@ def played(script, worker, until, patience, restart=None):
 
 
 def taken_over(worker, name, row):
-    start = worker.campaigns.job_input(row["campaign_id"], row["input_round"])
+    start = worker.campaigns.rebuild_job_input(row["campaign_id"], row["input_round"])
     return Job(row["campaign_id"], name, start.policy, start.state)
 
 
@@ -216,7 +216,7 @@ def abandoned(worker, clock, name):
     while not worker.work:
         script.step(worker.post)
     (job,) = worker.work
-    status, result, _ = _estimated(job.policy, job.state)
+    status, result, _ = run_estimation(job.policy, job.state)
     assert status == "done"
     script.step(worker.post)
     return script, result

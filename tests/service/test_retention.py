@@ -63,7 +63,7 @@ def test_imported_rows_are_reduced_too(direct, clock):
         ImportRow(context=context, action="mail", subject="anna"),
         ImportRow(context=None, action="mail", subject="bert"),
     ]
-    worker.process(worker.campaigns.importing("one-regime", "i", rows))
+    worker.process(worker.campaigns.prepare_import("one-regime", "i", rows))
     clock.advance(3 * DAY)
     worker.process(Reduce("one-regime"))
     left = [(row["context"] and json.loads(row["context"])["spend"], row["subject"]) for row in worker.rows(decisions)]

@@ -238,7 +238,7 @@ def test_what_is_known_now_of_then(played, name):
     then = asked(played, name, points=25)
     with played.service.store.reading() as tx:
         row, _ = tx.campaign(name)
-        state = played.service.campaigns.readable(tx, row).state
+        state = played.service.campaigns.read_entry(tx, row).state
     regimes = state.belief.size
     beliefs = state.history.beliefs[: state.round, :regimes]
     assert told_changes(series) == changes_one_by_one(beliefs.tolist(), 4)

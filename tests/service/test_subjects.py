@@ -23,7 +23,7 @@ WHO = "customer 3"  # one of the eight that scripts decide for
 
 
 def erase(worker, campaign, who=WHO):
-    (count,) = worker.process(worker.campaigns.erasing(campaign, who))
+    (count,) = worker.process(worker.campaigns.prepare_erasure(campaign, who))
     return count
 
 
@@ -83,14 +83,14 @@ def test_the_model_is_as_if_the_rewards_had_never_been(direct, clock, kind):
 
 
 def erase_nothing(worker, campaign):
-    return worker.campaigns.erasing(campaign, WHO) is None
+    return worker.campaigns.prepare_erasure(campaign, WHO) is None
 
 
 def test_someone_who_is_erased_while_others_decide(direct, clock):
     """The fold takes its time: what comes meanwhile, also for the same person, is erased with the rest."""
     worker, other = direct(), direct()
     script = Script(CONFIGS["default"], clock).create(worker.post).play(worker.post, ROUNDS)
-    prepared = worker.campaigns.erasing(script.name, WHO)
+    prepared = worker.campaigns.prepare_erasure(script.name, WHO)
     script.play(other.post, ROUNDS + 30)
     newest = {"campaign": script.name, "decision_id": "late", "subject": WHO, "context": script_context()}
     # In one transaction with a decision for the same person, before and after it.
@@ -129,7 +129,7 @@ def test_erasing_what_the_first_estimate_rested_on(direct, clock, factor, rounds
     assert erase(worker, "few") == 3
     assert "optimistic" in [decide(number) for number in range(rounds + 1, rounds + 10)]
     assert worker.differences("few") == []
-    worker.process(worker.campaigns.past("few", 4))
+    worker.process(worker.campaigns.prepare_rollback("few", 4))
     decide(rounds + 10)
     assert direct().differences("few") == []
 
@@ -138,7 +138,7 @@ def test_two_erasures_at_once(direct, clock):
     """The fold for the second one still knows the first: it has to be made again."""
     worker = direct()
     script = Script(CONFIGS["smoothed"], clock).create(worker.post).play(worker.post, ROUNDS)
-    first, second = (worker.campaigns.erasing(script.name, who) for who in (WHO, "customer 5"))
+    first, second = (worker.campaigns.prepare_erasure(script.name, who) for who in (WHO, "customer 5"))
     counts = worker.process(first, second)
     assert counts[0] > 0
     assert counts[1] is None
@@ -155,11 +155,11 @@ def test_changes_rollbacks_and_erasures_in_turns(direct, clock):
     version = state_of(worker, script.name).model_version
     script.play(worker.post, 100)
     worker.process(Change(script.name, lambda config: with_action(config, "letter")))
-    worker.process(worker.campaigns.past(script.name, version))
+    worker.process(worker.campaigns.prepare_rollback(script.name, version))
     script.play(worker.post, 120)
     assert erase(worker, script.name)
     script.play(worker.post, 150)
-    worker.process(worker.campaigns.past(script.name, version))
+    worker.process(worker.campaigns.prepare_rollback(script.name, version))
     script.play(worker.post, 165)
     assert worker.differences(script.name) == []
     assert direct().differences(script.name) == []
@@ -173,7 +173,7 @@ def test_a_rollback_that_knew_someone_is_refused(direct, clock):
     """It was made before the erasure: what it would put in force still knows them."""
     worker = direct()
     script = Script(CONFIGS["spectral"], clock).create(worker.post).play(worker.post, ROUNDS)
-    made = worker.campaigns.past(script.name, worker.campaign(script.name).model_version - 1)
+    made = worker.campaigns.prepare_rollback(script.name, worker.campaign(script.name).model_version - 1)
     assert erase(worker, script.name)
     (refused,) = worker.process(made)
     assert "erased just now" in refused.message
@@ -183,8 +183,8 @@ def test_a_rollback_that_knew_someone_is_refused(direct, clock):
 def test_an_erasure_around_a_rollback_begins_anew(direct, clock):
     worker = direct()
     script = Script(CONFIGS["spectral"], clock).create(worker.post).play(worker.post, ROUNDS)
-    made = worker.campaigns.erasing(script.name, WHO)
-    worker.process(worker.campaigns.past(script.name, worker.campaign(script.name).model_version - 1))
+    made = worker.campaigns.prepare_erasure(script.name, WHO)
+    worker.process(worker.campaigns.prepare_rollback(script.name, worker.campaign(script.name).model_version - 1))
     assert worker.process(made) == [None]
     assert erase(worker, script.name)
     assert worker.differences(script.name) == []
@@ -195,7 +195,7 @@ def test_who_is_asked_for_is_erased_also_if_retention_was_faster(direct, clock):
     script = Script(CONFIGS["spectral"] | {"retention_days": 1}, clock).create(worker.post).play(worker.post, 60)
     script._seconds += 0.9 * 86_400
     script.play(worker.post, 120)
-    made = worker.campaigns.erasing(script.name, WHO)
+    made = worker.campaigns.prepare_erasure(script.name, WHO)
     clock.advance(0.5 * 86_400)
     worker.process(Reduce(script.name))
     assert worker.process(made) == [len(made.rounds)]
@@ -209,7 +209,7 @@ def test_a_job_that_is_published_by_the_very_transaction(direct, clock, monkeypa
     worker = direct()
     script = Script(CONFIGS["smoothed"], clock).create(worker.post).play(worker.post, 45)
     worker.finish_all()
-    made = worker.campaigns.erasing(script.name, WHO)
+    made = worker.campaigns.prepare_erasure(script.name, WHO)
     items = [{"decision_id": f"x{i}", "context": script_context()} for i in range(8)]
     _, count = worker.process(operation("/decide/batch", {"campaign": script.name, "items": items}), made)
     assert count == len(made.rounds)
@@ -224,7 +224,7 @@ def test_one_campaign_that_is_gone_does_not_keep_the_others_from_erasing(start, 
         good(client.post("/campaigns", json=CONFIGS["one-regime"] | {"name": name}), 201)
         request = {"campaign": name, "decision_id": "x", "subject": WHO, "context": script_context()}
         good(client.post("/decide", json=request))
-    real = worker.service.campaigns.erasing
+    real = worker.service.campaigns.prepare_erasure
 
     def erasing(name, subject):
         if name == "b":
@@ -232,7 +232,7 @@ def test_one_campaign_that_is_gone_does_not_keep_the_others_from_erasing(start, 
             assert httpx.delete(f"{worker.url}/campaigns/b", params={"confirm": "b"}).status_code == 204
         return real(name, subject)
 
-    monkeypatch.setattr(worker.service.campaigns, "erasing", erasing)
+    monkeypatch.setattr(worker.service.campaigns, "prepare_erasure", erasing)
     assert good(client.post("/subjects/erase", json={"subject": WHO}))["campaigns"] == [
         {"campaign": "a", "erased_decisions": 1}
     ]
@@ -293,7 +293,7 @@ def test_nothing_personal_is_left(new_database, start, clock):
             for table in (decisions, rewards, models, config_revisions, jobs, snapshots)
             for row in tx.connection.execute(sa.select(table)).mappings()
         )
-        left = worker.service.campaigns.decision(tx, tx.campaign(script.name)[0], "his")
+        left = worker.service.campaigns.get_decision(tx, tx.campaign(script.name)[0], "his")
     assert left is not None
     assert {name: left[name] for name in ("request_hash", "subject", "context", "reward")} == dict.fromkeys(
         ("request_hash", "subject", "context", "reward")

@@ -5,8 +5,8 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.engine.encoding import hash_request, hash_requests
 from service.engine.requests import DecideItem
-from service.engine.written import request_hash, request_hashes
 from tests.service.playing import CONFIGS, operation
 
 BEYOND_64_BITS = 10**30
@@ -26,7 +26,7 @@ def parsed(item):
 
 def test_hashes_are_those_that_the_log_has():
     """Logs of older versions hold these; another hash would refuse an honest retry."""
-    digests = [request_hash(parsed(item)) for item in (ITEM, RICH_ITEM, TOO_LARGE_ITEM)]
+    digests = [hash_request(parsed(item)) for item in (ITEM, RICH_ITEM, TOO_LARGE_ITEM)]
     assert [digest.hex() for digest in digests] == [
         "f17a42e8f63f43367594027eed24c31e",
         "f9a298843042058c4ee64d46ebb5240d",
@@ -37,9 +37,9 @@ def test_hashes_are_those_that_the_log_has():
 def test_hashes_of_many_are_those_of_each():
     """Also beside one that JSON cannot hold."""
     each = [parsed(item) for item in (ITEM, RICH_ITEM, ITEM)]
-    assert request_hashes(each) == [request_hash(item) for item in each]
+    assert hash_requests(each) == [hash_request(item) for item in each]
     each.append(parsed(TOO_LARGE_ITEM))
-    assert request_hashes(each) == [request_hash(item) for item in each]
+    assert hash_requests(each) == [hash_request(item) for item in each]
 
 
 texts = st.text(st.sampled_from('ab"\\\n\r\x0b\u2028é😀'), max_size=4)
@@ -69,8 +69,8 @@ def test_another_order_is_the_same_request_and_another_subject_is_not(item):
     same = item.model_copy(update={"context": turned, "excluded_actions": item.excluded_actions[::-1] * 2})
     other = item.model_copy(update={"subject": f"{item.subject} junior"})
     if "1000000000000000000000000000000" not in repr(item.context):  # beyond 64 bits it is refused
-        assert request_hash(same) == request_hash(item)
-    assert request_hash(other) != request_hash(item)
+        assert hash_request(same) == hash_request(item)
+    assert hash_request(other) != hash_request(item)
 
 
 def test_a_batch_answers_to_the_byte_what_each_item_alone_gets(direct, clock):

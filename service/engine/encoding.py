@@ -16,23 +16,23 @@ from service.storage.rows import KnownDecision
 __all__ = [
     "Explanation",
     "check_numbers",
-    "decision_answers",
+    "describe_reward",
+    "encode_decisions",
     "explained",
+    "hash_request",
+    "hash_requests",
     "json_lines",
-    "request_hash",
-    "request_hashes",
-    "reward_answer",
 ]
 
 _encoder = msgspec.json.Encoder()
 
 
-def request_hash(item: DecideItem) -> bytes:
+def hash_request(item: DecideItem) -> bytes:
     """What makes two requests the same (R17): 36 and 36.0 are one number, 1 and "1" one level, exclusions a set."""
-    return request_hashes([item])[0]
+    return hash_requests([item])[0]
 
 
-def request_hashes(items: Sequence[DecideItem]) -> list[bytes]:
+def hash_requests(items: Sequence[DecideItem]) -> list[bytes]:
     """`request_hash` of each, all written at once."""
     requests = [
         [
@@ -119,7 +119,7 @@ def json_lines(values: Sequence[Any]) -> list[str]:
     return _encoder.encode_lines(values).decode()[:-1].split("\n")
 
 
-def decision_answers(campaign: str, stage_length: int, decisions: Sequence[KnownDecision]) -> list[str]:
+def encode_decisions(campaign: str, stage_length: int, decisions: Sequence[KnownDecision]) -> list[str]:
     """Decisions as the API answers them, the first time and every time (R17)."""
     names, rounds, _, versions, modes, actions, propensities, explanations, times, *_ = zip(*decisions, strict=True)
     stages = [(round - 1) // stage_length + 1 for round in rounds]
@@ -131,7 +131,7 @@ def decision_answers(campaign: str, stage_length: int, decisions: Sequence[Known
     return [f"{head[:-1]},{explanation[1:]}" for head, explanation in zip(heads, explanations, strict=True)]
 
 
-def reward_answer(campaign: str, known: KnownDecision) -> dict[str, Any]:
+def describe_reward(campaign: str, known: KnownDecision) -> dict[str, Any]:
     """A committed reward as the API answers it."""
     assert known.received_at is not None
     return {

@@ -1,0 +1,154 @@
+"""Recover a campaign from the database: its row, its configuration, and its state at any position in the log.
+
+A state is rebuilt by folding the log from a snapshot, or from the beginning if no snapshot will do (R21).
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+
+import numpy as np
+import numpy.typing as npt
+
+from policy import CampaignConfig, CodecError, StagedPolicy, State, decode
+from service.base.errors import ConflictError, NotFoundError
+from service.engine.fold import FAILED_PUBLICATION, MissingInput, Position, Replay
+from service.storage.rows import LiveRow
+from service.storage.transaction import Transaction
+
+__all__ = [
+    "coefficients_match",
+    "find_open_job",
+    "get_campaign",
+    "load_config",
+    "load_first_position",
+    "load_positions",
+    "numbers_match",
+    "rebuild_job_input",
+    "rebuild_model",
+    "recover_position",
+]
+
+TOLERANCE = 1e-9  # across machines (R15)
+
+
+def get_campaign(tx: Transaction, name: str) -> tuple[LiveRow, int]:
+    """Return a campaign's live row and the time it was created (microseconds since 1970)."""
+    # PostgreSQL's text type cannot hold a zero byte, so such a name cannot even be looked up.
+    row = None if "\x00" in name else tx.campaign(name)
+    if row is None:
+        raise NotFoundError(f"There is no campaign {name!r}")
+    return row
+
+
+def load_config(tx: Transaction, campaign: int) -> CampaignConfig:
+    """Return the configuration in force."""
+    return CampaignConfig.model_validate_json(tx.config(campaign))
+
+
+def load_positions(tx: Transaction, campaign: int) -> Iterator[Position]:
+    """Yield the positions that a fold can start from: the snapshots, newest first, then the beginning.
+
+    Damaged snapshots are skipped (R21).
+    """
+    configs = {row.revision: row.config for row in tx.revisions_after(campaign, 0)}
+    for round, _, revision in tx.snapshot_moments(campaign):
+        try:
+            state = decode(tx.snapshot(campaign, round))
+        except CodecError:
+            continue
+        yield Position(revision, _load_policy(configs[revision]), state)
+    yield load_first_position(tx, campaign)
+
+
+def load_first_position(tx: Transaction, campaign: int) -> Position:
+    """Return the position before the first round."""
+    (first,) = tx.revision_page(campaign, 2, 1)
+    policy = _load_policy(first.config)
+    return Position(first.revision, policy, policy.initial_state())
+
+
+def _load_policy(config: str) -> StagedPolicy:
+    return StagedPolicy(CampaignConfig.model_validate_json(config))
+
+
+def recover_position(tx: Transaction, campaign: int, cached: Iterable[Position] = ()) -> Position:
+    """Fold the log to its end, starting from a cached position if that works, else from a stored one."""
+    for start in chain(cached, load_positions(tx, campaign)):
+        try:
+            replay = Replay(start, tx, campaign)
+            replay.run()
+        except MissingInput:
+            continue
+        return replay.position
+    raise AssertionError("a fold from the beginning has every input")
+
+
+def rebuild_model(tx: Transaction, row: LiveRow, version: int) -> Position:
+    """Return the position at which a model was published, and check the model against the stored coefficients."""
+    (stored,) = tx.model_page(row.campaign_id, version + 1, 1)
+    for start in load_positions(tx, row.campaign_id):
+        if start.state.model_version >= version:
+            continue
+        try:
+            replay = Replay(start, tx, row.campaign_id)
+            past = _fold_to_model(replay, version)
+        except MissingInput:
+            continue
+        exact = past.revision >= replay.rebuilt_by  # an erasure since then changes earlier models (R22)
+        if exact and not coefficients_match(stored["theta"], past.state):
+            problem = f"Model {version} of campaign {row.name} differs from what its log gives, so one is damaged"
+            raise ConflictError(f"{problem}. Choose another version; `undercurrent verify {row.name}` gives details")
+        return past
+    raise AssertionError("the log contains every model")
+
+
+def _fold_to_model(replay: Replay, version: int) -> Position:
+    """Fold until a model is published and return that position."""
+    for _ in chain(replay.parts(), [None]):  # the last part may be followed by changes
+        for _, position in replay.models:
+            if position.state.model_version == version:
+                return position
+        replay.models.clear()
+    raise AssertionError("the log contains every model")
+
+
+def rebuild_job_input(tx: Transaction, campaign: int, input_round: int) -> Position:
+    """Return the position that a re-estimation job starts from, for taking over the job of a dead worker."""
+    for start in load_positions(tx, campaign):
+        if start.state.round > input_round:
+            continue
+        try:
+            replay = Replay(start, tx, campaign)
+            for _ in replay.parts():
+                if input_round in replay.inputs:
+                    return replay.inputs[input_round]
+        except MissingInput:
+            continue
+    raise AssertionError("a job is logged with the round that needs it")
+
+
+def find_open_job(tx: Transaction, campaign: int) -> int | None:
+    """Return the input round of the job whose result is not in force, or whose failure is not logged yet."""
+    job = tx.newest_job(campaign)
+    if job is None or job.status in ("published", "nothing"):
+        return None
+    if job.status == "failed" and any(
+        kind == FAILED_PUBLICATION for _, kind in tx.events_after(campaign, job.input_round)
+    ):
+        return None
+    return job.input_round
+
+
+def coefficients_match(stored: bytes, state: State) -> bool:
+    """Are the stored coefficients those of the state?"""
+    theta = state.statistics.theta
+    return len(stored) == 8 * theta.size and numbers_match(np.frombuffer(stored, "<f8"), theta)
+
+
+def numbers_match(stored: npt.ArrayLike, computed: npt.ArrayLike) -> bool:
+    """Are the numbers equal? On one machine to the bit, across machines within R15's tolerance."""
+    one, other = np.asarray(stored), np.asarray(computed)
+    if one.shape != other.shape:
+        return False
+    # Equal bits are the usual case, and allclose takes ten times as long.
+    return bool((one == other).all() or np.allclose(one, other, rtol=TOLERANCE, atol=TOLERANCE))
