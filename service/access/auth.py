@@ -1,7 +1,7 @@
 """Keys and roles: who may call which route, for which campaigns, and how often.
 
 A key is `uc_ID_SECRET`. The database has its id and the SHA-256 of its secret, which is 256 random bits and so needs no
-salt and no slow hash. Once there is any key, every request needs one, except for what `RULES` calls public.
+salt and no slow hash. Once there is any key, every request needs one, except on routes that declare `ANYONE`.
 
 The dashboard's pages have it in a cookie that scripts cannot read. Browsers send a cookie whoever asks them to, so a
 request that could change something must also have a header that no other site can make them send.
@@ -15,14 +15,14 @@ import math
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from hashlib import sha256
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
-from starlette.routing import BaseRoute, Match, compile_path
 from starlette.types import Scope
 
+from service.access.roles import ROLES, Access
 from service.base.errors import ForbiddenError, TooManyRequestsError, UnauthorizedError, UnavailableError
 from service.storage.audit import Record, add, by_request
 from service.storage.rows import KeyRow
@@ -32,12 +32,9 @@ __all__ = [
     "COOKIE",
     "PAGE",
     "PERSONALIZER",
-    "ROLES",
-    "RULES",
     "Key",
     "Keys",
     "asked",
-    "declare_security",
     "id_of",
     "limited_to",
     "new_key",
@@ -53,103 +50,10 @@ HOW = "Send it in the header Authorization: Bearer KEY, or X-API-Key: KEY"
 COOKIE = "undercurrent_key"  # carries a page's key
 PAGE = "X-Undercurrent-Page"  # a page's requests have it, with whatever value
 PERSONALIZERS_WAY = ", or Ocp-Apim-Subscription-Key: KEY"
-ROLES = ("admin", "client", "viewer")
-PUBLIC = frozenset({"anyone"})  # even without a key
-ADMIN = frozenset({"admin"})
-DECIDING = frozenset({"admin", "client"})
-READING = frozenset(ROLES)
-WATCHING = frozenset({"admin", "viewer"})
 LOCAL = "local"  # stands for a key in the audit log while there are none
 STRANGER = "unknown"  # and for those whose key is not good
 NOBODY = b"\x00" * 32  # a hash that no secret has
 log = logging.getLogger("undercurrent")
-
-
-class Rule(NamedTuple):
-    """Which roles may call a route, and where its requests name the campaign.
-
-    `body` is checked by the lean routes, `list` means that the answer is filtered, `among` that the route looks for its
-    campaign among those that the key is good for. A route with none is about the whole service: a key that is limited
-    to some campaigns cannot call it.
-    """
-
-    roles: frozenset[str]
-    campaign: Literal["path", "body", "list", "among"] | None = None
-
-
-# Every route, and nothing else: what has no rule here is refused. The method of a mount is *.
-RULES: dict[tuple[str, str], Rule] = {
-    ("GET", "/healthz"): Rule(PUBLIC),
-    ("GET", "/readyz"): Rule(PUBLIC),
-    ("GET", "/docs"): Rule(PUBLIC),
-    ("GET", "/redoc"): Rule(PUBLIC),
-    ("GET", "/openapi.json"): Rule(PUBLIC),
-    ("HEAD", "/openapi.json"): Rule(PUBLIC),
-    ("*", "/docs-assets/{path:path}"): Rule(PUBLIC),
-    ("GET", "/"): Rule(PUBLIC),  # pages are shells without data
-    ("GET", "/login"): Rule(PUBLIC),
-    ("GET", "/new"): Rule(PUBLIC),
-    ("GET", "/view/{name}"): Rule(PUBLIC),
-    ("GET", "/view/{name}/decision"): Rule(PUBLIC),
-    ("GET", "/view/{name}/try"): Rule(PUBLIC),
-    ("*", "/dashboard-assets/{path:path}"): Rule(PUBLIC),
-    ("POST", "/login"): Rule(PUBLIC),
-    ("POST", "/logout"): Rule(PUBLIC),
-    ("GET", "/whoami"): Rule(PUBLIC),  # tells about the key that asks, and no other
-    ("POST", "/decide"): Rule(DECIDING, "body"),
-    ("POST", "/decide/batch"): Rule(DECIDING, "body"),
-    ("POST", "/reward"): Rule(DECIDING, "body"),
-    ("POST", "/reward/batch"): Rule(DECIDING, "body"),
-    ("POST", "/personalizer/v1.0/rank"): Rule(DECIDING, "among"),
-    ("POST", "/personalizer/v1.0/events/{eventId:path}/reward"): Rule(DECIDING, "among"),
-    ("POST", "/personalizer/v1.0/events/{eventId:path}/activate"): Rule(DECIDING, "among"),
-    ("GET", "/campaigns"): Rule(READING, "list"),
-    ("GET", "/campaigns/{name}"): Rule(READING, "path"),
-    ("GET", "/campaigns/{name}/decisions"): Rule(WATCHING, "path"),
-    ("GET", "/campaigns/{name}/decisions/{decision_id:path}"): Rule(READING, "path"),
-    ("GET", "/campaigns/{name}/model"): Rule(READING, "path"),
-    ("GET", "/campaigns/{name}/stages"): Rule(READING, "path"),
-    ("GET", "/campaigns/{name}/revisions"): Rule(READING, "path"),
-    ("GET", "/campaigns/{name}/alerts"): Rule(READING, "path"),
-    ("GET", "/campaigns/{name}/report"): Rule(READING, "path"),
-    ("GET", "/campaigns/{name}/regimes"): Rule(READING, "path"),
-    ("GET", "/campaigns/{name}/diagnostics"): Rule(READING, "path"),
-    ("GET", "/campaigns/{name}/series"): Rule(READING, "path"),
-    ("POST", "/campaigns/{name}/preview"): Rule(READING, "path"),  # changes nothing
-    ("POST", "/campaigns/{name}/explain"): Rule(READING, "path"),  # an id may be personal: not in an address
-    ("POST", "/campaigns"): Rule(ADMIN, "body"),
-    ("POST", "/campaigns/check"): Rule(ADMIN, "body"),
-    ("PATCH", "/campaigns/{name}"): Rule(ADMIN, "path"),
-    ("DELETE", "/campaigns/{name}"): Rule(ADMIN, "path"),
-    ("POST", "/campaigns/{name}/archive"): Rule(ADMIN, "path"),
-    ("POST", "/campaigns/{name}/unarchive"): Rule(ADMIN, "path"),
-    ("POST", "/campaigns/{name}/rollback"): Rule(ADMIN, "path"),
-    ("POST", "/campaigns/{name}/actions"): Rule(ADMIN, "path"),
-    ("POST", "/campaigns/{name}/actions/retire"): Rule(ADMIN, "path"),
-    ("POST", "/campaigns/{name}/import"): Rule(ADMIN, "path"),
-    ("POST", "/campaigns/{name}/clone"): Rule(ADMIN, "path"),  # and the route checks the new one's name
-    ("POST", "/subjects/erase"): Rule(ADMIN, "list"),
-    ("POST", "/subjects/export"): Rule(ADMIN, "list"),
-    ("GET", "/metrics"): Rule(WATCHING),
-    ("GET", "/audit"): Rule(ADMIN),
-}
-
-
-EXACT = {request: rule for request, rule in RULES.items() if "{" not in request[1]}
-TEMPLATES = [  # with the very patterns that the router uses
-    (method, compile_path(path)[0], rule) for (method, path), rule in RULES.items() if "{" in path
-]
-
-
-def _rule(method: str, path: str) -> tuple[Rule | None, str | None]:
-    """The rule of a request, and the campaign that its path names."""
-    rule = EXACT.get((method, path))
-    if rule is not None:
-        return rule, None
-    for allowed, pattern, rule in TEMPLATES:
-        if allowed in (method, "*") and (found := pattern.match(path)):
-            return rule, found.groupdict().get("name")
-    return None, None
 
 
 # --- keys -------------------------------------------------------------------------------------------------------------
@@ -237,24 +141,25 @@ class Keys:
         self._stopping = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
 
-    def admit(self, scope: Scope, path: str, routes: Iterable[BaseRoute]) -> None:
-        """Refuse a request unless a rule allows it; its key is left in the scope."""
-        method = scope["method"]
-        rule, campaign = _rule(method, path)
-        if rule is not None and rule.roles is PUBLIC:
+    def admit(self, scope: Scope, path: str, access: Access | None, campaign: str | None) -> None:
+        """Refuse a request unless its route allows it; leave the request's key in the scope.
+
+        `access` is None where there is no such route: the framework says so, but only to a known key. `campaign` is the
+        one that the path names.
+        """
+        if access is not None and access.is_public:
             return
         key = scope[KEY] = self._authenticated(scope, path)
         key.spend(self._clock())
-        if rule is None:
-            if any(route.matches(scope)[0] is Match.FULL for route in routes):
-                raise ForbiddenError(f"No rule says who may call {method} {path}")
-            return  # there is no such route: the framework says so
-        if key.row.role not in rule.roles:
-            needed = " or ".join(role for role in ROLES if role in rule.roles)
+        if access is None:
+            return
+        method = scope["method"]
+        if key.row.role not in access.roles:
+            needed = " or ".join(role for role in ROLES if role in access.roles)
             raise ForbiddenError(f"{method} {path} needs a key of role {needed}; this one is a {key.row.role}'s")
-        if rule.campaign == "path":
+        if access.campaign == "path":
             key.require(campaign)
-        elif rule.campaign is None and key.campaigns is not None:
+        elif access.campaign is None and key.campaigns is not None:
             raise ForbiddenError(f"{method} {path} needs a key that is good for all campaigns")
 
     def _authenticated(self, scope: Scope, path: str) -> Key:
@@ -371,25 +276,3 @@ def require_page(scope: Scope) -> None:
     """The request must come from one of our pages: another site's would need a permission that we never give."""
     if not any(name == PAGE.lower().encode() for name, _ in scope["headers"]):
         raise ForbiddenError(f"A browser's cookie is not enough to change something: send the header {PAGE} as well")
-
-
-# --- the API's description --------------------------------------------------------------------------------------------
-
-
-def declare_security(schema: dict[str, Any], on: bool) -> None:
-    """Say in an OpenAPI document that keys are bearer tokens, and which operations need none; with `on` false, none."""
-    told = "A key, made with `undercurrent keys create`. A service without any key asks for none."
-    header = {"type": "apiKey", "in": "header", "name": "Ocp-Apim-Subscription-Key", "description": told}
-    schema["components"]["securitySchemes"] = {
-        "key": {"type": "http", "scheme": "bearer", "description": told},
-        "personalizer": header,
-    }
-    optional: list[dict[str, list[str]]] = [] if on else [{}]
-    schema["security"] = [{"key": []}, *optional]
-    for (method, path), rule in RULES.items():
-        if rule.roles is PUBLIC and path in schema["paths"]:
-            schema["paths"][path][method.lower()]["security"] = []
-    for path, methods in schema["paths"].items():
-        if path.startswith(PERSONALIZER):
-            for operation in methods.values():
-                operation["security"] = [{"personalizer": []}, {"key": []}, *optional]

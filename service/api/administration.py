@@ -12,6 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from policy import CampaignConfig, FixedError, PolicyError, StagedPolicy
 from policy.changes import cloned, patched, with_action, without_action
 from service.access.auth import asked, require
+from service.access.roles import ADMINS, READERS, allow
 from service.api import schemas
 from service.api.routes import Limit, campaign_state, creation, possible
 from service.api.schemas import CLONE_EXAMPLE, PATCH_EXAMPLE, ActionRequest, RollbackRequest
@@ -26,6 +27,7 @@ from service.engine.worker import Service
 from service.storage.audit import receiver, tell
 from service.storage.rows import RevisionRow
 from service.web.application import Application
+from service.web.openapi import describe_errors
 
 __all__ = ["add_administration"]
 
@@ -49,15 +51,18 @@ def add_administration(app: Application, service: Service) -> None:
     async def config_of(name: str) -> CampaignConfig:
         return (await run_in_threadpool(campaign_state, service, name)).config
 
+    @app.post_lean(
+        "/campaigns/check", response_model=CampaignConfig, tags=["campaigns"], responses=describe_errors(409, 422)
+    )
+    @allow(ADMINS, campaign="body")
     async def check(config: Annotated[CampaignConfig, Body(examples=[CAMPAIGN_EXAMPLE])]) -> bytes:
         """Could this campaign be created? The same answers as from `POST /campaigns`, errors included, but nothing is
         created."""
         wanted = await creation(service, config)
         return await run_in_threadpool(_would_be, service, wanted)
 
-    app.add_lean_route("/campaigns/check", check, response_model=CampaignConfig, tags=["campaigns"])
-
-    @app.patch("/campaigns/{name}", tags=["campaigns"])
+    @app.patch("/campaigns/{name}", tags=["campaigns"], responses=describe_errors(404, 409, 422))
+    @allow(ADMINS, campaign="path")
     async def patch(request: Request, name: str, patch: Patch) -> schemas.CampaignState:
         """Change a living campaign from its next round on: `rewards.wait_seconds` and `rewards.default`, `control`,
         `propensity_floor`, `bonus.scale` (how much to explore), `regime_labels`, `alerts`, `retention_days`, `paused`.
@@ -69,26 +74,30 @@ def add_administration(app: Application, service: Service) -> None:
         service.sender.check(after.config, before)
         return await done(request, "change", Change(name, change), fields=sorted(patch))
 
-    @app.post("/campaigns/{name}/actions", tags=["campaigns"])
+    @app.post("/campaigns/{name}/actions", tags=["campaigns"], responses=describe_errors(404, 409, 422))
+    @allow(ADMINS, campaign="path")
     async def add_action(name: str, body: ActionRequest, request: Request) -> schemas.CampaignState:
         """Add an action, or bring a retired one back. What was learned stays; the new one is explored."""
         change = partial(with_action, action=body.action)
         await _made(change, await config_of(name))  # the wider feature map, which may take a while
         return await done(request, "add action", Change(possible(name), change), action=body.action)
 
-    @app.post("/campaigns/{name}/actions/retire", tags=["campaigns"])
+    @app.post("/campaigns/{name}/actions/retire", tags=["campaigns"], responses=describe_errors(404, 409, 422))
+    @allow(ADMINS, campaign="path")
     async def retire_action(name: str, body: ActionRequest, request: Request) -> schemas.CampaignState:
         """Choose an action no more. Its rewards still count, and it can be added back."""
         change = partial(without_action, action=body.action)
         return await done(request, "retire action", Change(possible(name), change), action=body.action)
 
-    @app.post("/campaigns/{name}/rollback", tags=["models"])
+    @app.post("/campaigns/{name}/rollback", tags=["models"], responses=describe_errors(404, 409, 422))
+    @allow(ADMINS, campaign="path")
     async def rollback(name: str, body: RollbackRequest, request: Request) -> schemas.CampaignState:
         """Put an earlier model in force again, as a new version. Rewards that were folded after it count no more."""
         past = await run_in_threadpool(service.campaigns.prepare_rollback, possible(name), body.model_version)
         return await done(request, "rollback", past, model_version=body.model_version)
 
-    @app.post("/campaigns/{name}/import", tags=["campaigns"])
+    @app.post("/campaigns/{name}/import", tags=["campaigns"], responses=describe_errors(404, 409, 422))
+    @allow(ADMINS, campaign="path")
     async def import_rows(name: str, body: requests.ImportRequest, request: Request) -> schemas.Imported:
         """Warm-start a new campaign from historical decisions, in their order; all rows or none.
 
@@ -101,7 +110,8 @@ def add_administration(app: Application, service: Service) -> None:
             tell(record)
         return schemas.Imported.model_validate({"campaign": name, **operation.told})
 
-    @app.post("/campaigns/{name}/clone", tags=["campaigns"], status_code=201)
+    @app.post("/campaigns/{name}/clone", tags=["campaigns"], status_code=201, responses=describe_errors(404, 409, 422))
+    @allow(ADMINS, campaign="path")
     async def clone(request: Request, name: str, patch: ClonePatch) -> CampaignConfig:
         """Create a new campaign like this one, without its history: give its `name` and any change of configuration.
         It draws its own seed, and does without the retired actions. What is as it would be by default follows the
@@ -118,17 +128,20 @@ def add_administration(app: Application, service: Service) -> None:
         tell(record)
         return CampaignConfig.model_validate_json(stored)
 
-    @app.post("/campaigns/{name}/archive", tags=["campaigns"])
+    @app.post("/campaigns/{name}/archive", tags=["campaigns"], responses=describe_errors(404))
+    @allow(ADMINS, campaign="path")
     async def archive(request: Request, name: str) -> schemas.CampaignState:
         """Close a campaign: it decides no more and leaves the list. Rewards of its decisions are still taken."""
         return await done(request, "archive", Archive(possible(name), True))
 
-    @app.post("/campaigns/{name}/unarchive", tags=["campaigns"])
+    @app.post("/campaigns/{name}/unarchive", tags=["campaigns"], responses=describe_errors(404))
+    @allow(ADMINS, campaign="path")
     async def unarchive(request: Request, name: str) -> schemas.CampaignState:
         """Open an archived campaign again."""
         return await done(request, "unarchive", Archive(possible(name), False))
 
-    @app.delete("/campaigns/{name}", tags=["campaigns"], status_code=204)
+    @app.delete("/campaigns/{name}", tags=["campaigns"], status_code=204, responses=describe_errors(404, 409, 422))
+    @allow(ADMINS, campaign="path")
     async def delete(request: Request, name: str, confirm: Confirmation) -> Response:
         """Delete an archived campaign with everything it decided and learned. There is no way back."""
         if confirm != name:
@@ -139,7 +152,8 @@ def add_administration(app: Application, service: Service) -> None:
         tell(record)
         return Response(status_code=204)
 
-    @app.get("/campaigns/{name}/revisions", tags=["campaigns"])
+    @app.get("/campaigns/{name}/revisions", tags=["campaigns"], responses=describe_errors(404, 422))
+    @allow(READERS, campaign="path")
     def revisions(name: str, limit: Limit = 50, cursor: RevisionCursor = None) -> schemas.RevisionPage:
         """What was changed so far, newest first, a page at a time."""
         with service.store.reading() as tx:

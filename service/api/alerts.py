@@ -6,12 +6,14 @@ import msgspec
 from fastapi import FastAPI
 from pydantic import BaseModel, Field
 
+from service.access.roles import READERS, allow
 from service.api.routes import Limit, VersionCursor
 from service.base.times import timestamp
 from service.engine.recovery import get_campaign, load_config
 from service.engine.webhooks import describe_regime
 from service.engine.worker import Service
 from service.storage.outbox import AlertRow, alert_page
+from service.web.openapi import describe_errors
 
 __all__ = ["add_alerts"]
 
@@ -53,7 +55,8 @@ class AlertPage(BaseModel):
 def add_alerts(app: FastAPI, service: Service) -> None:
     """The list of alerts."""
 
-    @app.get("/campaigns/{name}/alerts", tags=["campaigns"])
+    @app.get("/campaigns/{name}/alerts", tags=["campaigns"], responses=describe_errors(404, 422))
+    @allow(READERS, campaign="path")
     def alerts(name: str, limit: Limit = 50, cursor: VersionCursor = None) -> AlertPage:
         """When the likeliest regime changed and stayed changed, newest first, a page at a time."""
         with service.store.reading() as tx:

@@ -6,10 +6,12 @@ from typing import Annotated, Any, Literal
 from fastapi import FastAPI, Query
 from pydantic import BaseModel, Field
 
+from service.access.roles import ADMINS, allow
 from service.api.routes import Limit, VersionCursor
 from service.base.times import timestamp
 from service.engine.worker import Service
 from service.storage.audit import AuditRow, page
+from service.web.openapi import describe_errors
 from service.web.times import TIME, Moment, interval
 
 __all__ = ["add_audit", "entry_of"]
@@ -37,7 +39,8 @@ class AuditPage(BaseModel):
 def add_audit(app: FastAPI, service: Service) -> None:
     """The one route that reads it."""
 
-    @app.get("/audit", tags=["operations"])
+    @app.get("/audit", tags=["operations"], responses=describe_errors(422))
+    @allow(ADMINS)
     def audit(
         limit: Limit = 50,
         cursor: VersionCursor = None,

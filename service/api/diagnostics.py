@@ -8,11 +8,13 @@ from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
 from policy import StagedPolicy, State
+from service.access.roles import READERS, allow
 from service.analysis.checks import Code, Finding, Severity, findings
 from service.analysis.facts import gathered
 from service.api.routes import current
 from service.engine.recovery import get_campaign
 from service.engine.worker import Service
+from service.web.openapi import describe_errors
 
 __all__ = ["Diagnostics", "add_diagnostics"]
 
@@ -39,7 +41,8 @@ class Diagnostics(BaseModel):
 def add_diagnostics(app: FastAPI, service: Service) -> None:
     """The route that says why a campaign does not learn."""
 
-    @app.get("/campaigns/{name}/diagnostics", tags=["campaigns"])
+    @app.get("/campaigns/{name}/diagnostics", tags=["campaigns"], responses=describe_errors(404))
+    @allow(READERS, campaign="path")
     async def diagnostics(name: str) -> Diagnostics:
         """Why is nothing learning? Missing or constant rewards, signals that do not vary, actions that nobody may get,
         too much or too little exploration, clocks that are wrong …: what was found, the evidence, and what to do."""

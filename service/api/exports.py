@@ -12,12 +12,14 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
 from policy import CampaignConfig
+from service.access.roles import WATCHERS, allow
 from service.analysis.formats import FORMATS, Format, Pages
 from service.base.errors import TooManyRequestsError
 from service.engine.recovery import get_campaign, load_config
 from service.engine.worker import Service
 from service.storage.reading import logged, rounds_between
 from service.storage.transaction import Transaction
+from service.web.openapi import describe_errors
 from service.web.times import TIME, Interval, Moment, interval
 
 __all__ = ["add_export_routes", "open_log"]
@@ -67,8 +69,9 @@ def add_export_routes(app: FastAPI, service: Service) -> None:
         "/campaigns/{name}/decisions",
         tags=["decisions"],
         response_class=StreamingResponse,
-        responses={200: {"description": "The file", "content": content}},
+        responses={200: {"description": "The file", "content": content}, **describe_errors(404, 422, 429)},
     )
+    @allow(WATCHERS, campaign="path")
     def decisions(
         name: str,
         format: Format = "ndjson",

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from policy import CampaignConfig, Decision, PolicyError, Request, StagedPolicy, State
 from policy.state import Score as PolicyScore
+from service.access.roles import READERS, allow
 from service.api.routes import stored_decision
 from service.api.schemas import Score, StoredDecision
 from service.base.errors import ConflictError, InvalidError
@@ -23,6 +24,7 @@ from service.engine.unit import Unit
 from service.engine.worker import Service
 from service.storage.rows import LiveRow
 from service.storage.transaction import Transaction
+from service.web.openapi import describe_errors
 
 __all__ = ["add_preview_routes"]
 
@@ -81,7 +83,8 @@ class Explanation(StoredDecision):
 def add_preview_routes(app: FastAPI, service: Service) -> None:
     """Previews and explanations."""
 
-    @app.post("/campaigns/{name}/preview", tags=["decisions"])
+    @app.post("/campaigns/{name}/preview", tags=["decisions"], responses=describe_errors(404, 422))
+    @allow(READERS, campaign="path")
     def preview(name: str, body: PreviewRequest) -> Preview:
         """Try a context: the belief step, the scores and the action, without a decision.
 
@@ -91,7 +94,8 @@ def add_preview_routes(app: FastAPI, service: Service) -> None:
             row, _ = get_campaign(tx, name)
             return Trial(tx, row, service.campaigns).preview(body)
 
-    @app.post("/campaigns/{name}/explain", tags=["decisions"])
+    @app.post("/campaigns/{name}/explain", tags=["decisions"], responses=describe_errors(404, 410, 422))
+    @allow(READERS, campaign="path")
     def explain(name: str, body: ExplainRequest) -> Explanation:
         """Why this action? The decision, its request and reward, and what would have been chosen in each regime.
 

@@ -11,12 +11,14 @@ from starlette.concurrency import run_in_threadpool
 from policy import CampaignConfig, StagedPolicy, State
 from policy.regimes import describe_regimes, likeliest_regime, why_no_regimes
 from policy.staged import RECENT
+from service.access.roles import READERS, allow
 from service.api.routes import current
 from service.api.schemas import SymbolProbability
 from service.engine.recovery import get_campaign
 from service.engine.worker import Service
 from service.storage.tables import models
 from service.storage.transaction import Transaction
+from service.web.openapi import describe_errors
 
 __all__ = ["Regimes", "add_regime_routes"]
 
@@ -80,7 +82,8 @@ class Regimes(BaseModel):
 def add_regime_routes(app: FastAPI, service: Service) -> None:
     """The route about regimes."""
 
-    @app.get("/campaigns/{name}/regimes", tags=["models"])
+    @app.get("/campaigns/{name}/regimes", tags=["models"], responses=describe_errors(404))
+    @allow(READERS, campaign="path")
     async def regimes(name: str) -> Regimes:
         """What each regime looks like: its customers, its share of time, what it earns and its best action."""
         policy, state = await current(service, name)

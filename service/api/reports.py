@@ -10,6 +10,7 @@ from policy import CampaignConfig, evaluation
 from policy.config import MOST_ROUNDS
 from policy.evaluation import OffPolicySums
 from policy.frozen import FrozenModel
+from service.access.roles import READERS, allow
 from service.analysis.summary import Summary, Version
 from service.api.report_answer import (
     ActionRow,
@@ -33,6 +34,7 @@ from service.engine.worker import Service
 from service.storage.reading import logged, rounds_between
 from service.storage.rows import LiveRow
 from service.storage.transaction import Transaction
+from service.web.openapi import describe_errors
 from service.web.times import Moment, interval
 
 __all__ = ["add_report_routes"]
@@ -56,7 +58,8 @@ class _Range(NamedTuple):
 def add_report_routes(app: FastAPI, service: Service) -> None:
     """The report of a campaign."""
 
-    @app.get("/campaigns/{name}/report", tags=["reports"])
+    @app.get("/campaigns/{name}/report", tags=["reports"], responses=describe_errors(404, 422))
+    @allow(READERS, campaign="path")
     def report(
         name: str,
         start: Annotated[Moment, Query(alias="from")] = None,

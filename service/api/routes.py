@@ -15,6 +15,7 @@ from policy import CampaignConfig, PolicyError, StagedPolicy, State, describe
 from policy.config import MOST_ROUNDS
 from policy.description import ModelDescription
 from service.access.auth import asked, limited_to
+from service.access.roles import ADMINS, ANYONE, DECIDERS, READERS, WATCHERS, allow
 from service.api import schemas
 from service.base.errors import GoneError, InvalidError, NotFoundError, UnavailableError
 from service.base.times import timestamp
@@ -29,6 +30,7 @@ from service.storage.rows import KnownDecision, LiveRow, Row
 from service.storage.schema import require_current
 from service.storage.transaction import Transaction
 from service.web.application import Answer, Application
+from service.web.openapi import describe_errors
 
 __all__ = [
     "Application",
@@ -51,25 +53,57 @@ VersionCursor = Annotated[int | None, Query(ge=1, le=MOST_ROUNDS)]
 def add_routes(app: Application, service: Service) -> None:
     """Every route of the API."""
     submit = service.submit
-    app.keys = service.keys
 
+    @app.post_lean(
+        "/decide",
+        tags=["decisions"],
+        response_model=schemas.DecisionAnswer,
+        responses=describe_errors(404, 409, 410, 422),
+    )
+    @allow(DECIDERS, campaign="body")
     def decide(request: DecideRequest) -> Answer:
         """Decide for one customer. The answer is committed before it leaves; a repeated `decision_id` gets it again."""
         return submit(Decide(request.campaign, [(request, hash_request(request))], False))
 
+    @app.post_lean(
+        "/reward",
+        tags=["decisions"],
+        response_model=schemas.RewardAnswer,
+        responses=describe_errors(404, 409, 410, 422),
+    )
+    @allow(DECIDERS, campaign="body")
     def reward(request: RewardRequest) -> Answer:
         """Report what a decision earned. It is committed, and counts from the next stage update on."""
         return submit(Reward(request.campaign, [request], False))
 
+    @app.post_lean(
+        "/decide/batch",
+        tags=["decisions"],
+        response_model=schemas.DecisionBatch,
+        responses=describe_errors(404, 409, 410, 422),
+    )
+    @allow(DECIDERS, campaign="body")
     def decide_batch(request: DecideBatch) -> Answer:
         """Decide for up to 1,000 customers: exactly what single calls in that order would answer; all or nothing."""
         items = list(zip(request.items, hash_requests(request.items), strict=True))
         return submit(Decide(request.campaign, items, True))
 
+    @app.post_lean(
+        "/reward/batch", tags=["decisions"], response_model=schemas.RewardResults, responses=describe_errors(404, 422)
+    )
+    @allow(DECIDERS, campaign="body")
     def reward_batch(request: RewardBatch) -> Answer:
         """Report up to 1,000 rewards, with a result for each."""
         return submit(Reward(request.campaign, request.items, True))
 
+    @app.post_lean(
+        "/campaigns",
+        tags=["campaigns"],
+        status_code=201,
+        response_model=CampaignConfig,
+        responses=describe_errors(409, 422),
+    )
+    @allow(ADMINS, campaign="body")
     async def create(
         config: Annotated[CampaignConfig, BodyField(examples=[CAMPAIGN_EXAMPLE])], request: Request
     ) -> bytes:
@@ -79,16 +113,8 @@ def add_routes(app: Application, service: Service) -> None:
         tell(record)
         return answer
 
-    for path, endpoint, answers, status, tag in (
-        ("/decide", decide, schemas.DecisionAnswer, 200, "decisions"),
-        ("/reward", reward, schemas.RewardAnswer, 200, "decisions"),
-        ("/decide/batch", decide_batch, schemas.DecisionBatch, 200, "decisions"),
-        ("/reward/batch", reward_batch, schemas.RewardResults, 200, "decisions"),
-        ("/campaigns", create, CampaignConfig, 201, "campaigns"),
-    ):
-        app.add_lean_route(path, endpoint, response_model=answers, status_code=status, tags=[tag])
-
-    @app.get("/campaigns", tags=["campaigns"])
+    @app.get("/campaigns", tags=["campaigns"], responses=describe_errors(422))
+    @allow(READERS, campaign="list")
     def campaigns(
         request: Request, limit: Limit = 50, cursor: NameCursor = "", archived: bool = False
     ) -> schemas.CampaignPage:
@@ -101,25 +127,29 @@ def add_routes(app: Application, service: Service) -> None:
             next_cursor=rows[limit - 1].name if len(rows) > limit else None,
         )
 
-    @app.get("/campaigns/{name}", tags=["campaigns"])
+    @app.get("/campaigns/{name}", tags=["campaigns"], responses=describe_errors(404))
+    @allow(READERS, campaign="path")
     def campaign(name: str) -> schemas.CampaignState:
         """Where a campaign stands, and its configuration."""
         return campaign_state(service, name)
 
-    @app.get("/campaigns/{name}/decisions/{decision_id:path}", tags=["decisions"])
+    @app.get("/campaigns/{name}/decisions/{decision_id:path}", tags=["decisions"], responses=describe_errors(404, 410))
+    @allow(READERS, campaign="path")
     def decision(name: str, decision_id: str) -> schemas.StoredDecision:
         """A decision as it was made: request, answer, explanation, and the reward if it has come."""
         with service.store.reading() as tx:
             row, _ = get_campaign(tx, name)
             return stored_decision(tx, service.campaigns, row, decision_id)
 
-    @app.get("/campaigns/{name}/model", tags=["models"])
+    @app.get("/campaigns/{name}/model", tags=["models"], responses=describe_errors(404))
+    @allow(READERS, campaign="path")
     async def model(name: str) -> schemas.Model:
         """The model in force: the regimes, and what each coefficient says, in the campaign's own words."""
         policy, state = await current(service, name)
         return _model(policy.config, describe(policy, state))
 
-    @app.get("/campaigns/{name}/stages", tags=["models"])
+    @app.get("/campaigns/{name}/stages", tags=["models"], responses=describe_errors(404, 422))
+    @allow(READERS, campaign="path")
     def stages(name: str, limit: Limit = 50, cursor: VersionCursor = None) -> schemas.StagePage:
         """The models so far, newest first, a page at a time."""
         with service.store.reading() as tx:
@@ -132,11 +162,13 @@ def add_routes(app: Application, service: Service) -> None:
         )
 
     @app.get("/healthz", tags=["operations"])
+    @allow(ANYONE)
     async def healthz() -> schemas.Health:
         """Is the process up?"""
         return schemas.Health()
 
-    @app.get("/readyz", tags=["operations"])
+    @app.get("/readyz", tags=["operations"], responses=describe_errors())
+    @allow(ANYONE)
     def readyz() -> schemas.Health:
         """Can it decide: does the database answer and take writes, and is its schema the one this version needs?"""
         require_current(service.store)
@@ -146,6 +178,7 @@ def add_routes(app: Application, service: Service) -> None:
     exposition = {"content": {"text/plain": {"schema": {"type": "string"}}}}
 
     @app.get("/metrics", tags=["operations"], response_class=Response, responses={200: exposition})
+    @allow(WATCHERS)
     async def metrics(request: Request) -> Response:
         """For Prometheus: what all workers have done since the start, and where every campaign stands."""
         content, content_type = await service.exporter.export(request.headers.get("accept", ""))

@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field
 
 from policy import CampaignConfig
 from policy.lift import Compared, Lifts, cumulative_lift
+from service.access.roles import READERS, allow
 from service.analysis.buckets import Changes, bucket_starts, lasting_changes, mean_beliefs, tallied
 from service.analysis.columns import KINDS, MODES, ColumnCache, Columns
 from service.base.times import timestamp
@@ -19,6 +20,7 @@ from service.engine.recovery import get_campaign
 from service.engine.worker import Service
 from service.storage.reading import rounds_between
 from service.storage.rows import RevisionRow
+from service.web.openapi import describe_errors
 from service.web.times import Moment, interval
 
 __all__ = ["add_series_routes"]
@@ -129,7 +131,8 @@ def add_series_routes(app: FastAPI, service: Service) -> None:
     """The series of a campaign."""
     cache = ColumnCache()
 
-    @app.get("/campaigns/{name}/series", tags=["reports"], response_model=Series)
+    @app.get("/campaigns/{name}/series", tags=["reports"], response_model=Series, responses=describe_errors(404, 422))
+    @allow(READERS, campaign="path")
     def series(
         name: str,
         start: Annotated[Moment, Query(alias="from")] = None,

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
 from service.access.auth import asked, limited_to
+from service.access.roles import ADMINS, allow
 from service.api.schemas import StoredReward
 from service.base.errors import NotFoundError
 from service.base.times import timestamp
@@ -20,6 +21,7 @@ from service.engine.requests import Text
 from service.engine.worker import Service
 from service.storage.audit import add, tell
 from service.storage.reading import LoggedDecision, subject_decisions
+from service.web.openapi import describe_errors
 
 __all__ = ["add_subject_routes"]
 
@@ -92,7 +94,8 @@ def add_subject_routes(app: FastAPI, service: Service) -> None:
             tell(record, decisions=count)
         return int(count)
 
-    @app.post("/subjects/erase", tags=["subjects"])
+    @app.post("/subjects/erase", tags=["subjects"], responses=describe_errors(422))
+    @allow(ADMINS, campaign="list")
     async def erase(body: SubjectRequest, request: Request) -> Erasures:
         """Forget a person, in every campaign that the key is good for: contexts, rewards, what was learned from them.
 
@@ -106,7 +109,8 @@ def add_subject_routes(app: FastAPI, service: Service) -> None:
             log.warning("SQLite's journal holds what was erased until it is overwritten: something reads for long")
         return Erasures(erased_decisions=sum(erasure.erased_decisions for erasure in done), campaigns=done)
 
-    @app.post("/subjects/export", tags=["subjects"])
+    @app.post("/subjects/export", tags=["subjects"], responses=describe_errors(422))
+    @allow(ADMINS, campaign="list")
     def export(body: SubjectRequest, request: Request) -> SubjectData:
         """Everything that is kept about a person, for their request of access."""
         with service.store.reading() as tx:

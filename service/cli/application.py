@@ -47,13 +47,13 @@ def create_app(settings: Settings, service: Service | None = None) -> FastAPI:
 
     app = Application(
         Requests(worker.metrics, settings.access_log, settings.https),
+        worker.keys,
         Visitors(settings.hosts),
         title="Undercurrent",
         summary="Decides which marketing action to take, and learns, while a hidden regime shifts.",
         version=__version__,
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
-        docs_url=None,  # the framework's own pages load their scripts from a CDN
-        redoc_url=None,
+        openapi_url=None,  # service/documentation serves it, with pages that load no scripts from a CDN
         redirect_slashes=False,  # a redirect would go to whatever host the request names
         lifespan=running,
     )

@@ -12,7 +12,8 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from policy.config import Slug
-from service.access.auth import HOW, ROLES, id_of, new_key
+from service.access.auth import HOW, id_of, new_key
+from service.access.roles import ROLES
 from service.base.errors import NotFoundError
 from service.base.settings import Settings
 from service.storage.audit import add, by_command

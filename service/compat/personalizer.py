@@ -18,6 +18,7 @@ from policy import CampaignConfig
 from policy.config import PLAIN_TEXT
 from policy.logging_law import Logged, logging_law, possible_floors
 from service.access.auth import limited_to
+from service.access.roles import DECIDERS, allow
 from service.base.errors import ApiError, ConflictError, FieldProblem, GoneError, InvalidError, NotFoundError
 from service.compat.matching import Directory, Shape, config_at, values_of
 from service.engine.campaigns import Campaigns, MovedError
@@ -29,6 +30,7 @@ from service.engine.requests import Text as EventId
 from service.engine.worker import Service
 from service.storage.transaction import Transaction
 from service.web.application import Application
+from service.web.openapi import describe_errors
 
 __all__ = ["add_personalizer_routes"]
 
@@ -191,6 +193,14 @@ def add_personalizer_routes(app: Application, service: Service) -> None:
             return None
         return None if known is None else directory.shape(known.campaign_id)
 
+    @app.post_lean(
+        PREFIX + "/rank",
+        tags=["personalizer"],
+        status_code=201,
+        response_model=RankResponse,
+        responses=describe_errors(409, 410, 422),
+    )
+    @allow(DECIDERS, campaign="among")
     async def rank(body: RankRequest, request: Request) -> bytes:
         """Decide which action to show, as Azure Personalizer's Rank does, by the campaign that fits: it has all of the
         actions, and its variables are all among the features (by dotted path, or by name where only one has it).
@@ -229,9 +239,13 @@ def add_personalizer_routes(app: Application, service: Service) -> None:
         with service.store.reading() as tx:
             return config_at(tx, campaign, round)
 
-    app.add_lean_route(f"{PREFIX}/rank", rank, response_model=RankResponse, status_code=201, tags=["personalizer"])
-
-    @app.post(PREFIX + "/events/{eventId:path}/reward", tags=["personalizer"], status_code=204)
+    @app.post(
+        PREFIX + "/events/{eventId:path}/reward",
+        tags=["personalizer"],
+        status_code=204,
+        responses=describe_errors(404, 409, 410, 422),
+    )
+    @allow(DECIDERS, campaign="among")
     async def reward(request: Request, event_id: EventPath, body: EventReward) -> Response:
         """Report what the action of an event earned. It is committed, and counts from the next stage update on."""
         found = await run_in_threadpool(event, event_id, limited_to(request.scope))
@@ -242,7 +256,13 @@ def add_personalizer_routes(app: Application, service: Service) -> None:
             raise _in_their_words(error) from None
         return Response(status_code=204)
 
-    @app.post(PREFIX + "/events/{eventId:path}/activate", tags=["personalizer"], status_code=204)
+    @app.post(
+        PREFIX + "/events/{eventId:path}/activate",
+        tags=["personalizer"],
+        status_code=204,
+        responses=describe_errors(404, 409, 410, 422),
+    )
+    @allow(DECIDERS, campaign="among")
     def activate(request: Request, event_id: EventPath) -> Response:
         """Report that the action of an event was shown. Nothing depends on it: an event without a reward teaches
         nothing, and a campaign with a default reward takes no deferred events."""

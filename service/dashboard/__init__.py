@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse
 from fastapi.templating import Jinja2Templates
 
+from service.access.roles import ANYONE, allow
 from service.dashboard.login import add_login
 from service.engine.worker import Service
 from service.web.headers import KIND, Assets, root_of
@@ -37,6 +38,7 @@ def add_dashboard(app: FastAPI, service: Service) -> None:
     templates = Jinja2Templates(FOLDER / "templates")
 
     def add_page(path: str, template: str) -> None:
+        @allow(ANYONE)
         async def get_page(request: Request) -> HTMLResponse:
             request.scope[KIND] = "page"
             root = root_of(request.scope)

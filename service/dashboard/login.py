@@ -6,6 +6,7 @@ from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from service.access.auth import COOKIE, Key, require_page
+from service.access.roles import ANYONE, allow
 from service.engine.worker import Service
 
 __all__ = ["add_login"]
@@ -35,6 +36,7 @@ def add_login(app: FastAPI, service: Service) -> None:
 
     # Requiring the pages' header stops other sites from logging a user out, or in with a key that the site knows.
     @app.post("/login", include_in_schema=False)
+    @allow(ANYONE)
     async def login(request: Request, response: Response, credentials: Login) -> Who:
         require_page(request.scope)
         value = credentials.key.get_secret_value().strip()
@@ -43,6 +45,7 @@ def add_login(app: FastAPI, service: Service) -> None:
         return who
 
     @app.post("/logout", include_in_schema=False)
+    @allow(ANYONE)
     async def logout(request: Request) -> Response:
         require_page(request.scope)
         response = Response(status_code=204)
@@ -50,6 +53,7 @@ def add_login(app: FastAPI, service: Service) -> None:
         return response
 
     @app.get("/whoami", include_in_schema=False)
+    @allow(ANYONE)
     async def whoami(request: Request) -> Who:
         return describe_key(keys.presented(request.scope, "/whoami"))
 

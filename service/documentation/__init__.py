@@ -7,13 +7,15 @@ from importlib.resources import files
 from pathlib import Path
 
 from fastapi import FastAPI, Request
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, JSONResponse
 
+from service.access.roles import ANYONE, allow
 from service.web.headers import KIND, Assets, Kind, root_of
 
 __all__ = ["add_documentation"]
 
 ASSETS = "/docs-assets"
+OPENAPI = "/openapi.json"
 HEAD = """<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -40,7 +42,7 @@ REDOC = """<body>
 
 
 def add_documentation(app: FastAPI) -> None:
-    """Add both pages and the files they load."""
+    """Add the OpenAPI document, the two pages that show it, and the files they load."""
     own = Path(str(files(__name__))) / "static"
     app.mount(ASSETS, Assets(directory=own, packages=[("fastapi_offline", "static")]), name="docs-assets")
 
@@ -48,13 +50,21 @@ def add_documentation(app: FastAPI) -> None:
         request.scope[KIND] = kind
         root = root_of(request.scope)
         assets = f"{root}{ASSETS}"
-        values = {"assets": assets, "style": f"{assets}/{style}", "openapi": f"{root}{app.openapi_url}"}
+        values = {"assets": assets, "style": f"{assets}/{style}", "openapi": f"{root}{OPENAPI}"}
         return HTMLResponse((HEAD + body).format(title=app.title, **values))
 
+    @app.api_route(OPENAPI, methods=["GET", "HEAD"], include_in_schema=False)
+    @allow(ANYONE)
+    async def get_openapi(request: Request) -> JSONResponse:
+        root = root_of(request.scope)
+        return JSONResponse(app.openapi() | ({"servers": [{"url": root}]} if root else {}))
+
     @app.get("/docs", include_in_schema=False)
+    @allow(ANYONE)
     async def get_swagger(request: Request) -> HTMLResponse:
         return render(request, "swagger", SWAGGER, "swagger-ui.css")
 
     @app.get("/redoc", include_in_schema=False)
+    @allow(ANYONE)
     async def get_redoc(request: Request) -> HTMLResponse:
         return render(request, "redoc", REDOC, "redoc.css")

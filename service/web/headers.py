@@ -10,6 +10,8 @@ from typing import Literal
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
+from service.access.roles import ANYONE, Access
+
 __all__ = ["KIND", "Assets", "Kind", "Pairs", "by_kind", "root_of"]
 
 Kind = Literal["api", "asset", "page", "swagger", "redoc"]
@@ -62,7 +64,9 @@ def _encoded(kind: Kind, https: bool) -> Pairs:
 
 
 class Assets(StaticFiles):
-    """Files that pages are made of."""
+    """Files that pages are made of. Anyone may load them."""
+
+    access = Access(ANYONE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope[KIND] = "asset"

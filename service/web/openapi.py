@@ -1,57 +1,19 @@
 """What the OpenAPI document says beside what the framework finds out: the errors of each route, and who needs a key."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from starlette.routing import BaseRoute
+
 from policy.changes import CHANGEABLE
-from service.access.auth import PUBLIC, READING, RULES, declare_security
+from service.access.auth import PERSONALIZER
+from service.access.roles import READERS
 from service.base.errors import ErrorBody
 from service.web.protocol import BODILESS
+from service.web.routing import DeclaredRoute
 
-__all__ = ["describe_api"]
+__all__ = ["describe_api", "describe_errors"]
 
-# The errors that are a route's own. Those that follow from its kind are added: keys, rate limits, bodies, the database.
-ERRORS: dict[tuple[str, str], tuple[int, ...]] = {
-    ("POST", "/decide"): (404, 409, 410, 422),
-    ("POST", "/decide/batch"): (404, 409, 410, 422),
-    ("POST", "/reward"): (404, 409, 410, 422),
-    ("POST", "/reward/batch"): (404, 422),
-    ("POST", "/personalizer/v1.0/rank"): (409, 410, 422),
-    ("POST", "/personalizer/v1.0/events/{eventId}/reward"): (404, 409, 410, 422),
-    ("POST", "/personalizer/v1.0/events/{eventId}/activate"): (404, 409, 410, 422),
-    ("GET", "/campaigns"): (422,),
-    ("POST", "/campaigns"): (409, 422),
-    ("POST", "/campaigns/check"): (409, 422),
-    ("GET", "/campaigns/{name}"): (404,),
-    ("PATCH", "/campaigns/{name}"): (404, 409, 422),
-    ("DELETE", "/campaigns/{name}"): (404, 409, 422),
-    ("GET", "/campaigns/{name}/decisions"): (404, 422, 429),
-    ("GET", "/campaigns/{name}/decisions/{decision_id}"): (404, 410),
-    ("GET", "/campaigns/{name}/model"): (404,),
-    ("GET", "/campaigns/{name}/stages"): (404, 422),
-    ("GET", "/campaigns/{name}/revisions"): (404, 422),
-    ("GET", "/campaigns/{name}/alerts"): (404, 422),
-    ("GET", "/campaigns/{name}/report"): (404, 422),
-    ("GET", "/campaigns/{name}/regimes"): (404,),
-    ("GET", "/campaigns/{name}/diagnostics"): (404,),
-    ("GET", "/campaigns/{name}/series"): (404, 422),
-    ("POST", "/campaigns/{name}/preview"): (404, 422),
-    ("POST", "/campaigns/{name}/explain"): (404, 410, 422),
-    ("POST", "/campaigns/{name}/archive"): (404,),
-    ("POST", "/campaigns/{name}/unarchive"): (404,),
-    ("POST", "/campaigns/{name}/rollback"): (404, 409, 422),
-    ("POST", "/campaigns/{name}/actions"): (404, 409, 422),
-    ("POST", "/campaigns/{name}/actions/retire"): (404, 409, 422),
-    ("POST", "/campaigns/{name}/import"): (404, 409, 422),
-    ("POST", "/campaigns/{name}/clone"): (404, 409, 422),
-    ("POST", "/subjects/erase"): (422,),
-    ("POST", "/subjects/export"): (422,),
-    ("GET", "/audit"): (422,),
-    ("GET", "/metrics"): (),
-    ("GET", "/healthz"): (),
-    ("GET", "/readyz"): (),
-}
-WITHOUT_DATABASE = {("GET", "/healthz"), ("GET", "/metrics")}  # what the latter can tell without it, it tells
 MEANINGS = {
     401: "No key, or none that is known",
     403: "A good key, but not for this",
@@ -65,6 +27,7 @@ MEANINGS = {
     503: "Not now: nothing was changed, or a retry finds out",
 }
 NULL = {"type": "null"}
+KEY_DESCRIPTION = "A key, made with `undercurrent keys create`. A service without any key asks for none."
 # With these comes a header that says more.
 HEADERS = {
     401: {"WWW-Authenticate": {"description": "how to send a key", "schema": {"const": "Bearer"}}},
@@ -73,19 +36,43 @@ HEADERS = {
 }
 
 
-def describe_api(schema: dict[str, Any], keys: bool) -> None:
+def describe_errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Declare a route's own errors: its `responses`, to which 503 is added because the database may be unavailable.
+
+    The document adds those that follow from the route's method and access (no key, a body that is too large …).
+    """
+    return {status: {"description": MEANINGS[status], "model": ErrorBody} for status in sorted({*statuses, 503})}
+
+
+def describe_api(schema: dict[str, Any], routes: Iterable[BaseRoute], keys: bool) -> None:
     """Complete the framework's document, of a service that asks for keys or of one that does not."""
-    schema["components"]["schemas"].update(_error_shape())
+    components = schema["components"]
     for name in ("HTTPValidationError", "ValidationError"):  # the framework's own shape, which no error has
-        schema["components"]["schemas"].pop(name, None)
-    schema["components"]["responses"] = {str(status): _response(status) for status in MEANINGS}
-    for path, methods in schema["paths"].items():
-        for method, operation in methods.items():
-            good = {status: answer for status, answer in operation["responses"].items() if status < "300"}
-            told = {str(status): {"$ref": f"#/components/responses/{status}"} for status in _errors(method, path)}
-            operation["responses"] = good | told
+        components["schemas"].pop(name, None)
+    components["responses"] = {str(status): _response(status) for status in MEANINGS}
+    components["securitySchemes"] = {
+        "key": {"type": "http", "scheme": "bearer", "description": KEY_DESCRIPTION},
+        "personalizer": {
+            "type": "apiKey",
+            "in": "header",
+            "name": "Ocp-Apim-Subscription-Key",
+            "description": KEY_DESCRIPTION,
+        },
+    }
+    optional: list[dict[str, list[str]]] = [] if keys else [{}]
+    schema["security"] = [{"key": []}, *optional]
+    for route in routes:
+        if isinstance(route, DeclaredRoute) and route.include_in_schema:
+            for method in route.methods or ():
+                operation = schema["paths"][route.path_format][method.lower()]
+                good = {status: answer for status, answer in operation["responses"].items() if status < "300"}
+                errors = {str(n): {"$ref": f"#/components/responses/{n}"} for n in _list_errors(route, method)}
+                operation["responses"] = good | errors
+                if route.access.is_public:
+                    operation["security"] = []
+                elif route.path.startswith(PERSONALIZER):
+                    operation["security"] = [{"personalizer": []}, {"key": []}, *optional]
     _describe_patches(schema)
-    declare_security(schema, keys)
 
 
 def _describe_patches(schema: dict[str, Any]) -> None:
@@ -130,19 +117,17 @@ def _nullable(part: dict[str, Any]) -> dict[str, Any]:
     return {"anyOf": kinds if NULL in kinds else [*kinds, NULL]}
 
 
-def _errors(method: str, path: str) -> list[int]:
-    request = (method.upper(), path)
-    rule = next(rule for (m, p), rule in RULES.items() if (m, p.replace(":path}", "}")) == request)
-    found = {*ERRORS[request]}
-    if rule.roles is not PUBLIC:
-        found |= {401, 429}
-        if not (rule.roles is READING and rule.campaign == "list"):  # whose answer holds what the key is good for
-            found.add(403)
-    if request[0] not in BODILESS:
-        found |= {408, 413}
-    if request not in WITHOUT_DATABASE:
-        found.add(503)
-    return sorted(found)
+def _list_errors(route: DeclaredRoute, method: str) -> list[int]:
+    """List a route's own errors, and those that follow from its method and from who may call it."""
+    errors = {int(status) for status in route.responses if int(status) >= 400}
+    if not route.access.is_public:
+        errors |= {401, 429}
+        # Every key may list campaigns: the answer holds those that the key is good for.
+        if not (route.access.roles == READERS and route.access.campaign == "list"):
+            errors.add(403)
+    if method not in BODILESS:
+        errors |= {408, 413}
+    return sorted(errors)
 
 
 def _response(status: int) -> dict[str, Any]:
@@ -150,8 +135,3 @@ def _response(status: int) -> dict[str, Any]:
     return {"description": MEANINGS[status], "content": content} | (
         {"headers": HEADERS[status]} if status in HEADERS else {}
     )
-
-
-def _error_shape() -> dict[str, Any]:
-    shape = ErrorBody.model_json_schema(ref_template="#/components/schemas/{model}")
-    return {**shape.pop("$defs"), "ErrorBody": shape}

@@ -18,6 +18,7 @@ from fastapi import FastAPI, HTTPException, Query
 from pydantic import BaseModel
 
 from service import __version__
+from service.access.roles import ANYONE, allow
 from service.base.settings import Settings, SettingsError
 from service.cli.application import create_app
 from service.cli.commands import main
@@ -109,6 +110,7 @@ def test_invalid_request_names_every_field_and_what_is_allowed(app):
         shares: list[float]
 
     @app.post("/things")
+    @allow(ANYONE)
     async def add(body: Body, limit: Annotated[int, Query(ge=1, le=9)] = 1) -> Body:
         return body
 
@@ -149,6 +151,7 @@ def test_lean_route_below_a_proxy_path(database):
 
 def test_raised_error_keeps_status_message_and_headers(app):
     @app.get("/busy")
+    @allow(ANYONE)
     async def busy() -> None:
         raise HTTPException(503, "The database is busy", headers={"retry-after": "1"})
 
@@ -159,6 +162,7 @@ def test_raised_error_keeps_status_message_and_headers(app):
 
 def test_unexpected_failure_leaks_nothing(app):
     @app.get("/broken")
+    @allow(ANYONE)
     async def broken() -> None:
         raise RuntimeError("secret")
 

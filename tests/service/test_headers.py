@@ -7,7 +7,8 @@ from service.storage.store import Store
 from service.web.headers import by_kind
 from tests.service.answers import good
 from tests.service.conftest import Clock, Worker
-from tests.service.test_auth import CONFIG, RULES, bearer, make
+from tests.service.routes import list_routes
+from tests.service.test_auth import CONFIG, bearer, make
 
 NOTHING = "default-src 'none'; frame-ancestors 'none'"
 ALWAYS = {
@@ -109,7 +110,7 @@ def test_pages_run_files_of_ours_only(client, path):
 
 
 def test_these_are_all_pages():
-    public = {path for (method, path), rule in RULES.items() if "anyone" in rule.roles and method == "GET"}
+    public = {served.path for served in list_routes() if served.access.is_public and served.method == "GET"}
     assert public - {"/healthz", "/readyz", "/openapi.json", "/whoami"} == {
         path.replace("spring", "{name}") for path in PAGES
     }
