@@ -1,4 +1,4 @@
-"""The headers of every answer: each of them once, on whatever the service says, and none that allows more."""
+"""The security headers of every response: each exactly once, also on errors."""
 
 import httpx
 import pytest
@@ -20,16 +20,16 @@ ALWAYS = {
 PAGES = ("/", "/login", "/new", "/view/spring", "/view/spring/decision", "/view/spring/try", "/docs", "/redoc")
 
 
-def headers_of(answer: httpx.Response) -> dict[str, str]:
-    """Each header once: of two policies browsers take both, of two other headers any one."""
-    for name in answer.headers:
-        assert name == "set-cookie" or len(answer.headers.get_list(name)) == 1, f"{name} of {answer.url}"
-    return dict(answer.headers)
+def read_headers(response: httpx.Response) -> dict[str, str]:
+    """The headers, each of which must appear once: browsers handle duplicates in different ways."""
+    for name in response.headers:
+        assert name == "set-cookie" or len(response.headers.get_list(name)) == 1, f"{name} of {response.url}"
+    return dict(response.headers)
 
 
 @pytest.fixture
 def database_url(new_database):
-    return new_database("sqlite")  # the other one would be asked the same
+    return new_database("sqlite")  # no database is involved
 
 
 @pytest.fixture(scope="module")
@@ -40,10 +40,10 @@ def client(new_database):
     worker.stop()
 
 
-def test_answers_of_the_api_cannot_be_shown_kept_or_run(client):
-    """Good ones and errors of all makers: ours, the framework's, the router's."""
+def test_api_responses_cannot_be_framed_cached_or_run(client):
+    """Successes, and errors from our code, the framework and the router."""
     spring = "/campaigns/spring"
-    answers = [
+    responses = [
         (client.post("/decide", json={"campaign": "spring", "context": {"risk": "low"}}), 200),
         (client.post("/decide/batch", json={"campaign": "spring", "items": []}), 422),
         (client.post("/decide", content=b"{"), 422),
@@ -70,46 +70,49 @@ def test_answers_of_the_api_cannot_be_shown_kept_or_run(client):
         (client.post("/decide", json={}, headers={"origin": "https://evil.example"}), 403),
         (client.get("/campaigns", headers={"host": "evil.example"}), 403),
     ]
-    for answer, status in answers:
-        assert answer.status_code == status, answer.url
-        found = headers_of(answer)
-        assert found["content-security-policy"] == NOTHING
-        assert found["cache-control"] == "no-store"
-        assert found.items() >= ALWAYS.items()
-        assert "strict-transport-security" not in found
-        assert "access-control-allow-origin" not in found  # no other site reads anything
-        assert "server" not in found
+    for response, status in responses:
+        assert response.status_code == status, response.url
+        headers = read_headers(response)
+        assert headers["content-security-policy"] == NOTHING
+        assert headers["cache-control"] == "no-store"
+        assert headers.items() >= ALWAYS.items()
+        assert "strict-transport-security" not in headers
+        assert "access-control-allow-origin" not in headers  # no other site may read anything
+        assert "server" not in headers
 
 
-def test_so_cannot_refusals_and_failures(start, database_url, monkeypatch):
+def test_neither_can_refusals_and_failures(start, database_url, monkeypatch):
     store = Store(database_url)
     key = make(store)
     worker = start()
     monkeypatch.setattr(type(worker.service.store), "reading", lambda self: 1 / 0)
-    answers = [worker.client.get("/campaigns"), worker.client.get("/campaigns", headers=bearer(key))]
+    responses = [worker.client.get("/campaigns"), worker.client.get("/campaigns", headers=bearer(key))]
     monkeypatch.undo()
     store.close()
-    assert [answer.status_code for answer in answers] == [401, 500]
-    for answer in answers:
-        assert headers_of(answer).items() >= {**ALWAYS, "content-security-policy": NOTHING}.items()
+    assert [response.status_code for response in responses] == [401, 500]
+    for response in responses:
+        assert read_headers(response).items() >= {**ALWAYS, "content-security-policy": NOTHING}.items()
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_pages_run_files_of_ours_only(client, path):
-    found = headers_of(client.get(path))
-    policy = dict(part.split(" ", 1) for part in found["content-security-policy"].split("; "))
+def test_pages_run_only_our_own_files(client, path):
+    response = client.get(path)
+    assert response.status_code == 200
+    assert response.headers["content-type"].startswith("text/html")
+    headers = read_headers(response)
+    policy = dict(part.split(" ", 1) for part in headers["content-security-policy"].split("; "))
     assert policy["default-src"] == "'none'"
     assert policy["script-src"] == "'self'"
     assert policy["connect-src"] == "'self'"
     assert policy["frame-ancestors"] == policy["base-uri"] == "'none'"
-    assert "unsafe" not in found["content-security-policy"]
-    assert "http" not in found["content-security-policy"]
-    assert found["cross-origin-opener-policy"] == "same-origin"
-    assert found["cache-control"] == "no-store"
-    assert found.items() >= ALWAYS.items()
+    assert "unsafe" not in headers["content-security-policy"]
+    assert "http" not in headers["content-security-policy"]
+    assert headers["cross-origin-opener-policy"] == "same-origin"
+    assert headers["cache-control"] == "no-store"
+    assert headers.items() >= ALWAYS.items()
 
 
-def test_these_are_all_pages():
+def test_every_public_page_is_covered():
     public = {served.path for served in list_routes() if served.access.is_public and served.method == "GET"}
     assert public - {"/healthz", "/readyz", "/openapi.json", "/whoami"} == {
         path.replace("spring", "{name}") for path in PAGES
@@ -117,24 +120,24 @@ def test_these_are_all_pages():
 
 
 @pytest.mark.parametrize("path", ["/dashboard-assets/app.css", "/docs-assets/swagger.js", "/docs-assets/favicon.png"])
-def test_files_are_asked_for_again_and_not_sent_again(client, path):
-    answer = client.get(path)
-    found = headers_of(answer)
-    assert found["cache-control"] == "no-cache"
-    assert found["content-security-policy"] == NOTHING
-    assert found.items() >= ALWAYS.items()
-    again = client.get(path, headers={"if-none-match": found["etag"]})
+def test_files_are_revalidated(client, path):
+    response = client.get(path)
+    headers = read_headers(response)
+    assert headers["cache-control"] == "no-cache"
+    assert headers["content-security-policy"] == NOTHING
+    assert headers.items() >= ALWAYS.items()
+    again = client.get(path, headers={"if-none-match": headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
-    assert headers_of(again).items() >= ALWAYS.items()
+    assert read_headers(again).items() >= ALWAYS.items()
     assert client.get(f"{path}.nothing").headers["content-security-policy"] == NOTHING
 
 
-def test_https_is_demanded_where_it_is_spoken(start):
-    found = headers_of(start(https=True).client.get("/healthz"))
-    assert found["strict-transport-security"] == "max-age=31536000"
+def test_https_is_enforced_where_it_is_used(start):
+    headers = read_headers(start(https=True).client.get("/healthz"))
+    assert headers["strict-transport-security"] == "max-age=31536000"
 
 
-def test_they_are_encoded_once():
+def test_header_names_are_unique_and_encoded():
     for https in (False, True):
         for pairs in by_kind(https).values():
             assert len({name for name, _ in pairs}) == len(pairs)
