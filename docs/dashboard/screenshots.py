@@ -1,7 +1,7 @@
-"""The pictures of this folder: every page of the dashboard, light and dark, with the demo campaign.
+"""Takes the screenshots in this folder: every page of the dashboard, light and dark, with the demo campaign.
 
-`.venv/bin/python docs/dashboard/screenshots.py` starts a service on a scratch database, plays the demo by its own
-button and takes the pictures with Playwright and the Chromium that is installed.
+`.venv/bin/python docs/dashboard/screenshots.py` starts a service on a temporary database, presses the demo's button
+and takes the screenshots with Playwright and the installed Chromium.
 """
 
 import io
@@ -25,8 +25,8 @@ DECISION = "demo-1431"
 
 
 @contextmanager
-def serving(database: str) -> Iterator[str]:
-    """The address of a service of our own."""
+def serve(database: str) -> Iterator[str]:
+    """Start a service and yield its address."""
     command = [UNDERCURRENT, "serve", "--port", "0", "--database-url", database]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
@@ -40,16 +40,16 @@ def serving(database: str) -> Iterator[str]:
         process.wait()
 
 
-def take(page: Page, *parts: tuple[str, str | None]) -> None:
-    """The page, light and dark, from top to bottom in parts: the name of each, and what the next one begins with."""
+def take_screenshots(page: Page, *parts: tuple[str, str | None]) -> None:
+    """Save the page, light and dark, cut into parts: the name of each, and the selector where the next one starts."""
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
         page.evaluate("scrollTo(0, 0)")
-        page.wait_for_timeout(500)  # until what moves has come to rest
+        page.wait_for_timeout(500)  # until transitions have ended
         whole = Image.open(io.BytesIO(page.screenshot(full_page=True))).convert("RGB")
         top = 0
-        for name, following in parts:
-            box = page.locator(following).bounding_box() if following else None
+        for name, next_part in parts:
+            box = page.locator(next_part).bounding_box() if next_part else None
             end = round(box["y"]) - 8 if box else whole.height
             save(whole.crop((0, top, whole.width, end)), f"{name}-{scheme}")
             top = end
@@ -58,7 +58,7 @@ def take(page: Page, *parts: tuple[str, str | None]) -> None:
 
 def save(picture: Image.Image, name: str) -> None:
     path = TARGET / f"{name}.png"
-    # The 256 commonest colours make the file a third as large and leave grounds and lines exactly as they are.
+    # Keeping the 256 most common colours makes the file a third as large and leaves backgrounds and lines exact.
     pixels = np.asarray(picture).reshape(-1, 3).astype(np.int64)
     packed, place, count = np.unique(pixels @ (65536, 256, 1), return_inverse=True, return_counts=True)
     colours = np.stack([packed >> 16, packed >> 8 & 255, packed & 255], axis=1)
@@ -70,8 +70,8 @@ def save(picture: Image.Image, name: str) -> None:
     print(f"{path.name}: {picture.width} × {picture.height}, {path.stat().st_size / 1024:.0f} KB")
 
 
-def fill(page: Page) -> None:
-    """A campaign in the form, with one mistake."""
+def fill_in_form(page: Page) -> None:
+    """Fill in the form for a new campaign, with one mistake."""
     page.fill("#name", "spring-offers")
     page.click("#add-action")
     for number, action in enumerate(("no offer", "mail", "call"), 1):
@@ -86,36 +86,38 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         database = f"sqlite:///{folder}/screenshots.db"
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        with serving(database) as address:
+        with serve(database) as address:
             page = browser.new_page(viewport={"width": WIDTH, "height": SCREEN}, locale="en-GB")
             page.goto(address)
             expect(page.locator("#curl")).not_to_be_empty()
-            take(page, ("welcome", None))
+            take_screenshots(page, ("welcome", None))
             page.click("#demo")
             page.wait_for_url("**/view/demo", timeout=120_000)
             expect(page.locator("#policies table")).to_be_visible()
-            take(page, ("campaign", "#actions"), ("campaign-earns", "#transition"), ("campaign-model", None))
+            take_screenshots(
+                page, ("campaign", "#actions"), ("campaign-earns", "#transition"), ("campaign-model", None)
+            )
             page.goto(f"{address}/view/demo/decision#{DECISION}")
             expect(page.locator(".scores").first).to_be_visible()
-            take(page, ("decision", None))
+            take_screenshots(page, ("decision", None))
             page.goto(f"{address}/view/demo/try")
             expect(page.locator("#preview .scores").first).to_be_visible()
-            take(page, ("try", None))
+            take_screenshots(page, ("try", None))
             page.goto(f"{address}/new")
-            fill(page)
-            take(page, ("new", None))
+            fill_in_form(page)
+            take_screenshots(page, ("new", None))
             page.goto(address)
             expect(page.locator(".campaigns .verdict")).to_be_visible()
             page.set_viewport_size({"width": WIDTH, "height": 300})  # one campaign leaves most of a screen empty
-            take(page, ("campaigns", None))
+            take_screenshots(page, ("campaigns", None))
             page.set_viewport_size({"width": WIDTH, "height": SCREEN})
             key = [UNDERCURRENT, "keys", "create", "--role", "viewer", "--name", "anyone", "--database-url", database]
             subprocess.run(key, check=True, capture_output=True)
             page.goto(f"{address}/login")
-            page.wait_for_timeout(1_500)  # until the service knows of the key
+            page.wait_for_timeout(1_500)  # until the service has loaded the key
             page.reload()
             expect(page.locator("#key")).to_be_enabled()
-            take(page, ("login", None))
+            take_screenshots(page, ("login", None))
         browser.close()
 
 

@@ -267,7 +267,7 @@ def test_a_viewer_looks_and_changes_nothing(browser, new_database):
         page.get_by_label("Your key").fill(viewer)
         page.keyboard.press("Enter")
         page.wait_for_url("**/view/mine")  # where they wanted to go
-        expect(page.locator("#now")).to_contain_text("Request the first one")
+        expect(page.locator("#now")).to_contain_text("Request the first decision")
         expect(page.locator("#who")).to_contain_text("viewer")
         expect(page.get_by_role("link", name="New campaign")).to_have_count(0)
         assert viewer not in page.evaluate("document.cookie + JSON.stringify({...localStorage, ...sessionStorage})")

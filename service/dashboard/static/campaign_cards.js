@@ -49,7 +49,7 @@ function makeFirstSteps(state) {
   const pickValue = (v) => (v.range ? v.range[0] : v.cuts ? v.cuts[0] : v.levels[0]);
   const context = Object.fromEntries(state.config.variables.map((v) => [v.name, pickValue(v)]));
   const body = JSON.stringify({ campaign: state.name, context });
-  return h("div", {}, h("p", {}, "Request the first one, and this page will fill in:"),
+  return h("div", {}, h("p", {}, "Request the first decision to see results here:"),
     h("pre", { tabindex: 0 }, `curl ${location.origin}${toUrl("/decide")} -d '${body.replaceAll("'", "'\\''")}'`));
 }
 
@@ -99,7 +99,7 @@ export function drawRewards(place, report, overdue, state, zoomed) {
   place.replaceChildren(h("table", { class: "rows" }, h("tbody", {}, rows.map(([name, value]) => h("tr", {}, h("th", { scope: "row" }, name), h("td", { class: "number" }, value))))), h("p", { class: "soft" }, explanation));
 }
 
-const DELIVERY = { waiting: "waiting to be sent", sent: "sent", failed: "gave up" };
+const DELIVERY = { waiting: "waiting to be sent", sent: "sent", failed: "failed" };
 
 export function drawAlerts(place, { alerts, next_cursor: nextCursor }, state) {
   const { rounds, webhook } = state.config.alerts;

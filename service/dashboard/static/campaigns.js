@@ -66,7 +66,7 @@ class Row {
       const { findings, verdict } = diagnostics, worst = findWorst(findings);
       this.drawCell("health", [worst, verdict], () => [
         h("span", { class: `mark of-${worst}` }, h("span", { "aria-hidden": "true" }, MARKS[worst]), ` ${HEALTH[worst]}`),
-        h("span", { class: "verdict soft" }, verdict.replace(/^Just begun: /, ""))]);
+        h("span", { class: "verdict soft" }, worst === "begun" ? verdict.replace(/^[^:]+: /, "") : verdict)]);
     }
   }
 

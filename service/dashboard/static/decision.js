@@ -101,7 +101,7 @@ function makeReward(decision, config) {
   const due = wait === null ? null : new Date(Date.parse(decision.decided_at) + 1000 * wait);
   return [h("p", { class: "big" }, "none yet"), h("p", { class: "soft" }, wait === null
     ? "No reward has arrived and there is no default, so the campaign has not learned from this decision."
-    : `If none arrives within ${formatDuration(wait)} (${due < new Date() ? "due since" : "by"} ${due.toLocaleString()}), the default of ${formatAmount(defaultReward)} is used from the next stage update on.`)];
+    : `If none arrives within ${formatDuration(wait)} (${due < new Date() ? "which ended" : "by"} ${due.toLocaleString()}), the default of ${formatAmount(defaultReward)} is used from the next stage update on.`)];
 }
 
 function makeContext(decision) {
