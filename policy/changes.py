@@ -180,7 +180,7 @@ def without_action(config: CampaignConfig, action: str) -> CampaignConfig:
 def grown(before: StagedPolicy, after: StagedPolicy, state: State) -> State:
     """The state of a campaign to whose actions others were appended.
 
-    No round has played the new actions, so G + P (kernels._factor) splits into a block of the old columns and one of
+    No round has played the new actions, so G + P (kernels.linucb) splits into a block of the old columns and one of
     the new: what was estimated stays to the bit, and the new columns are as before any reward. Their bonus alone may
     not be enough to outdo an action that earns much, so they begin with a trial (`State.trial_end`). It ends when no
     action is left that needs it; one that is brought back without having been tried gets its own.

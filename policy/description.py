@@ -7,7 +7,7 @@ high end, so its coefficient is what the whole range makes.
 Standard errors are σ̂ √(G⁻¹)_ii, with G⁻¹ restricted to the directions that z can have. One-hot blocks are collinear
 (a variable's levels sum to the intercept), so single coefficients are known only up to shifts between blocks that
 change no prediction; θ̂ is the choice without any such shift, and the errors are those of this choice. In the other
-directions `Statistics.inverse`, that of G + P (kernels._factor), has 1/(1 + λ), and G⁻¹ itself 1/λ: constants that say
+directions `Statistics.inverse`, that of G + P (kernels.linucb), has 1/(1 + λ), and G⁻¹ itself 1/λ: constants that say
 nothing of the data and would keep the errors from falling. They are left out. The errors take the beliefs for
 granted: that regimes are never seen is not in them.
 """

@@ -144,7 +144,7 @@ class FeatureMap:
         return columns
 
     def _null_projector(self, plan: kernels.Plan) -> FloatArray:
-        """The projector on the directions orthogonal to every z(b, a, x); see kernels._factor.
+        """The projector on the directions orthogonal to every z(b, a, x); see kernels.linucb.
 
         z is additive over variables, affine in each number and in b, so all z are spanned by those that move one
         variable at a time from a reference context, at each action and each vertex of the simplex.

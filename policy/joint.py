@@ -160,7 +160,7 @@ def solved(rounds: Rounds, design: Design, ridge: float, posterior: FloatArray, 
 
 def noise_of(rounds: Rounds, statistics: Statistics, null: FloatArray, ridge: float) -> float:
     """σ̂ from the penalised residual Σr² - θ̂ᵀΣzr, which counts half of the effective parameters already."""
-    # The inverse is that of G + P (kernels._factor): λ / (1 + λ) instead of 1 for each direction that no z has.
+    # The inverse is that of G + P (kernels.linucb): λ / (1 + λ) instead of 1 for each direction that no z has.
     unused = float(np.trace(null)) / (1.0 + ridge)
     effective = statistics.theta.size - ridge * float(np.trace(statistics.inverse)) - unused
     freedom = max(rounds.known - effective / 2.0, rounds.known / 4.0, 1.0)

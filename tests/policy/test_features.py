@@ -385,7 +385,7 @@ def test_campaigns_with_the_same_map_share_it(small):
 
 @pytest.mark.parametrize("which", [*MAPS, "small", "small-3", "bare"])
 def test_null_projector(credit_card, small, small_contexts, which):
-    """kernels._factor adds it to G: it must be exactly the projector on the complement of the span of all z."""
+    """kernels.linucb adds it to G: it must be exactly the projector on the complement of the span of all z."""
     if which in MAPS:
         features, regimes, _ = MAPS[which]
         config = CampaignConfig(**{**credit_card, "regimes": regimes, "features": features})

@@ -206,7 +206,7 @@ def test_every_number_of_columns_is_scored_and_updated(levels, form):
 def test_rank_one_equals_factorised_after_ten_thousand_rounds(rounds, ridge):
     one_by_one, count = rounds.one_by_one(ridge, 10_000), 10_000
     while (
-        one_by_one.counters[1] < kernels._FACTOR_EVERY - 1
+        one_by_one.counters[1] < kernels.FACTOR_EVERY - 1
     ):  # go on to just before a re-factorisation, where the drift is largest
         one_by_one = rounds.folded(ridge, [count], one_by_one)
         count += 1

@@ -5,7 +5,7 @@ import pytest
 
 from policy import Request, StagedPolicy
 from policy.changes import grown, patched, with_action, without_action
-from policy.kernels import WARM_START, Chance, _choose
+from policy.kernels import WARM_START, Chance, choose_action
 from policy.logging_law import Logged, first_eligible, logging_law
 from policy.staged import TRIAL_SHARE
 
@@ -29,7 +29,7 @@ def drawn(generator):
     warm, subject = bool(generator.random() < 0.2), bool(generator.random() < 0.5)
     rows = []
     for t in range(1, DRAWS + 1):
-        taken, propensity, mode = _choose(
+        taken, propensity, mode = choose_action(
             chance, t, warm, scores, eligible, 0, np.uint64(generator.integers(2**63)), subject, np.empty(arms)
         )
         rows.append((taken, propensity, mode == WARM_START))

@@ -1,0 +1,88 @@
+"""The compiled code, by subject: one implementation for the service and the simulator.
+
+It touches arrays only: no I/O, no clock, and no checks of shapes or bounds, which callers make. Sums run in the order
+written, so one-by-one, batch, replay and restart agree to the last bit (R15).
+Shapes: T rounds, V categorical variables, K actions, H regimes, X symbols, P profiles, D columns of z.
+"""
+
+from policy.kernels.chance import (
+    ACTION_DRAW,
+    CONTROL,
+    CONTROL_DRAW,
+    CONTROL_ROUND,
+    CONTROL_SUBJECT,
+    EM_DRAW,
+    OPTIMISTIC,
+    ROTATION_DRAW,
+    WARM_START,
+    WARM_START_DRAW,
+    Chance,
+    choose_action,
+    hash_counter,
+    uniform,
+)
+from policy.kernels.features import Plan, row_columns, span_gram
+from policy.kernels.hmm import belief_path, filter_path, forward_backward, pair_counts, sample_path, triple_moments
+from policy.kernels.linucb import FACTOR_EVERY, Statistics, refactor, update_statistics
+from policy.kernels.profiles import (
+    fold_profiles,
+    profile_columns,
+    profile_moments,
+    profile_predictions,
+    reward_evidence,
+)
+from policy.kernels.rounds import (
+    COMPLEX,
+    ELLIPTICAL,
+    PLAIN,
+    SIMPLIFIED,
+    TABLED,
+    TABLED_ELLIPTICAL,
+    Exploration,
+    decide_rounds,
+    play_rounds,
+)
+
+__all__ = [
+    "ACTION_DRAW",
+    "COMPLEX",
+    "CONTROL",
+    "CONTROL_DRAW",
+    "CONTROL_ROUND",
+    "CONTROL_SUBJECT",
+    "ELLIPTICAL",
+    "EM_DRAW",
+    "FACTOR_EVERY",
+    "OPTIMISTIC",
+    "PLAIN",
+    "ROTATION_DRAW",
+    "SIMPLIFIED",
+    "TABLED",
+    "TABLED_ELLIPTICAL",
+    "WARM_START",
+    "WARM_START_DRAW",
+    "Chance",
+    "Exploration",
+    "Plan",
+    "Statistics",
+    "belief_path",
+    "choose_action",
+    "decide_rounds",
+    "filter_path",
+    "fold_profiles",
+    "forward_backward",
+    "hash_counter",
+    "pair_counts",
+    "play_rounds",
+    "profile_columns",
+    "profile_moments",
+    "profile_predictions",
+    "refactor",
+    "reward_evidence",
+    "row_columns",
+    "sample_path",
+    "span_gram",
+    "triple_moments",
+    "uniform",
+    "update_statistics",
+]
