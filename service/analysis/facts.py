@@ -1,4 +1,4 @@
-"""What the diagnostics judge by, gathered once: the state, and a bounded number of recent rows of the log."""
+"""What the diagnostics judge by, load_facts once: the state, and a bounded number of recent rows of the log."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -19,7 +19,7 @@ from service.storage.rows import LiveRow, RevisionRow, RewardRow
 from service.storage.tables import jobs
 from service.storage.transaction import Transaction
 
-__all__ = ["Facts", "OverdueRewards", "WaitingJob", "gathered"]
+__all__ = ["Facts", "OverdueRewards", "WaitingJob", "load_facts"]
 
 FloatArray = npt.NDArray[np.float64]
 RECENT_ROUNDS = 2_000  # decisions and rewards of the log that are looked at
@@ -160,7 +160,7 @@ class Facts:
         return (float(np.median(ratios)) if ratios else 0.0), float(np.mean(close))
 
 
-def gathered(tx: Transaction, row: LiveRow, now: int, policy: StagedPolicy, state: State) -> Facts:
+def load_facts(tx: Transaction, row: LiveRow, now: int, policy: StagedPolicy, state: State) -> Facts:
     """The facts about a campaign; `now` is the service's time."""
     campaign, now = row.campaign_id, max(now, row.clock)
     log = [one for page in logged(tx, campaign, max(state.round - RECENT_ROUNDS, 0), state.round) for one in page]

@@ -1,4 +1,4 @@
-"""Exports: a campaign's decisions with their rewards as one file, in round order, streamed from one transaction."""
+"""`GET /campaigns/{name}/decisions`: a campaign's decisions and rewards as one file, streamed from one transaction."""
 
 import threading
 from collections.abc import Generator, Iterator
@@ -11,29 +11,21 @@ from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
-from policy import CampaignConfig
 from service.access.roles import WATCHERS, allow
-from service.analysis.formats import FORMATS, Format, Pages
+from service.analysis.export_files import FORMATS, Format, open_log
 from service.base.errors import TooManyRequestsError
-from service.engine.recovery import get_campaign, load_config
 from service.engine.worker import Service
-from service.storage.reading import logged, rounds_between
-from service.storage.transaction import Transaction
 from service.web.openapi import describe_errors
-from service.web.times import TIME, Interval, Moment, interval
+from service.web.times import TIME, Moment, interval
 
-__all__ = ["add_export_routes", "open_log"]
+__all__ = ["add_export_routes"]
 
-PAGE = 1_000  # decisions: some milliseconds during which nobody else gets the interpreter
-MOST_AT_ONCE = 4  # of a worker: each holds a connection of the database for as long as it takes
-STALLED_SECONDS = 60  # without the client taking anything
-
-
-# --- the route ------------------------------------------------------------------------------------------------------
+MAX_EXPORTS = 4  # at once in a worker: each holds a database connection until it ends
+STALLED_SECONDS = 60  # the longest wait for a client that reads nothing
 
 
 class Export(StreamingResponse):
-    """Chunks made in the thread pool. However the answer ends, what it held is let go of, the transaction above all."""
+    """Chunks made in the thread pool. However the response ends, the transaction and the slot are released."""
 
     def __init__(self, chunks: Generator[bytes, None, None], held: ExitStack, file: str, media_type: str) -> None:
         super().__init__(
@@ -43,7 +35,7 @@ class Export(StreamingResponse):
 
     async def stream_response(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        # An exception leaves the answer without its end: the server closes the connection, and the client sees that.
+        # After an exception the last chunk is never sent: the server closes the connection, and the client notices.
         while (chunk := await run_in_threadpool(next, self._chunks, None)) is not None:
             with anyio.fail_after(STALLED_SECONDS):
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
@@ -61,8 +53,8 @@ class Export(StreamingResponse):
 
 
 def add_export_routes(app: FastAPI, service: Service) -> None:
-    """The one route that gives many decisions."""
-    slots = threading.BoundedSemaphore(MOST_AT_ONCE)
+    """Add the route."""
+    slots = threading.BoundedSemaphore(MAX_EXPORTS)
     content = {media_type.partition(";")[0]: {"schema": {"type": "string"}} for media_type, _ in FORMATS.values()}
 
     @app.get(
@@ -75,32 +67,24 @@ def add_export_routes(app: FastAPI, service: Service) -> None:
     def decisions(
         name: str,
         format: Format = "ndjson",
-        start: Annotated[Moment, Query(alias="from", description=f"decided then or later. {TIME}")] = None,
-        end: Annotated[Moment, Query(alias="to", description="decided before that")] = None,
+        start: Annotated[Moment, Query(alias="from", description=f"decided at or after this time. {TIME}")] = None,
+        end: Annotated[Moment, Query(alias="to", description="decided before this time")] = None,
     ) -> StreamingResponse:
-        """All decisions with their rewards as one file, in round order: lines of JSON, CSV or Parquet. Of an erased
-        decision only its id, time, model and action are left; subjects are never in it."""
+        """All decisions with their rewards as one file, in round order: NDJSON, CSV or Parquet. Of an erased decision
+        only the id, time, model and action are left; subjects are never included."""
         if not slots.acquire(blocking=False):
-            raise TooManyRequestsError(f"{MOST_AT_ONCE} exports are under way; try again when one is done", 10)
+            raise TooManyRequestsError(f"{MAX_EXPORTS} exports are already running; try again later", 10)
         with ExitStack() as held:
             held.callback(slots.release)
-            asked = interval(start, end)
+            times = interval(start, end)
             tx = held.enter_context(service.store.scanning())
             media_type, write = FORMATS[format]
-            config, pages, _ = open_log(tx, name, asked)
-            kept = held.pop_all()  # until the answer is over
-        return Export(_within(kept, write(config, pages)), kept, f"{name}-decisions.{format}", media_type)
+            log = open_log(tx, name, times)
+            kept = held.pop_all()  # released when the response ends
+        return Export(_stream(kept, write(log.config, log.pages)), kept, f"{name}-decisions.{format}", media_type)
 
 
-def _within(held: ExitStack, chunks: Iterator[bytes]) -> Generator[bytes, None, None]:
-    """The chunks; an exception of theirs passes through what is held, where the database's errors become ours."""
+def _stream(held: ExitStack, chunks: Iterator[bytes]) -> Generator[bytes, None, None]:
+    """Yield the chunks inside the transaction, which turns the database's errors into ours."""
     with held:
         yield from chunks
-
-
-def open_log(tx: Transaction, name: str, times: Interval) -> tuple[CampaignConfig, Pages, int]:
-    """A campaign's configuration, the pages between two times, and how many decisions these are."""
-    row, _ = get_campaign(tx, name)
-    after, last = rounds_between(tx, row.campaign_id, *times)
-    config = load_config(tx, row.campaign_id)
-    return config, logged(tx, row.campaign_id, after, last, PAGE), max(0, last - after)

@@ -2,22 +2,17 @@
 
 from typing import Annotated, Literal
 
-import msgspec
 from fastapi import FastAPI
 from pydantic import BaseModel, Field
-from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
 
-from policy import CampaignConfig, StagedPolicy, State
-from policy.regimes import describe_regimes, likeliest_regime, why_no_regimes
+from policy import StagedPolicy, State
 from policy.staged import RECENT
 from service.access.roles import READERS, allow
+from service.analysis.regimes import RegimesSummary, summarize_regimes
 from service.api.routes import current
 from service.api.schemas import SymbolProbability
-from service.engine.recovery import get_campaign
 from service.engine.worker import Service
-from service.storage.tables import models
-from service.storage.transaction import Transaction
 from service.web.openapi import describe_errors
 
 __all__ = ["Regimes", "add_regime_routes"]
@@ -27,12 +22,12 @@ class LevelShare(BaseModel):
     signal: str
     level: str
     probability: float
-    average: Annotated[float, Field(description="over all regimes, by their shares of time")]
+    average: Annotated[float, Field(description="average over all regimes, weighted by their shares")]
 
 
 class ExpectedReward(BaseModel):
     action: str
-    expected_reward: Annotated[float, Field(description="of the model, for the customers seen in this regime")]
+    expected_reward: Annotated[float, Field(description="by the model, for the customers seen in this regime")]
     retired: bool
 
 
@@ -40,29 +35,29 @@ class Regime(BaseModel):
     """What one regime looks like. Shares and means are weighted by the belief in it."""
 
     regime: int
-    label: Annotated[str | None, Field(description="the campaign's own name for it")]
-    words: Annotated[str, Field(description="all of it in one sentence")]
-    belief: Annotated[float, Field(description="that it reigns now")]
-    share: Annotated[float | None, Field(description="of all decisions so far")]
-    recent_share: Annotated[float | None, Field(description="of the last `recent_rounds` decisions")]
-    long_run_share: Annotated[float, Field(description="that the model expects in the long run")]
-    expected_duration: Annotated[float | None, Field(description="in `duration_unit`; null: it never ends")]
-    expected_seconds: Annotated[float | None, Field(description="the same in time, if the campaign has a clock")]
-    typical: Annotated[list[SymbolProbability], Field(description="the likeliest combinations of the signals' levels")]
+    label: Annotated[str | None, Field(description="from regime_labels")]
+    words: Annotated[str, Field(description="a description in one sentence")]
+    belief: Annotated[float, Field(description="probability that it is the current regime")]
+    share: Annotated[float | None, Field(description="share of all decisions so far")]
+    recent_share: Annotated[float | None, Field(description="share of the last `recent_rounds` decisions")]
+    long_run_share: Annotated[float, Field(description="share that the model expects in the long run")]
+    expected_duration: Annotated[float | None, Field(description="in `duration_unit`; null if the regime never ends")]
+    expected_seconds: Annotated[float | None, Field(description="the same in seconds, if the campaign has a clock")]
+    typical: Annotated[list[SymbolProbability], Field(description="the most likely combinations of signal levels")]
     more_often: Annotated[list[LevelShare], Field(description="levels seen more often than on average")]
-    best_action: Annotated[str | None, Field(description="by expected reward; null in the warm start")]
-    expected_rewards: Annotated[list[ExpectedReward], Field(description="of every action; empty in the warm start")]
-    mean_reward: Annotated[float | None, Field(description="observed, whatever the actions")]
-    reward_weight: Annotated[float, Field(description="how many rewards that mean stands for")]
+    best_action: Annotated[str | None, Field(description="by expected reward; null during the warm start")]
+    expected_rewards: Annotated[list[ExpectedReward], Field(description="of every action; empty during the warm start")]
+    mean_reward: Annotated[float | None, Field(description="observed, over all actions")]
+    reward_weight: Annotated[float, Field(description="number of rewards behind that mean")]
 
 
 class CurrentRegime(BaseModel):
-    """The likeliest regime now."""
+    """The most likely regime now."""
 
     regime: int
     label: str | None
     belief: float
-    since_round: Annotated[int | None, Field(description="from this round on it has been the likeliest")]
+    since_round: Annotated[int | None, Field(description="it has been the most likely since this round")]
 
 
 class Regimes(BaseModel):
@@ -75,59 +70,32 @@ class Regimes(BaseModel):
     recent_rounds: int = RECENT
     current: CurrentRegime | None
     regimes: Annotated[list[Regime], Field(description="empty with one regime, or before the first estimate")]
-    note: Annotated[str | None, Field(description="why there are none")]
+    note: Annotated[str | None, Field(description="why there are no regimes")]
     labels_note: Annotated[str | None, Field(description="why the labels should be checked")]
 
 
 def add_regime_routes(app: FastAPI, service: Service) -> None:
-    """The route about regimes."""
+    """Add the route."""
+
+    def summarize(policy: StagedPolicy, state: State) -> RegimesSummary:
+        with service.store.reading() as tx:
+            return summarize_regimes(tx, policy, state)
 
     @app.get("/campaigns/{name}/regimes", tags=["models"], responses=describe_errors(404))
     @allow(READERS, campaign="path")
     async def regimes(name: str) -> Regimes:
         """What each regime looks like: its customers, its share of time, what it earns and its best action."""
         policy, state = await current(service, name)
-        return await run_in_threadpool(_regimes, service, policy, state)
-
-
-def _regimes(service: Service, policy: StagedPolicy, state: State) -> Regimes:
-    config = policy.config
-    described, likeliest = describe_regimes(policy, state), likeliest_regime(state)
-    labels = {regime.regime: regime.label for regime in described}
-    labels_note = None
-    if described and config.regime_labels and config.beliefs.estimator != "given":
-        with service.store.reading() as tx:
-            labels_note = _labels_note(tx, get_campaign(tx, config.name)[0].campaign_id, config, len(described))
-    return Regimes(
-        campaign=config.name,
-        round=state.round,
-        model_version=state.model_version,
-        duration_unit="periods" if config.clock else "decisions",
-        current=CurrentRegime(**likeliest._asdict(), label=labels[likeliest.regime]) if described else None,
-        regimes=[Regime.model_validate(regime, from_attributes=True) for regime in described],
-        note=why_no_regimes(policy, state),
-        labels_note=labels_note,
-    )
-
-
-def _labels_note(tx: Transaction, campaign: int, config: CampaignConfig, regimes: int) -> str | None:
-    """Labels follow the numbers, which re-estimations keep (R6): what they cannot follow is told here."""
-    revisions, labels = tx.revisions_after(campaign, 0), list(config.regime_labels)
-    given = None
-    for row in reversed(revisions):
-        if msgspec.json.decode(row.config).get("regime_labels") != labels:
-            break
-        given = row
-    if given is None:  # they were changed just now
-        return None
-    went_back = any(row.restored is not None and row.revision > given.revision for row in revisions)
-    check = "Check that they fit, and set regime_labels again if not"
-    before = select(models.c.regimes).where(models.c.campaign_id == campaign, models.c.round < given.round)
-    estimated = tx.connection.execute(before.where(models.c.kind == "estimation").limit(1)).one_or_none()
-    if estimated is None:
-        return f"The labels were given before the regimes were estimated. {check}."
-    then = int(tx.connection.execute(before.order_by(models.c.version.desc()).limit(1)).scalar_one())
-    if then != regimes:
-        words = f"with {then} regime{'s' if then > 1 else ''} in use, at round {given.round}; now there are {regimes}"
-        return f"The labels were given {words}. Regimes keep their numbers where they can. {check}."
-    return f"The campaign was rolled back after the labels were given. {check}." if went_back else None
+        summary = await run_in_threadpool(summarize, policy, state)
+        labels = {regime.regime: regime.label for regime in summary.regimes}
+        now = summary.current
+        return Regimes(
+            campaign=name,
+            round=state.round,
+            model_version=state.model_version,
+            duration_unit="periods" if policy.config.clock else "decisions",
+            current=CurrentRegime(**now._asdict(), label=labels[now.regime]) if labels else None,
+            regimes=[Regime.model_validate(regime, from_attributes=True) for regime in summary.regimes],
+            note=summary.note,
+            labels_note=summary.labels_note,
+        )

@@ -1,62 +1,175 @@
-"""The report: does it pay, which action, in which regime, and what would another policy have earned?"""
+"""`GET /campaigns/{name}/report`: does it pay, which action, in which regime, and what would another policy earn?"""
 
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal
 
-import msgspec
 from fastapi import FastAPI, Query
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from policy import CampaignConfig, evaluation
 from policy.config import MOST_ROUNDS
-from policy.evaluation import OffPolicySums
-from policy.frozen import FrozenModel
 from service.access.roles import READERS, allow
-from service.analysis.summary import Summary, Version
-from service.api.report_answer import (
-    ActionRow,
-    Cell,
-    Decisions,
-    Group,
-    LeftOut,
-    Lift,
-    OffPolicy,
-    PolicyValue,
-    RegimeRow,
-    Regimes,
-    Report,
-    Rewards,
-    Rounds,
-)
-from service.base.errors import ConflictError, FieldProblem, InvalidError
-from service.base.times import timestamp
-from service.engine.recovery import get_campaign, load_config, rebuild_model
+from service.analysis.report import build_report
 from service.engine.worker import Service
-from service.storage.reading import logged, rounds_between
-from service.storage.rows import LiveRow
-from service.storage.transaction import Transaction
 from service.web.openapi import describe_errors
 from service.web.times import Moment, interval
 
-__all__ = ["add_report_routes"]
+__all__ = ["Report", "add_report_routes"]
 
-MOST_VERSIONS = 5
+MAX_VERSIONS = 5
 Versions = Annotated[
     list[Annotated[int, Field(ge=1, le=MOST_ROUNDS)]],
-    Query(max_length=MOST_VERSIONS, description="models to evaluate, as GET …/stages lists them; may be repeated"),
+    Query(max_length=MAX_VERSIONS, description="models to evaluate, as GET …/stages lists them; may be repeated"),
 ]
 
 
-class _Range(NamedTuple):
-    """What was asked for: microseconds, and the rounds they mean (after the first, up to the second)."""
+class _Answer(BaseModel):
+    model_config = ConfigDict(from_attributes=True)
 
-    start: int | None
-    end: int | None
-    after: int
+
+class Refusal(_Answer):
+    """Why there is no number, and what to do about it."""
+
+    code: Literal[
+        "no_rewards", "not_eligible", "no_overlap", "too_few",
+        "no_control", "mixed_control", "control_near_zero", "erased",
+    ]  # fmt: skip
+    reason: str
+    remedy: str
+
+
+class Estimate(_Answer):
+    """A number with its 95 % interval."""
+
+    value: float
+    standard_error: float
+    low: float
+    high: float
+
+
+class Rounds(_Answer):
+    first: int
     last: int
 
 
+class Decisions(_Answer):
+    total: int
+    by_mode: dict[str, int]
+    erased: Annotated[int, Field(description="part of the total, and counted nowhere else")]
+
+
+class Rewards(_Answer):
+    received: int
+    awaited: Annotated[int, Field(description="decisions without a reward that counts")]
+    open: Annotated[
+        int,
+        Field(
+            description="part of awaited: with a default reward, decisions whose wait is not over. Rewards that came"
+            " early do not count yet, because they are not like the others"
+        ),
+    ]
+    by_source: dict[str, int]
+    rate: Annotated[float | None, Field(description="received / decisions that are neither erased nor open")]
+    mean: float | None
+
+
+class ActionRow(_Answer):
+    action: str
+    retired: bool
+    decisions: int
+    rewards: int
+    mean_reward: float | None
+
+
+class Cell(_Answer):
+    """An action in a regime. Each decision is weighted by its belief in that regime."""
+
+    action: str
+    decisions: float
+    rewards: Annotated[float, Field(description="weight behind the mean")]
+    mean_reward: float | None
+
+
+class RegimeRow(_Answer):
+    """A regime. Each decision is weighted by its belief in it."""
+
+    regime: int
+    label: str | None
+    decisions: float
+    rewards: Annotated[float, Field(description="weight behind the mean")]
+    mean_reward: float | None
+    actions: list[Cell]
+
+
+class Regimes(_Answer):
+    """The regimes in use now. Decisions made with a different number of regimes are left out."""
+
+    regimes: list[RegimeRow]
+    left_out: int
+
+
+class Group(_Answer):
+    rewards: int
+    mean_reward: Annotated[float | None, Field(description="weighted if control.share changed")]
+
+
+class Lift(_Answer):
+    """How much more the model's decisions earn than control's, after the warm start and while control was on."""
+
+    control_kind: Literal["uniform", "baseline"] | None
+    decided: Group
+    control: Group
+    difference: Annotated[Estimate | None, Field(description="per decision; Welch's interval, clustered by subject")]
+    relative: Annotated[Estimate | None, Field(description="0.1 means 10 % more than control; Fieller's interval")]
+    refusal: Refusal | None
+    relative_refusal: Refusal | None
+
+
+class PolicyValue(_Answer):
+    """What a policy would have earned per decision, by three estimators; or why the log cannot tell."""
+
+    policy: Literal["action", "baseline", "model"]
+    action: Annotated[str | None, Field(description="the action that policy `action` always takes")]
+    model_version: int | None
+    after_round: Annotated[int, Field(description="only later decisions count")]
+    note: str | None
+    decisions: Annotated[int, Field(description="decisions used")]
+    effective_sample_size: Annotated[float, Field(description="how many decisions those are worth after weighting")]
+    ips: Estimate | None
+    snips: Estimate | None
+    dr: Estimate | None
+    refusal: Refusal | None
+
+
+class LeftOut(_Answer):
+    """Decisions that say nothing about other policies."""
+
+    erased: int
+    imported: Annotated[int, Field(description="decided elsewhere, with unknown probabilities")]
+    awaited: Annotated[int, Field(description="decided here, no reward yet")]
+    unexplained: Annotated[int, Field(description="propensity does not follow from the log: run `verify`")]
+
+
+class OffPolicy(_Answer):
+    left_out: LeftOut
+    policies: list[PolicyValue]
+
+
+class Report(_Answer):
+    """A summary of a campaign's decisions in a range of time."""
+
+    campaign: str
+    start: Annotated[str | None, Field(alias="from")]
+    to: str | None
+    rounds: Rounds | None
+    decisions: Decisions
+    rewards: Rewards
+    actions: list[ActionRow]
+    regimes: Regimes
+    lift: Lift
+    off_policy: OffPolicy
+
+
 def add_report_routes(app: FastAPI, service: Service) -> None:
-    """The report of a campaign."""
+    """Add the route."""
 
     @app.get("/campaigns/{name}/report", tags=["reports"], responses=describe_errors(404, 422))
     @allow(READERS, campaign="path")
@@ -66,165 +179,8 @@ def add_report_routes(app: FastAPI, service: Service) -> None:
         to: Moment = None,
         model_version: Versions = [],  # noqa: B006 - FastAPI copies it
     ) -> Report:
-        """What was decided from `from` on and before `to`, and what it earned: by action and regime, the lift over
-        control, and what other policies would have earned. Where the log cannot tell, it says why."""
-        begin, end = interval(start, to)
+        """The decisions made at or after `from` and before `to`, and what they earned: by action and regime, the lift
+        over control, and what other policies would have earned. Where the log cannot tell, the report says why."""
+        times = interval(start, to)
         with service.store.reading() as tx:
-            row, _ = get_campaign(tx, name)
-            asked = _Range(begin, end, *rounds_between(tx, row.campaign_id, begin, end))
-            config = load_config(tx, row.campaign_id)
-            versions, erased = _versions(tx, row, sorted(set(model_version)))
-            summary = Summary(
-                tx.revisions_after(row.campaign_id, 0),
-                len(msgspec.json.decode(row.belief)),
-                versions,
-                None if config.rewards.default is None else row.settled,
-            )
-            after = min([asked.after, *(version.round for version in versions)])
-            for page in logged(tx, row.campaign_id, after, asked.last):
-                summary.add(page, asked.after)
-        return _report(config, asked, summary, erased)
-
-
-def _versions(tx: Transaction, row: LiveRow, asked: list[int]) -> tuple[list[Version], list[int]]:
-    """The models to evaluate, and those that an erasure since then made impossible to find again (R22)."""
-    if unknown := [version for version in asked if version > row.model_version]:
-        allowed = f"1 to {row.model_version}" if row.model_version else "there is no model yet"
-        message = f"{unknown[0]} is no model of this campaign"
-        raise InvalidError([FieldProblem(field="model_version", message=message, allowed=allowed)])
-    oldest = tx.erasure_version(row.campaign_id)
-    versions = []
-    for version in asked:
-        if version >= oldest:
-            try:
-                _, policy, state = rebuild_model(tx, row, version)
-            except ConflictError as error:  # it is damaged
-                problem = FieldProblem(field="model_version", message=error.message, allowed="another version")
-                raise InvalidError([problem]) from None
-            versions.append(Version(version, state.round, FrozenModel(policy, state), OffPolicySums()))
-    return versions, [version for version in asked if version < oldest]
-
-
-def _report(config: CampaignConfig, asked: _Range, summary: Summary, erased: list[int]) -> Report:
-    received = sum(summary.sources.values())
-    settled = summary.decisions - summary.erased - summary.open
-    return Report.model_validate(
-        {
-            "campaign": config.name,
-            "from": None if asked.start is None else timestamp(asked.start),
-            "to": None if asked.end is None else timestamp(asked.end),
-            "rounds": Rounds(first=asked.after + 1, last=asked.last) if summary.decisions else None,
-            "decisions": Decisions(
-                total=summary.decisions,
-                by_mode={mode: summary.modes[mode] for mode in ("warm_start", "optimistic", "control", "imported")},
-                erased=summary.erased,
-            ),
-            "rewards": Rewards(
-                received=received,
-                awaited=summary.awaited,
-                by_source={source: summary.sources[source] for source in ("client", "default", "import")},
-                open=summary.open,
-                rate=received / settled if settled else None,
-                mean=_mean(summary.by_action[2].sum(), received),
-            ),
-            "actions": [
-                ActionRow(
-                    action=action,
-                    retired=action in config.retired_actions,
-                    decisions=int(decisions),
-                    rewards=int(rewards),
-                    mean_reward=_mean(total, rewards),
-                )
-                for action, (decisions, rewards, total) in zip(summary.actions, summary.by_action.T, strict=True)
-            ],
-            "regimes": _regimes(config, summary),
-            "lift": _lift(summary),
-            "off_policy": _off_policy(config, summary, erased),
-        }
-    )
-
-
-def _mean(total: float, weight: float) -> float | None:
-    return float(total / weight) if weight > 0.0 else None
-
-
-def _regimes(config: CampaignConfig, summary: Summary) -> Regimes:
-    labels, rows = dict(enumerate(config.regime_labels)), []
-    for regime in range(summary.by_regime.shape[2]):
-        cells = summary.by_regime[:, :, regime]
-        decisions, rewards, total = cells.sum(axis=1)
-        rows.append(
-            RegimeRow(
-                regime=regime + 1,
-                label=labels.get(regime),
-                decisions=decisions,
-                rewards=rewards,
-                mean_reward=_mean(total, rewards),
-                actions=[
-                    Cell(action=action, decisions=cell[0], rewards=cell[1], mean_reward=_mean(cell[2], cell[1]))
-                    for action, cell in zip(summary.actions, cells.T, strict=True)
-                ],
-            )
-        )
-    return Regimes(regimes=rows, left_out=summary.other_regimes)
-
-
-def _lift(summary: Summary) -> Lift:
-    lift, changed = summary.lift.result(), summary.control_changed_at
-    if changed is not None:
-        refusal = evaluation.Refusal(
-            "mixed_control",
-            "The control was of kind uniform for a time and of kind baseline for another: there is no one lift.",
-            f"Ask for a range with one kind: from={timestamp(changed)} on there is.",
-        )
-        lift = evaluation.Lift(lift.decided, lift.control, refusal=refusal)
-    kind = None if summary.control_baseline is None else "baseline" if summary.control_baseline else "uniform"
-    groups = {
-        name: Group(rewards=group.rewards, mean_reward=group.value)
-        for name, group in (("decided", lift.decided), ("control", lift.control))
-    }
-    return Lift.model_validate(lift._asdict() | groups | {"control_kind": kind})
-
-
-def _off_policy(config: CampaignConfig, summary: Summary, erased: list[int]) -> OffPolicy:
-    values = [
-        _value("action", sums, action=action)
-        for action, sums in zip(summary.actions, summary.always, strict=True)
-        if action not in config.retired_actions
-    ]
-    values.append(_value("baseline", summary.baseline))
-    values += [_value("model", v.sums, model_version=v.number, after_round=v.round) for v in summary.versions]
-    gone = evaluation.Refusal(
-        "erased",
-        "Decisions that this model learned from were erased since: it cannot be made again.",
-        "Ask for a model version that was published after the erasure.",
-    )
-    for version in erased:
-        values.append(_value("model", OffPolicySums(), gone, model_version=version))
-    left_out = LeftOut(
-        erased=summary.erased,
-        imported=summary.imported,
-        awaited=summary.ours_awaited,
-        unexplained=summary.unexplained,
-    )
-    return OffPolicy(left_out=left_out, policies=values)
-
-
-def _value(
-    policy: str,
-    sums: OffPolicySums,
-    refusal: evaluation.Refusal | None = None,
-    *,
-    action: str | None = None,
-    model_version: int | None = None,
-    after_round: int = 0,
-) -> PolicyValue:
-    found = sums.result()
-    note = None
-    if model_version is not None:
-        note = (
-            f"Only decisions after round {after_round}, when it was published, count: on those that it learned from its"
-            " value would be too good."
-        )
-    own = {"policy": policy, "action": action, "model_version": model_version, "after_round": after_round, "note": note}
-    return PolicyValue.model_validate(own | found._asdict() | ({"refusal": refusal} if refusal else {}))
+            return Report.model_validate(build_report(tx, name, times, model_version))

@@ -23,7 +23,7 @@ from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
 from policy import CampaignConfig, PolicyError
 from service import __version__
-from service.analysis.formats import FORMATS
+from service.analysis.export_files import FORMATS
 from service.analysis.verify import verify
 from service.base.errors import ApiError
 from service.base.logs import JsonFormatter, log_config

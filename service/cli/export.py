@@ -9,8 +9,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from service.analysis.formats import FORMATS, Format, Pages
-from service.api.exports import open_log
+from service.analysis.export_files import FORMATS, Format, Pages, open_log
 from service.base.settings import Settings
 from service.storage.schema import require_current
 from service.storage.store import Store

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from tqdm import tqdm
 
 from policy import encode
-from service.analysis.files import rows_of, size_of
+from service.analysis.import_files import rows_of, size_of
 from service.base.errors import InvalidError
 from service.base.settings import Settings
 from service.engine.campaigns import Campaigns

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from policy import StagedPolicy
-from service.analysis.checks import Code
-from service.api.diagnostics import HEALTHY, Diagnostics
+from service.analysis.checks.finding import Code
+from service.analysis.diagnostics import HEALTHY
+from service.api.diagnostics import Diagnostics
 from service.engine.warm_up import warm_up
 from service.storage.rows import NewJob
 from simulator.environment import load_environment

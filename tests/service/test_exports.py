@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
 
-from service.analysis import formats
-from service.analysis.formats import FORMATS
+from service.analysis import export_files
+from service.analysis.export_files import FORMATS
 from service.api import exports
 from service.cli.commands import main
 from service.storage.tables import decisions, rewards
@@ -47,8 +47,8 @@ LONG = {  # its contexts are as long as contexts can be, 13 kB, and it learns ne
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch):
     """So that a short log has many."""
-    monkeypatch.setattr(exports, "PAGE", 7)
-    monkeypatch.setattr(formats, "GROUP", 3)
+    monkeypatch.setattr(export_files, "PAGE", 7)
+    monkeypatch.setattr(export_files, "PAGES_PER_GROUP", 3)
 
 
 def address(name):
@@ -336,12 +336,12 @@ def test_an_export_is_of_one_moment(start):
 
 
 def test_only_some_at_a_time(start, monkeypatch):
-    monkeypatch.setattr(exports, "MOST_AT_ONCE", 1)
+    monkeypatch.setattr(exports, "MAX_EXPORTS", 1)
     worker = start()
     long_log(worker)
     with stalled(worker):
         answer = worker.client.get(address("long"))
-        assert "exports are under way" in error_of(answer, 429)["message"]
+        assert "exports are already running" in error_of(answer, 429)["message"]
         assert answer.headers["retry-after"]
     eventually(lambda: worker.client.get(address("long"), params={"format": "csv"}).status_code == 200, "free again")
     assert worker.client.get(address("nobody")).status_code == 404  # which keeps no place
@@ -390,7 +390,7 @@ def test_a_database_that_fails_on_the_way_breaks_the_connection(start, caplog):
 
 def test_memory_does_not_grow_with_the_log(direct, monkeypatch):
     """Four times the decisions, the same peak, of Python and of Arrow."""
-    monkeypatch.setattr(exports, "PAGE", 100)
+    monkeypatch.setattr(export_files, "PAGE", 100)
     worker = direct()
     worker.post("/campaigns", CONFIGS["default"])
     peaks = {format: [] for format in FORMATS}
@@ -413,7 +413,7 @@ def exported(store, format):
     """Export, and the most bytes that Arrow has held meanwhile."""
     most = 0
     with store.scanning() as tx:
-        config, pages, _ = exports._asked(tx, "default", (None, None))
+        config, pages, _ = export_files.open_log(tx, "default", (None, None))
         for _ in FORMATS[format][1](config, pages):
             most = max(most, pa.total_allocated_bytes())
     return most

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policy import CampaignConfig
-from service.analysis.files import rows_of, size_of
-from service.analysis.formats import FORMATS
+from service.analysis.export_files import FORMATS
+from service.analysis.import_files import rows_of, size_of
 from service.base.errors import InvalidError
 from service.storage.reading import LoggedDecision
 

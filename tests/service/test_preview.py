@@ -17,7 +17,8 @@ import service.engine.campaigns
 import service.engine.unit
 from policy import CampaignConfig, Request, StagedPolicy, encode
 from policy.changes import patched, with_action, without_action
-from service.api.preview import Explanation, Preview, PreviewRequest, Trial, _counterfactual
+from service.analysis.preview import explain_decision, preview_decision
+from service.api.preview import Explanation, Preview, PreviewRequest, past_decision, preview_answer
 from service.api.routes import stored_decision
 from service.engine.operations import Change
 from service.storage.tables import decisions, jobs
@@ -35,7 +36,7 @@ def previewed(worker, name, item):
     body = PreviewRequest.model_validate({key: value for key, value in item.items() if key != "decision_id"})
     with worker.store.reading() as tx:
         row, _ = tx.campaign(name)
-        return Trial(tx, row, worker.campaigns).preview(body).model_dump(mode="json")
+        return preview_answer(name, preview_decision(tx, row, worker.campaigns, body)).model_dump(mode="json")
 
 
 def everything(worker):
@@ -334,7 +335,8 @@ def explained(worker, name, decision_id):
     """What the route answers, without a socket."""
     with worker.store.reading() as tx:
         row, _ = tx.campaign(name)
-        return _counterfactual(tx, row, worker.campaigns, stored_decision(tx, worker.campaigns, row, decision_id))
+        decision = past_decision(stored_decision(tx, worker.campaigns, row, decision_id))
+        return explain_decision(tx, row, worker.campaigns, decision)
 
 
 @each_kind

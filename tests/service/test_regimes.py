@@ -149,7 +149,7 @@ def test_labels_follow_their_regime_through_re_estimations(shared, config):
 
 def test_labels_that_may_not_fit_are_told(shared):
     played = Played(shared, regimes=2, warm_start_rounds=40, regime_labels=["summer", "winter"]).play(150)
-    assert played.regimes()["labels_note"].startswith("The labels were given before the regimes were estimated.")
+    assert played.regimes()["labels_note"].startswith("The labels were set before the regimes were estimated.")
     played.patch(regime_labels=["winter", "summer"])
     assert played.regimes()["labels_note"] is None
     version = good(shared.get(f"/campaigns/{played.name}"))["model_version"]
@@ -163,9 +163,7 @@ def test_labels_that_may_not_fit_are_told(shared):
     assert early.regimes()["regimes"] == []  # one regime is in use
     early.patch(regime_labels=["summer", "winter"])
     early.play(90)
-    assert early.regimes()["labels_note"].startswith(
-        "The labels were given with 1 regime in use, at round 60; now there"
-    )
+    assert early.regimes()["labels_note"].startswith("The labels were set at round 60, with 1 regime in use; now there")
 
 
 @on_sqlite

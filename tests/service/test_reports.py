@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from scipy.special import stdtrit
 
 from policy import CampaignConfig, StagedPolicy
-from service.api.report_answer import Report
+from service.api.reports import Report
 from tests.service.answers import allowed_by_field, error_of, good
 from tests.service.conftest import Clock, Worker
 

@@ -13,8 +13,9 @@ import sqlalchemy as sa
 
 import service.analysis.columns
 from policy.lift import ALONE, Compared, cumulative_lift
-from service.analysis.buckets import bucket_starts, lasting_changes
-from service.api.series import MOST_POINTS, Series
+from service.analysis.buckets import bucket_starts, find_lasting_changes
+from service.analysis.series import MAX_POINTS
+from service.api.series import Series
 from service.base.times import timestamp
 from service.storage.reading import logged
 from service.storage.tables import models
@@ -375,7 +376,7 @@ def test_regime_changes_by_the_alerts_rule():
             beliefs.append([] if chance.random() < 0.05 else [p / sum(law) for p in law])
         least = chance.choice((1, 2, 5))
         table = np.array([(law + [0.0] * 3)[:3] for law in beliefs])
-        found = lasting_changes(table, np.array([len(law) for law in beliefs], np.int8), least)
+        found = find_lasting_changes(table, np.array([len(law) for law in beliefs], np.int8), least)
         listed = [(since + 1, before + 1, after + 1) for since, before, after in zip(*found, strict=True)]
         assert listed == changes_one_by_one(beliefs, least)
 
@@ -402,10 +403,10 @@ def test_no_regime_change_is_dropped_however_few_points(start, clock):
         good(worker.client.post("/decide/batch", json={"campaign": "restless", "items": items}))
         clock.advance(60)
     switches = [i for i in range(1, 5_000) if contexts[i] != contexts[i - 1]]
-    assert len(switches) > MOST_POINTS
+    assert len(switches) > MAX_POINTS
     whole = asked(worker, "restless", points=10)
-    assert len(whole["regime_changes"]) == MOST_POINTS
-    assert whole["regime_changes_left_out"] == len(switches) - MOST_POINTS
+    assert len(whole["regime_changes"]) == MAX_POINTS
+    assert whole["regime_changes_left_out"] == len(switches) - MAX_POINTS
     minute = datetime.fromtimestamp(clock.now / 1e6 - 180, UTC).isoformat()
     later = datetime.fromtimestamp(clock.now / 1e6 - 120, UTC).isoformat()
     part = asked(worker, "restless", points=10, **{"from": minute, "to": later})

@@ -9,7 +9,7 @@ from service.analysis.checks import inputs, learning, rewards, running
 from service.analysis.checks.finding import Code, Finding, Severity
 from service.analysis.facts import Facts
 
-__all__ = ["CHECKS", "Code", "Finding", "Severity", "findings"]
+__all__ = ["CHECKS", "Code", "Finding", "Severity", "run_checks"]
 
 # Among findings of one severity, those of earlier checks come first.
 CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
@@ -37,7 +37,7 @@ CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
 _WORST_FIRST: tuple[Severity, ...] = ("problem", "warning", "info")
 
 
-def findings(facts: Facts) -> list[Finding]:
+def run_checks(facts: Facts) -> list[Finding]:
     """What all checks find, worst first."""
-    found = [finding for check in CHECKS for finding in check(facts)]
-    return sorted(found, key=lambda finding: _WORST_FIRST.index(finding.severity))
+    findings = [finding for check in CHECKS for finding in check(facts)]
+    return sorted(findings, key=lambda finding: _WORST_FIRST.index(finding.severity))

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from policy import CampaignConfig
-from service.analysis.formats import CONTEXT, is_number
+from service.analysis.export_files import CONTEXT_PREFIX, is_number
 from service.base.errors import FieldProblem, InvalidError
 
 __all__ = ["rows_of", "size_of"]
@@ -147,15 +147,15 @@ def _variable_columns(where: str, names: Sequence[str], config: CampaignConfig) 
         raise _mistake(where, "has no column action", "action, and one for each variable")
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise _mistake(where, f"has {repeated[0]!r} more than once", "each column once")
-    known = [CONTEXT + variable.name for variable in config.variables]
-    prefix = CONTEXT if any(name.startswith(CONTEXT) for name in names) else ""
+    known = [CONTEXT_PREFIX + variable.name for variable in config.variables]
+    prefix = CONTEXT_PREFIX if any(name.startswith(CONTEXT_PREFIX) for name in names) else ""
     columns = {(variable.name, is_number(variable)): prefix + variable.name for variable in config.variables}
     for name in names:
-        if name.startswith(CONTEXT) and name not in known:
+        if name.startswith(CONTEXT_PREFIX) and name not in known:
             raise _mistake(where, f"{name!r} is not a variable of campaign {config.name}", known)
     for name in columns.values():
         if name not in names or name in FIELDS:  # a variable called `reward` is not the column of that name
-            raise _mistake(where, f"has no column for the variable {name.removeprefix(CONTEXT)!r}", known)
+            raise _mistake(where, f"has no column for the variable {name.removeprefix(CONTEXT_PREFIX)!r}", known)
     return columns
 
 

@@ -1,0 +1,55 @@
+"""What each regime looks like, and whether the labels people gave the regimes can still be trusted."""
+
+from typing import NamedTuple
+
+import msgspec
+from sqlalchemy import select
+
+from policy import CampaignConfig, StagedPolicy, State
+from policy.regimes import Likeliest, RegimeDescription, describe_regimes, likeliest_regime, why_no_regimes
+from service.engine.recovery import get_campaign
+from service.storage.tables import models
+from service.storage.transaction import Transaction
+
+__all__ = ["RegimesSummary", "summarize_regimes"]
+
+
+class RegimesSummary(NamedTuple):
+    """The regimes of the model in force."""
+
+    regimes: tuple[RegimeDescription, ...]  # empty with one regime, and before the first estimate
+    current: Likeliest
+    note: str | None  # why there are no regimes
+    labels_note: str | None  # why the labels should be checked
+
+
+def summarize_regimes(tx: Transaction, policy: StagedPolicy, state: State) -> RegimesSummary:
+    regimes, config = describe_regimes(policy, state), policy.config
+    labels_note = None
+    if regimes and config.regime_labels and config.beliefs.estimator != "given":
+        labels_note = _check_labels(tx, get_campaign(tx, config.name)[0].campaign_id, config, len(regimes))
+    return RegimesSummary(regimes, likeliest_regime(state), why_no_regimes(policy, state), labels_note)
+
+
+def _check_labels(tx: Transaction, campaign: int, config: CampaignConfig, regimes: int) -> str | None:
+    """Why the labels may no longer fit: they belong to regime numbers, which not every change preserves (R6)."""
+    revisions, labels = tx.revisions_after(campaign, 0), list(config.regime_labels)
+    labelled = None  # the revision that set the labels
+    for row in reversed(revisions):
+        if msgspec.json.decode(row.config).get("regime_labels") != labels:
+            break
+        labelled = row
+    if labelled is None:  # the labels were changed just now
+        return None
+    check = "Check that the labels fit; if not, set regime_labels again."
+    before = select(models.c.regimes).where(models.c.campaign_id == campaign, models.c.round < labelled.round)
+    estimated = tx.connection.execute(before.where(models.c.kind == "estimation").limit(1)).one_or_none()
+    if estimated is None:
+        return f"The labels were set before the regimes were estimated. {check}"
+    then = int(tx.connection.execute(before.order_by(models.c.version.desc()).limit(1)).scalar_one())
+    if then != regimes:
+        count = f"{then} regime{'s' if then > 1 else ''}"
+        return f"The labels were set at round {labelled.round}, with {count} in use; now there are {regimes}. {check}"
+    if any(row.restored is not None and row.revision > labelled.revision for row in revisions):
+        return f"The campaign was rolled back after the labels were set. {check}"
+    return None

@@ -1,0 +1,172 @@
+"""The report on a campaign: does it pay, which action, in which regime, and what would another policy have earned?"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from policy import CampaignConfig, evaluation
+from policy.evaluation import OffPolicySums, Refusal
+from policy.frozen import FrozenModel
+from service.analysis.summary import Summary, Version
+from service.base.errors import ConflictError, FieldProblem, InvalidError
+from service.base.times import timestamp
+from service.engine.recovery import get_campaign, load_config, rebuild_model
+from service.storage.reading import logged, rounds_between
+from service.storage.rows import LiveRow
+from service.storage.transaction import Transaction
+
+__all__ = ["build_report"]
+
+ERASED = Refusal(
+    "erased",
+    "Decisions that this model learned from have been erased, so the model cannot be rebuilt.",
+    "Choose a model version published after the erasure.",
+)
+
+
+def build_report(
+    tx: Transaction, name: str, times: tuple[int | None, int | None], model_versions: Sequence[int]
+) -> dict[str, Any]:
+    """The report on the decisions between two times (microseconds, half open), as `GET …/report` answers."""
+    row, _ = get_campaign(tx, name)
+    after, last = rounds_between(tx, row.campaign_id, *times)
+    config = load_config(tx, row.campaign_id)
+    versions, erased = _load_versions(tx, row, sorted(set(model_versions)))
+    settled = None if config.rewards.default is None else row.settled
+    summary = Summary(tx.revisions_after(row.campaign_id, 0), len(msgspec.json.decode(row.belief)), versions, settled)
+    for page in logged(tx, row.campaign_id, min([after, *(version.round for version in versions)]), last):
+        summary.add(page, after)
+    start, end = (None if time is None else timestamp(time) for time in times)
+    return {
+        "campaign": config.name,
+        "from": start,
+        "to": end,
+        "rounds": {"first": after + 1, "last": last} if summary.decisions else None,
+        **_describe_totals(summary),
+        "actions": [
+            {
+                "action": action,
+                "retired": action in config.retired_actions,
+                "decisions": decisions,
+                "rewards": rewards,
+                "mean_reward": _mean(total, rewards),
+            }
+            for action, (decisions, rewards, total) in zip(summary.actions, summary.by_action.T.tolist(), strict=True)
+        ],
+        "regimes": _describe_regimes(config, summary),
+        "lift": _describe_lift(summary),
+        "off_policy": _describe_off_policy(config, summary, erased),
+    }
+
+
+def _load_versions(tx: Transaction, row: LiveRow, numbers: list[int]) -> tuple[list[Version], list[int]]:
+    """The models to evaluate, and the numbers of those that an erasure made impossible to rebuild (R22)."""
+    if unknown := [number for number in numbers if number > row.model_version]:
+        allowed = f"1 to {row.model_version}" if row.model_version else "there is no model yet"
+        message = f"{unknown[0]} is not a model of this campaign"
+        raise InvalidError([FieldProblem(field="model_version", message=message, allowed=allowed)])
+    oldest = tx.erasure_version(row.campaign_id)
+    versions = []
+    for number in numbers:
+        if number >= oldest:
+            try:
+                _, policy, state = rebuild_model(tx, row, number)
+            except ConflictError as error:  # the stored model is damaged
+                problem = FieldProblem(field="model_version", message=error.message, allowed="another version")
+                raise InvalidError([problem]) from None
+            versions.append(Version(number, state.round, FrozenModel(policy, state), OffPolicySums()))
+    return versions, [number for number in numbers if number < oldest]
+
+
+def _describe_totals(summary: Summary) -> dict[str, Any]:
+    received = sum(summary.sources.values())
+    settled = summary.decisions - summary.erased - summary.open
+    return {
+        "decisions": {
+            "total": summary.decisions,
+            "by_mode": {mode: summary.modes[mode] for mode in ("warm_start", "optimistic", "control", "imported")},
+            "erased": summary.erased,
+        },
+        "rewards": {
+            "received": received,
+            "awaited": summary.awaited,
+            "by_source": {source: summary.sources[source] for source in ("client", "default", "import")},
+            "open": summary.open,
+            "rate": received / settled if settled else None,
+            "mean": _mean(summary.by_action[2].sum(), received),
+        },
+    }
+
+
+def _mean(total: float, weight: float) -> float | None:
+    return float(total / weight) if weight > 0.0 else None
+
+
+def _describe_regimes(config: CampaignConfig, summary: Summary) -> dict[str, Any]:
+    labels, rows = dict(enumerate(config.regime_labels)), []
+    for regime in range(summary.by_regime.shape[2]):
+        cells = summary.by_regime[:, :, regime]
+        decisions, rewards, total = cells.sum(axis=1)
+        rows.append(
+            {
+                "regime": regime + 1,
+                "label": labels.get(regime),
+                "decisions": decisions,
+                "rewards": rewards,
+                "mean_reward": _mean(total, rewards),
+                "actions": [
+                    {"action": action, "decisions": count, "rewards": weight, "mean_reward": _mean(earned, weight)}
+                    for action, (count, weight, earned) in zip(summary.actions, cells.T, strict=True)
+                ],
+            }
+        )
+    return {"regimes": rows, "left_out": summary.other_regimes}
+
+
+def _describe_lift(summary: Summary) -> dict[str, Any]:
+    lift, changed_at = summary.lift.result(), summary.control_changed_at
+    if changed_at is not None:
+        refusal = Refusal(
+            "mixed_control",
+            "In part of this range the control was uniform, in another part the baseline: they have no common lift.",
+            f"Choose a range with one kind of control, for example from={timestamp(changed_at)}.",
+        )
+        lift = evaluation.Lift(lift.decided, lift.control, refusal=refusal)
+    kind = None if summary.control_baseline is None else "baseline" if summary.control_baseline else "uniform"
+    groups = {
+        name: {"rewards": group.rewards, "mean_reward": group.value}
+        for name, group in (("decided", lift.decided), ("control", lift.control))
+    }
+    return lift._asdict() | groups | {"control_kind": kind}
+
+
+def _describe_off_policy(config: CampaignConfig, summary: Summary, erased: list[int]) -> dict[str, Any]:
+    policies = [
+        _describe_value("action", sums, action=action)
+        for action, sums in zip(summary.actions, summary.always, strict=True)
+        if action not in config.retired_actions
+    ]
+    policies.append(_describe_value("baseline", summary.baseline))
+    policies += [_describe_model(version.number, version.round, version.sums) for version in summary.versions]
+    policies += [_describe_model(number, 0, OffPolicySums()) | {"refusal": ERASED} for number in erased]
+    left_out = {
+        "erased": summary.erased,
+        "imported": summary.imported,
+        "awaited": summary.ours_awaited,
+        "unexplained": summary.unexplained,
+    }
+    return {"left_out": left_out, "policies": policies}
+
+
+def _describe_model(number: int, round: int, sums: OffPolicySums) -> dict[str, Any]:
+    note = (
+        f"Only decisions after round {round}, when this model was published, count: on the decisions it learned from, "
+        "its value would look too good."
+    )
+    return _describe_value("model", sums, model_version=number, after_round=round, note=note)
+
+
+def _describe_value(policy: str, sums: OffPolicySums, **fields: Any) -> dict[str, Any]:
+    unset = {"action": None, "model_version": None, "after_round": 0, "note": None}
+    return {"policy": policy, **unset, **fields, **sums.result()._asdict()}
