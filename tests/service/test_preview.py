@@ -358,7 +358,7 @@ def test_the_model_of_every_decision_is_found_again(direct, clock, monkeypatch, 
             assert worker.process(Change(name, changes.pop(at))) == [None]
         script.step(worker.post)
         entry = worker.campaigns._cache[number]
-        states[entry.state.round] = entry.start
+        states[entry.state.round] = entry.position
         if script.round % 3 == 0:
             worker.finish_all()
     before = everything(worker)
