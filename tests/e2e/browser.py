@@ -86,11 +86,11 @@ class Window:
             self.complaints.append(f"request to another host: {url}")
 
 
-def find_violations(page: Page) -> list[str]:
-    """The accessibility problems that axe calls serious or critical, and where they are."""
+def find_violations(page: Page, *rules: str) -> list[str]:
+    """The accessibility problems that axe calls serious or critical, by all of its rules or only by these."""
     return [
         f"{violation['id']} ({violation['impact']}): {violation['help']}: {node['target']} {node['html'][:120]}"
-        for violation in Axe().run(page).response["violations"]
+        for violation in Axe().run(page, options={"runOnly": rules} if rules else None).response["violations"]
         if violation["impact"] in ("serious", "critical")
         for node in violation["nodes"]
     ]

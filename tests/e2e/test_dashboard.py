@@ -317,9 +317,9 @@ def test_every_page_is_safe_accessible_and_fits_a_phone(window, path):
     if path == "/view/market":
         expect(page.locator(".card .body").get_by_text("…", exact=True)).to_have_count(0)
         expect(page.locator("#policies table")).to_be_visible()  # the last: its report reads the whole log
-    for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme)
-        assert find_violations(page) == []
+    assert find_violations(page) == []
+    page.emulate_media(color_scheme="dark")
+    assert find_violations(page, "color-contrast") == []
     page.set_viewport_size({"width": 360, "height": 740})
     page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")  # charts follow
     too_wide = page.evaluate(
