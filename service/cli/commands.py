@@ -18,8 +18,6 @@ from typing import Any
 
 import uvicorn
 from sqlalchemy.engine import make_url
-from uvicorn.config import STARTUP_FAILURE
-from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
 from policy import CampaignConfig, PolicyError
 from service import __version__
@@ -34,6 +32,7 @@ from service.cli.export import export
 from service.cli.keys import add_commands as add_key_commands
 from service.cli.keys import keys
 from service.cli.load import load
+from service.cli.workers import Workers
 from service.engine.metrics import SHARED_FOLDER
 from service.engine.warm_up import load_first, warm_up
 from service.storage.engines import shown
@@ -56,7 +55,6 @@ FLAGS = {
     "webhook_private": "let webhooks point to private addresses (UNDERCURRENT_WEBHOOK_PRIVATE, default False)",
 }
 SWITCHES = ("access_log", "https", "webhook_private")
-RESTART_SECONDS = 2.0  # between two attempts of a worker that cannot start
 Tell = Callable[[str, int], None]  # what those who start the service must know, and how bad it is
 log = logging.getLogger("undercurrent")
 
@@ -243,39 +241,6 @@ def serve(settings: Settings, tell: Tell) -> int:
     print(announced, flush=True)
     server.run(sockets=[listener])
     return 0 if server.started else 1
-
-
-class Workers(Multiprocess):
-    """Worker processes, each replaced as soon as it ends.
-
-    If none can start, that is the end. But once one has served, a replacement that cannot start, because the database
-    is away or was just migrated, is tried again: uvicorn would end the others too.
-    """
-
-    failed = False
-    _served = False
-
-    def keep_subprocess_alive(self) -> None:
-        for place, process in enumerate(self.processes):
-            # One that ends just after it was asked whether it lives would be waited for in vain, for a minute, as long
-            # as this process holds the end of the pipe that the worker answers at.
-            process.child_conn.close()
-            if process.is_alive(timeout=self.config.timeout_worker_healthcheck):
-                self._served = self._served or process.is_ready()
-                continue
-            process.kill()
-            process.join()
-            if self.should_exit.is_set():
-                return
-            log.warning("a worker has ended", extra={"pid": process.pid, "exit_code": process.exitcode})
-            if process.exitcode == STARTUP_FAILURE:
-                if not self._served:
-                    self.failed = True
-                    self.should_exit.set()
-                    return
-                self.should_exit.wait(RESTART_SECONDS)
-            self.processes[place] = Process(self.config, self.sockets)
-            self.processes[place].start()
 
 
 def _announcement(settings: Settings, url: str, guarded: bool) -> str:

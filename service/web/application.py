@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from fastapi import FastAPI
-from starlette._utils import get_route_path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.access.auth import PERSONALIZER, Keys
@@ -16,7 +15,7 @@ from service.web.errors import response_of
 from service.web.openapi import describe_api
 from service.web.protocol import Sending, with_body
 from service.web.requests import Requests
-from service.web.routing import DeclaredRoute, LeanRoute, find_access, find_route
+from service.web.routing import DeclaredRoute, LeanRoute, find_access, find_route, get_path
 
 __all__ = ["Answer", "Application"]
 
@@ -88,7 +87,7 @@ class Application(FastAPI):
         self.keys.admit(scope, path, None if route is None else find_access(route), campaign)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = get_route_path(scope)
+        path = get_path(scope)
         if path.startswith(f"/{PERSONALIZER}"):  # its clients put a slash after an address that ends with one
             scope["path"] = scope["path"].replace(f"/{PERSONALIZER}", PERSONALIZER, 1)
             path = path[1:]

@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from starlette._utils import get_route_path
 from starlette.exceptions import HTTPException
-from starlette.routing import Route
+from starlette.routing import Match, Route
 
 from service.base.errors import CODES, ApiError, ErrorBody, ErrorDetail, FieldProblem, InvalidError
 
@@ -63,6 +62,9 @@ def install_error_handlers(app: FastAPI) -> None:
 
 def _allowed(request: Request) -> str:
     """The methods that a path answers; the router would name those of its first route only."""
-    path = get_route_path(request.scope)
-    found = [route for route in request.app.routes if isinstance(route, Route) and route.path_regex.match(path)]
-    return ", ".join(sorted({method for route in found for method in route.methods or ()}))
+    matching = (
+        route
+        for route in request.app.routes
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE
+    )
+    return ", ".join(sorted({method for route in matching for method in route.methods or ()}))

@@ -21,7 +21,7 @@ from service.engine.requests import MAX_BATCH
 from service.web.protocol import body_of
 from service.web.requests import ANSWER
 
-__all__ = ["DeclaredRoute", "LeanRoute", "find_access", "find_route"]
+__all__ = ["DeclaredRoute", "LeanRoute", "find_access", "find_route", "get_path"]
 
 MOST_MISTAKES = 1_000
 Body = TypeVar("Body", bound=BaseModel)
@@ -82,6 +82,12 @@ class LeanRoute(DeclaredRoute):
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = await self.begin(scope, await body_of(scope, receive))
         await send({"type": ANSWER, "status": self.status, "body": answer})
+
+
+def get_path(scope: Scope) -> str:
+    """Return the path of a request below the path that a reverse proxy mounts the service at."""
+    path, root = str(scope["path"]), str(scope.get("root_path", ""))
+    return path[len(root) :] if path == root or path.startswith(f"{root}/") else path
 
 
 def find_route(scope: Scope, routes: list[BaseRoute]) -> tuple[BaseRoute | None, str | None]:

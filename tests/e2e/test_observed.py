@@ -129,7 +129,8 @@ def test_a_worker_that_cannot_be_replaced_leaves_the_others_alone(new_database, 
 
 NONE_STARTS = """
 import socket, sys
-from service.cli.commands import Workers, uvicorn_config
+from service.cli.commands import uvicorn_config
+from service.cli.workers import Workers
 several = Workers(uvicorn_config("failing:app", workers=2, lifespan="on"), sockets=[socket.create_server(("", 0))])
 several.run()
 sys.exit(several.failed)
