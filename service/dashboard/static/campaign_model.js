@@ -21,7 +21,7 @@ function drawTransition(model, state, none) {
   place.replaceChildren(
     makeScroller("How regimes follow one another", {}, makeTransitionHeat(model.regimes, unit)),
     h("ul", { class: "plain" }, model.regimes.map((regime) => h("li", {}, h("strong", {}, nameRegime(regime.regime, regime.label)),
-      regime.expected_duration === null ? " never ends once it has started." : ` lasts about ${pluralize(Math.round(regime.expected_duration), unit)} at a time and takes up ${Math.round(100 * regime.share)} % of the time in the long run.`))));
+      regime.expected_duration === null ? " never ends once it has started." : ` lasts about ${pluralize(Math.round(regime.expected_duration), unit)} at a time and takes up ${Math.round(100 * regime.share)}\u00a0% of the time in the long run.`))));
 }
 
 function drawEmission(model, none) {

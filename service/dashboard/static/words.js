@@ -12,7 +12,7 @@ export const pluralize = (count, word) => `${count.toLocaleString()} ${word}${co
 export function formatShare(value) {
   if (value === null || value === undefined) return "–";
   const digits = value > 0.0005 && value < 0.0995 ? 1 : value > 0.9005 && value < 0.9995 ? 1 : 0;
-  return `${(100 * value).toFixed(digits)} %`;
+  return `${(100 * value).toFixed(digits)}\u00a0%`; // a line never breaks before the sign
 }
 
 export const formatAmount = (value) => {
