@@ -4,7 +4,6 @@ import httpx
 import pytest
 
 from service.storage.store import Store
-from service.web.headers import by_kind
 from tests.service.answers import good
 from tests.service.conftest import Clock, Worker
 from tests.service.routes import list_routes
@@ -135,10 +134,3 @@ def test_files_are_revalidated(client, path):
 def test_https_is_enforced_where_it_is_used(start):
     headers = read_headers(start(https=True).client.get("/healthz"))
     assert headers["strict-transport-security"] == "max-age=31536000"
-
-
-def test_header_names_are_unique_and_encoded():
-    for https in (False, True):
-        for pairs in by_kind(https).values():
-            assert len({name for name, _ in pairs}) == len(pairs)
-            assert all(isinstance(part, bytes) for pair in pairs for part in pair)
