@@ -1,4 +1,4 @@
-"""Policies side by side: the table, the page that opens offline, and the demo with a service of its own."""
+"""Comparing policies: the table, the page that opens offline, and the demo with its own service."""
 
 import json
 import re
@@ -22,7 +22,7 @@ from tests.simulator.conftest import Server
 HOSTILE_NAME = "<script src=http://evil.test/x.js></script>&"
 
 
-def run(seed: int, regret: float, reward: float = 0.5) -> Run:
+def make_run(seed: int, regret: float, reward: float = 0.5) -> Run:
     curve = np.linspace(regret / 200, regret, 200)
     return Run(seed, curve, curve - 1.0, float("nan"), np.eye(2), "hash", reward, 1.0 - regret / 100.0)
 
@@ -32,7 +32,7 @@ def columns(table: str) -> list[list[str]]:
 
 
 class Page(HTMLParser):
-    """What a page holds, and every place from which a browser would load something."""
+    """The contents of a page, and every address from which a browser would load something."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -57,17 +57,20 @@ class Page(HTMLParser):
 
 
 def test_the_table_by_hand():
-    runs = {"plain-linucb": [run(1, 10.0), run(2, 14.0)], "default": [run(1, 4.0), run(2, 4.0)]}
+    runs = {"plain-linucb": [make_run(1, 10.0), make_run(2, 14.0)], "default": [make_run(1, 4.0), make_run(2, 4.0)]}
     title, _, plain, default = columns(Comparison(runs, 400, {}).format_table())
     assert title == ["policy", "pseudo-regret", "regret on rewards", "reward per decision", "gain captured"]
     assert plain == ["plain-linucb", "12.0 ± 4.0", "11.0 ± 4.0", "0.5000 ± 0.0000", "88.0% ± 4.0%"]
     assert default == ["default", "4.0 ± 0.0", "3.0 ± 0.0", "0.5000 ± 0.0000", "96.0% ± 0.0%"]
-    alone = {"default": [run(1, 4.0)._replace(gain=float("nan"))]}
+    alone = {"default": [make_run(1, 4.0)._replace(gain=float("nan"))]}
     assert columns(Comparison(alone, 400, {}).format_table())[2] == ["default", "4.0", "3.0", "0.5000", "–"]
 
 
 def test_only_seeds_that_every_policy_finished_are_compared():
-    runs = {"plain-linucb": [run(1, 10.0), run(2, 14.0), None], "default": [None, run(2, 4.0), run(3, 4.0)]}
+    runs = {
+        "plain-linucb": [make_run(1, 10.0), make_run(2, 14.0), None],
+        "default": [None, make_run(2, 4.0), make_run(3, 4.0)],
+    }
     comparison = compare_runs(runs, 400, {"environment": "here"})
     assert comparison is not None
     assert {preset: [r.seed for r in kept] for preset, kept in comparison.runs.items()} == {
@@ -75,11 +78,15 @@ def test_only_seeds_that_every_policy_finished_are_compared():
         "default": [2],
     }
     assert comparison.ran == {"environment": "here", "rounds": "400", "seeds": "2"}
-    assert compare_runs({"plain-linucb": [run(1, 10.0), None], "default": [None, run(2, 4.0)]}, 400, {}) is None
+    assert (
+        compare_runs({"plain-linucb": [make_run(1, 10.0), None], "default": [None, make_run(2, 4.0)]}, 400, {}) is None
+    )
 
 
-def test_the_page_needs_nothing_from_elsewhere(tmp_path):
-    comparison = Comparison({"default": [run(1, 4.0)]}, 400, {"environment": HOSTILE_NAME, "played": "<b>there</b>"})
+def test_the_page_loads_nothing(tmp_path):
+    comparison = Comparison(
+        {"default": [make_run(1, 4.0)]}, 400, {"environment": HOSTILE_NAME, "played": "<b>there</b>"}
+    )
     page = Page(comparison.write(tmp_path / "new" / "folder").read_text(encoding="utf-8"))
     assert page.loads == []
     assert {"table", "svg", "path"} <= set(page.tags)
@@ -95,7 +102,7 @@ def test_the_page_needs_nothing_from_elsewhere(tmp_path):
     }
 
 
-def test_the_search_for_loads_finds_them():
+def test_loads_are_found():
     assert Page('<img src="http://x.test/a.png">').loads
     assert Page("<style>@import 'x.css'; a { background: url(http://x.test) }</style>").loads
     assert Page('<svg><use xlink:href="#a"/></svg>').loads == []
@@ -126,14 +133,6 @@ def test_compare_in_process_and_over_http(embedded: Server, capsys, tmp_path):
         assert embedded.round(f"side-by-side-{preset}-2") == 150
     immediate = replay_seed(load_environment("nelson"), "default", 2, 150)
     assert there["policies"]["default"]["actions_sha256"]["2"] != immediate.actions_sha256
-
-
-def test_compare_names_its_mistakes(capsys, tmp_path):
-    assert cli.main(["compare", "--url", "http://127.0.0.1:1", "--out", str(tmp_path)]) == 1
-    assert "no service at" in capsys.readouterr().err
-    assert cli.main(["compare", "--environment", "weather", "--out", str(tmp_path)]) == 1
-    assert "'weather'" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
 
 
 # --- the demo ---------------------------------------------------------------------------------------------------------
@@ -178,6 +177,6 @@ def test_the_demo_needs_a_free_port(embedded: Server, capfd, tmp_path):
     assert {number: signal.getsignal(number) for number in before} == before
 
 
-def test_make_demo_runs_it():
+def test_make_demo_runs_the_demo():
     makefile = (Path(__file__).parents[2] / "Makefile").read_text(encoding="utf-8")
     assert "$(BIN)/undercurrent-sim demo $(if $(PORT),--port $(PORT))" in makefile

@@ -1,4 +1,4 @@
-"""The `prepare` step: reading and checking the UCI file, levels, and the table of profile counts."""
+"""The `prepare` command: reading and checking the UCI file, levels, and the table of profile counts."""
 
 import csv
 import itertools
@@ -12,7 +12,7 @@ import xlwt
 from simulator import prepare as step
 from simulator.prepare import PrepareError, load_profiles, read_table, run_prepare, write_counts
 
-# The raw table stays out of the repository; it lies beside the checkout where the project is developed.
+# The UCI table is not in the repository; where the project is developed, it lies next to the checkout.
 UCI_FILE = Path(__file__).resolve().parents[3] / "shared" / "data" / "uci_credit_card_default.csv"
 SHIPPED = Path(step.__file__).parent / "data" / "credit_card_profiles.csv"
 
@@ -34,37 +34,28 @@ def write_csv(path: Path, *rows: list) -> Path:
     return path
 
 
-def changed(row: int, column: str, value: object) -> list[list]:
+def change(row: int, column: str, value: object) -> list[list]:
     """The three clients with one value replaced."""
     clients = [list(client) for client in CLIENTS]
     clients[row][NAMES.index(column)] = value
     return clients
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        [CODES],
-        [NAMES],
-        [["", *CODES[1:]]],
-        [["", *CODES[1:]], NAMES],
-        [["\ufeffID", *NAMES[1:-1], "default.payment.next.month"]],
-    ],
-    ids=["codes", "names", "unnamed-id", "both-rows", "byte-order-mark-and-dots"],
-)
-def test_every_header_of_a_csv_is_understood(tmp_path: Path, headers: list[list[str]]) -> None:
-    path = write_csv(tmp_path / "clients.csv", *headers, *CLIENTS)
-    np.testing.assert_array_equal(read_table(path, clients=3), CLIENTS)
+HEADERS = {
+    "codes": [CODES],
+    "names": [NAMES],
+    "unnamed id": [["", *CODES[1:]]],
+    "both rows": [["", *CODES[1:]], NAMES],
+    "byte order mark and dots": [["\ufeffID", *NAMES[1:-1], "default.payment.next.month"]],
+}
 
 
-def test_columns_are_found_by_name_and_clients_ordered_by_id(tmp_path: Path) -> None:
-    mixed = [row[::-1] for row in (NAMES, *CLIENTS[::-1])]
-    np.testing.assert_array_equal(read_table(write_csv(tmp_path / "c.csv", *mixed), clients=3), CLIENTS)
-
-
-def test_numbers_may_be_written_as_spreadsheets_do(tmp_path: Path) -> None:
-    path = write_csv(tmp_path / "clients.csv", CODES, *changed(1, "LIMIT_BAL", "5.00E+05"), [])
-    np.testing.assert_array_equal(read_table(path, clients=3), CLIENTS)
+def test_every_kind_of_csv_is_understood(tmp_path: Path) -> None:
+    contents = {name: [*headers, *CLIENTS] for name, headers in HEADERS.items()}
+    contents["columns and clients in another order"] = [row[::-1] for row in (NAMES, *CLIENTS[::-1])]
+    contents["numbers and empty rows of a spreadsheet"] = [CODES, *change(1, "LIMIT_BAL", "5.00E+05"), []]
+    for name, rows in contents.items():
+        np.testing.assert_array_equal(read_table(write_csv(tmp_path / name, *rows), clients=3), CLIENTS, err_msg=name)
 
 
 def write_xls(path: Path) -> Path:
@@ -83,34 +74,33 @@ def test_an_xls_is_read_like_the_csv_whatever_its_name(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read_table(write_xls(tmp_path / "download"), clients=3), CLIENTS)
 
 
-@pytest.mark.parametrize(
-    ("column", "value", "allowed"),
-    [
-        ("LIMIT_BAL", 0, "1 to 10000000"),
-        ("SEX", 3, "1 to 2"),
-        ("EDUCATION", 7, "0 to 6"),
-        ("MARRIAGE", -1, "0 to 3"),
-        ("AGE", 17, "18 to 100"),
-        ("AGE", 34.5, "18 to 100"),
-        ("AGE", "young", "18 to 100"),
-        ("PAY_0", -3, "-2 to 9"),
-        ("BILL_AMT6", "", "-10000000 to 10000000"),
-        ("PAY_AMT1", "nan", "0 to 10000000"),
-        ("PAY_AMT2", "inf", "0 to 10000000"),
-        ("default payment next month", 2, "0 to 1"),
-    ],
-)
-def test_a_value_out_of_range_is_named(tmp_path: Path, column: str, value: object, allowed: str) -> None:
-    path = write_csv(tmp_path / "clients.csv", NAMES, *changed(2, column, value))
-    with pytest.raises(PrepareError) as caught:
-        read_table(path, clients=3)
-    message = str(caught.value)
-    assert f"column {column.upper().replace(' ', '_')} has '{value}' in client row 3; " in message
-    assert f"allowed: whole numbers from {allowed}." in message
-    assert "archive.ics.uci.edu/dataset/350" in message
+WRONG_VALUES = [
+    ("LIMIT_BAL", 0, "1 to 10000000"),
+    ("SEX", 3, "1 to 2"),
+    ("EDUCATION", 7, "0 to 6"),
+    ("MARRIAGE", -1, "0 to 3"),
+    ("AGE", 17, "18 to 100"),
+    ("AGE", 34.5, "18 to 100"),
+    ("AGE", "young", "18 to 100"),
+    ("PAY_0", -3, "-2 to 9"),
+    ("BILL_AMT6", "", "-10000000 to 10000000"),
+    ("PAY_AMT1", "nan", "0 to 10000000"),
+    ("PAY_AMT2", "inf", "0 to 10000000"),
+    ("default payment next month", 2, "0 to 1"),
+]
 
 
-def test_a_missing_a_repeated_and_no_column_are_named(tmp_path: Path) -> None:
+def test_a_value_out_of_range_is_named(tmp_path: Path) -> None:
+    for column, value, allowed in WRONG_VALUES:
+        with pytest.raises(PrepareError) as caught:
+            read_table(write_csv(tmp_path / "clients.csv", NAMES, *change(2, column, value)), clients=3)
+        message = str(caught.value)
+        assert f"column {column.upper().replace(' ', '_')} has '{value}' in client row 3; " in message
+        assert f"allowed: whole numbers from {allowed}." in message
+        assert "archive.ics.uci.edu/dataset/350" in message
+
+
+def test_missing_and_repeated_columns_are_named(tmp_path: Path) -> None:
     without = [row[:5] + row[6:] for row in (NAMES, *CLIENTS)]
     with pytest.raises(PrepareError, match=r"column AGE \(or X5\) is missing; the header is: ID, LIMIT_BAL, SEX"):
         read_table(write_csv(tmp_path / "missing.csv", *without), clients=3)
@@ -131,7 +121,7 @@ def test_wrong_rows_are_refused(tmp_path: Path) -> None:
     with pytest.raises(PrepareError, match="client row 2 has 24 values, needs 25"):
         read_table(write_csv(tmp_path / "short.csv", CODES, CLIENTS[0], CLIENTS[1][:-1], CLIENTS[2]), clients=3)
     with pytest.raises(PrepareError, match="column ID has a repeated value"):
-        read_table(write_csv(tmp_path / "repeated.csv", NAMES, *changed(2, "ID", 1)), clients=3)
+        read_table(write_csv(tmp_path / "repeated.csv", NAMES, *change(2, "ID", 1)), clients=3)
 
 
 def test_missing_and_unreadable_files_are_explained(tmp_path: Path) -> None:
@@ -168,8 +158,8 @@ def test_the_command_reports_an_error_and_writes_nothing(tmp_path: Path, capsys:
 
 
 def levels_of(column: str, values: list[int]) -> list[list[int]]:
-    """Level indices (age, education, marital status, revenue) of a client that differs in one column."""
-    return np.transpose(step.read_levels(np.array([changed(0, column, value)[0] for value in values]))).tolist()
+    """Level indices (age, education, marital status, revenue) for different values of one column."""
+    return np.transpose(step.read_levels(np.array([change(0, column, value)[0] for value in values]))).tolist()
 
 
 def test_a_value_equal_to_a_cut_belongs_to_the_lower_level() -> None:
@@ -183,15 +173,8 @@ def test_a_value_equal_to_a_cut_belongs_to_the_lower_level() -> None:
 
 def test_codes_of_education_and_marriage() -> None:
     names = step.LEVELS["education"]
-    assert [names[levels[1]] for levels in levels_of("EDUCATION", list(range(7)))] == [
-        "others",
-        "graduate school",
-        "university",
-        "high school",
-        "others",
-        "others",
-        "others",
-    ]
+    education = [names[levels[1]] for levels in levels_of("EDUCATION", list(range(7)))]
+    assert education == ["others", "graduate school", "university", "high school", "others", "others", "others"]
     names = step.LEVELS["marital_status"]
     marital = [names[levels[2]] for levels in levels_of("MARRIAGE", list(range(4)))]
     assert marital == ["other", "married", "single", "other"]
@@ -213,7 +196,7 @@ def test_the_shipped_table_is_complete_and_in_order() -> None:
     assert np.abs(counts.sum(axis=(0, 1, 2, 3)) - 6_000).max() <= 1
 
 
-def test_written_counts_keep_their_cells(tmp_path: Path) -> None:
+def test_written_counts_equal_the_shipped_file(tmp_path: Path) -> None:
     write_counts(load_profiles(), tmp_path / "counts.csv")
     assert (tmp_path / "counts.csv").read_bytes() == SHIPPED.read_bytes()
 

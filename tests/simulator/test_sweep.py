@@ -1,4 +1,4 @@
-"""Sweeps: the shared belief path is exact, finished cells are kept, joblib and a real Dask cluster agree."""
+"""Sweeps: shared beliefs are exact, finished cells are kept, and joblib and a real Dask cluster agree."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ from distributed import Client, LocalCluster
 
 from simulator import cli
 from simulator.environment import load_environment
-from simulator.replay import pick_checkpoints, replay_seed
+from simulator.replay import replay_seed
 from simulator.report import load_published
 from simulator.sweep import Cell, build_grid, load_results, sweep, sweep_seed
 
@@ -27,7 +27,7 @@ CELLS = [
 ]
 
 
-def same_files(one: Path, other: Path) -> None:
+def assert_same_results(one: Path, other: Path) -> None:
     names = sorted(path.name for path in one.iterdir())
     assert names == sorted(path.name for path in other.iterdir())
     results, others = load_results(one), load_results(other)
@@ -36,16 +36,11 @@ def same_files(one: Path, other: Path) -> None:
         np.testing.assert_array_equal(curves, others[key])
 
 
-def test_the_grid_is_the_papers() -> None:
+def test_the_grid_is_the_papers_and_can_be_cut() -> None:
     grid = build_grid()
-    assert len(grid) == len(set(grid)) == 42 + 2 * 4 * 42
-    assert len({cell.key for cell in grid}) == len(grid)
+    assert len(grid) == len({cell.key for cell in grid}) == 42 + 2 * 4 * 42
     assert set(grid) == set(load_published())
-
-
-def test_a_grid_can_be_cut() -> None:
-    cells = build_grid(["paper-complex", "plain-linucb"], [15], [0.1, 1.0], [0.05])
-    assert cells == [
+    assert build_grid(["paper-complex", "plain-linucb"], [15], [0.1, 1.0], [0.05]) == [
         Cell("paper-complex", 15, 0.1, 0.05),
         Cell("paper-complex", 15, 1.0, 0.05),
         Cell("plain-linucb", 1, 0.1, 0.05),
@@ -53,8 +48,8 @@ def test_a_grid_can_be_cut() -> None:
     ]
 
 
-def test_one_belief_path_serves_all_cells_exactly(tmp_path: Path) -> None:
-    """R3: beliefs come from contexts alone, so every cell's curves are those of a replay of its own."""
+def test_shared_beliefs_are_exact_for_every_cell(tmp_path: Path) -> None:
+    """R3: beliefs depend on contexts alone, so the curves of every cell equal those of its own replay."""
     environment = load_environment("credit-card")
     assert sweep_seed("credit-card", 1951, ROUNDS, CELLS, tmp_path) == len(CELLS)
     results = load_results(tmp_path)
@@ -63,34 +58,22 @@ def test_one_belief_path_serves_all_cells_exactly(tmp_path: Path) -> None:
         run = replay_seed(environment, cell.policy, 1951, ROUNDS, cell.overrides)
         expected = np.stack([run.pseudo_regret, run.actual_regret]).astype(np.float32)
         np.testing.assert_array_equal(results[cell.key][0], expected)
-    finals = [curves[0, 0, -1] for curves in results.values()]
-    assert len(set(finals)) == len(CELLS)
+    assert len({curves[0, 0, -1] for curves in results.values()}) == len(CELLS)
+    (tmp_path / "back").mkdir()
+    sweep_seed("credit-card", 1951, ROUNDS, CELLS[::-1], tmp_path / "back")  # the order does not matter
+    for key, curves in load_results(tmp_path / "back").items():
+        np.testing.assert_array_equal(curves, results[key])
 
 
-def test_the_order_of_cells_does_not_matter(tmp_path: Path) -> None:
-    for name, cells in (("forth", CELLS), ("back", CELLS[::-1])):
-        (tmp_path / name).mkdir()
-        sweep_seed("credit-card", 7, 1100, cells, tmp_path / name)
-    same_files(tmp_path / "forth", tmp_path / "back")
-
-
-def test_results_have_a_row_a_seed(tmp_path: Path) -> None:
-    assert sweep("nelson", [3, 1, 2], 500, CELLS[2:4], tmp_path / "made" / "here", jobs=1) == 6
-    results = load_results(tmp_path / "made" / "here")
-    assert set(results) == {cell.key for cell in CELLS[2:4]}
-    for key, curves in results.items():
-        assert curves.shape == (3, 2, pick_checkpoints(500).size)
-        assert curves.dtype == np.float64
-        assert (np.diff(curves[:, 0]) >= -1e-4).all(), key  # stored in single precision
-    environment = load_environment("nelson")
-    finals = [
-        replay_seed(environment, CELLS[3].policy, seed, 500, CELLS[3].overrides).pseudo_regret[-1] for seed in (1, 2, 3)
-    ]
-    np.testing.assert_allclose(results[CELLS[3].key][:, 0, -1], finals, rtol=1e-6)
-
-
-def test_no_results_are_an_empty_table(tmp_path: Path) -> None:
+def test_results_have_one_row_per_seed(tmp_path: Path) -> None:
     assert load_results(tmp_path) == {}
+    assert sweep("nelson", [3, 1, 2], 500, CELLS[2:4], tmp_path / "new" / "folder", jobs=1) == 6
+    results = load_results(tmp_path / "new" / "folder")
+    assert set(results) == {cell.key for cell in CELLS[2:4]}
+    environment, cell = load_environment("nelson"), CELLS[3]
+    runs = [replay_seed(environment, cell.policy, seed, 500, cell.overrides) for seed in (1, 2, 3)]
+    np.testing.assert_allclose(results[cell.key][:, 0], [run.pseudo_regret for run in runs], rtol=1e-6)  # float32
+    np.testing.assert_allclose(results[cell.key][:, 1], [run.actual_regret for run in runs], rtol=1e-4)
 
 
 # --- stopping and resuming --------------------------------------------------------------------------------------------
@@ -99,37 +82,20 @@ def test_no_results_are_an_empty_table(tmp_path: Path) -> None:
 def test_finished_cells_are_not_run_again(tmp_path: Path) -> None:
     assert sweep("nelson", [1, 2], 400, CELLS[:2], tmp_path, jobs=1) == 4
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("seed-*.npz")}
-    first = load_results(tmp_path)
     assert sweep("nelson", [1, 2], 400, CELLS[:2], tmp_path, jobs=1) == 0
     assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("seed-*.npz")} == before
-    assert sweep("nelson", [1, 2], 400, CELLS[:3], tmp_path, jobs=1) == 2  # the new cell alone, once a seed
-    assert sweep("nelson", [1, 2, 3], 400, CELLS[:3], tmp_path, jobs=1) == 3  # the new seed alone
-    results = load_results(tmp_path)
-    assert set(results) == {cell.key for cell in CELLS[:3]}
-    for key, curves in first.items():
-        np.testing.assert_array_equal(results[key][:2], curves)
+    assert sweep("nelson", [2], 400, CELLS[:3], tmp_path, jobs=1) == 1
+    assert [load_results(tmp_path)[cell.key].shape[0] for cell in CELLS[:3]] == [2, 2, 1]
+    (tmp_path / "seed-3.partial.npz").write_bytes(b"PK\x03\x04 stopped here")  # ignored and replaced
+    assert load_results(tmp_path)[CELLS[0].key].shape[0] == 2
+    assert sweep("nelson", [1, 2, 3], 400, CELLS[:3], tmp_path, jobs=1) == 4
     sweep("nelson", [1, 2, 3], 400, CELLS[:3], tmp_path / "at once", jobs=1)
     for key, curves in load_results(tmp_path / "at once").items():
-        np.testing.assert_array_equal(results[key], curves)
-
-
-def test_cells_that_some_seeds_lack_have_fewer_rows(tmp_path: Path) -> None:
-    sweep("nelson", [1, 2], 400, CELLS[:1], tmp_path, jobs=1)
-    sweep("nelson", [2], 400, CELLS[1:2], tmp_path, jobs=1)
-    results = load_results(tmp_path)
-    assert [results[cell.key].shape[0] for cell in CELLS[:2]] == [2, 1]
-
-
-def test_half_a_file_is_ignored_and_replaced(tmp_path: Path) -> None:
-    sweep("nelson", [1], 400, CELLS[:1], tmp_path, jobs=1)
-    (tmp_path / "seed-2.partial.npz").write_bytes(b"PK\x03\x04 stopped here")
-    assert load_results(tmp_path)[CELLS[0].key].shape[0] == 1
-    assert sweep("nelson", [1, 2], 400, CELLS[:1], tmp_path, jobs=1) == 1
-    assert load_results(tmp_path)[CELLS[0].key].shape[0] == 2
+        np.testing.assert_array_equal(load_results(tmp_path)[key], curves)
     assert not list(tmp_path.glob("*.partial*"))
 
 
-def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_killed_sweep_continues_where_it_stopped(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "simulator.cli", "sweep", "--environment", "nelson", "--rounds", "1000"]
     command += ["--seeds", "1-100000", "--jobs", "1", "--policies", "paper-complex", "--stage-lengths", "37"]
     command += ["--ridges", "1", "--scales", "5e-4,0.5", "--out", str(tmp_path / "killed")]
@@ -150,15 +116,15 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
     seeds = range(1, len(finished) + 4)  # one at a time, in order
     assert sweep("nelson", seeds, 1000, cells, tmp_path / "killed", jobs=1) == 3 * len(cells)
     sweep("nelson", seeds, 1000, cells, tmp_path / "whole", jobs=1)
-    same_files(tmp_path / "killed", tmp_path / "whole")
+    assert_same_results(tmp_path / "killed", tmp_path / "whole")
 
 
-@pytest.mark.parametrize(("environment", "rounds"), [("nelson", 800), ("three-regimes", 400)])
-def test_a_folder_holds_one_environment_and_one_horizon(tmp_path: Path, environment: str, rounds: int) -> None:
-    """Otherwise the curves of other rounds, or of another world, would pass for finished cells."""
+def test_a_folder_belongs_to_one_environment_and_one_number_of_rounds(tmp_path: Path) -> None:
+    """Otherwise other curves would count as finished cells."""
     sweep("nelson", [1], 400, CELLS[:1], tmp_path, jobs=1)
-    with pytest.raises(ValueError, match=r"nelson.*400|400.*nelson"):
-        sweep(environment, [1, 2], rounds, CELLS[:1], tmp_path, jobs=1)
+    for environment, rounds in (("nelson", 800), ("three-regimes", 400)):
+        with pytest.raises(ValueError, match="a sweep of nelson over 400 rounds"):
+            sweep(environment, [1, 2], rounds, CELLS[:1], tmp_path, jobs=1)
     assert load_results(tmp_path)[CELLS[0].key].shape[0] == 1
 
 
@@ -183,7 +149,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_joblib_processes_give_the_same(alone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*ARGUMENTS, "--jobs", "2", "--out", str(tmp_path)]) == 0
-    same_files(alone, tmp_path)
+    assert_same_results(alone, tmp_path)
     out, err = capsys.readouterr()
     assert "12 runs of 1,200 rounds" in out
     assert "12/12" in err  # the progress bar
@@ -198,32 +164,6 @@ def test_a_dask_cluster_of_separate_processes_gives_the_same(alone: Path, tmp_pa
         assert len(workers - {os.getpid()}) == 2
         out = tmp_path / "out"
         assert cli.main([*ARGUMENTS, "--dask", cluster.scheduler_address, "--out", str(out)]) == 0
-        same_files(alone, out)
+        assert_same_results(alone, out)
         cells = build_grid(["paper-complex", "plain-linucb"], [15, 37], [1.0], [5e-4])
         assert sweep("credit-card", [1, 2, 3, 4], 1200, cells, out, dask=cluster.scheduler_address) == 0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        (["--policies", "greedy"], 1, ["'greedy'", "paper-complex"]),
-        (["--environment", "weather"], 1, ["'weather'", "credit-card"]),
-        (["--ridges", "-1", "--jobs", "2"], 1, ["ridge", "-1"]),
-        (["--ridges", "much"], 2, ["--ridges", "much"]),
-        (["--stage-lengths", "1.5"], 2, ["--stage-lengths", "1.5"]),
-        (["--seeds", "5-1"], 2, ["--seeds", "5-1"]),
-        (["--rounds", "-3"], 2, ["--rounds", "-3"]),
-    ],
-)
-def test_mistakes_are_named(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str], code: int, words: list[str]
-) -> None:
-    try:
-        found = cli.main([*ARGUMENTS, "--jobs", "1", "--out", str(tmp_path), *arguments])
-    except SystemExit as stop:
-        found = stop.code
-    err = capsys.readouterr().err
-    assert found == code
-    assert all(word in err for word in words), err
-    assert "Traceback" not in err
-    assert not list(tmp_path.glob("*.npz"))
