@@ -1,7 +1,8 @@
 """The dashboard: pages that show data from the public API.
 
 A page itself contains no data. Its scripts call the API with the user's key, like any other client, so pages need no
-access rules of their own: a user who may not read a campaign does not see it.
+access rules of their own: a user who may not read a campaign does not see it. The room
+uses `access` for the login and `web` for headers, and reads no campaign.
 """
 
 from importlib.resources import files

@@ -1,6 +1,7 @@
 """/docs and /redoc: the API's documentation, with scripts and styles from a package so that it works offline.
 
 The pages contain no inline scripts, so the content security policy can allow only files served by this service.
+The room uses `access` and `web`, and no data.
 """
 
 from importlib.resources import files
