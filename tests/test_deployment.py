@@ -20,8 +20,8 @@ from service.base.settings import PREFIX, Settings
 from service.cli.commands import _parser
 from service.storage.tables import metadata
 from tests.databases import Databases
-from tests.e2e.load import CAMPAIGN, client_of
-from tests.e2e.server import UNDERCURRENT, Server, outside
+from tests.e2e.load import CAMPAIGN, open_client
+from tests.e2e.server import UNDERCURRENT, Server, get_environment
 from tests.test_project import PROJECT, ROOT
 
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
@@ -211,7 +211,7 @@ def test_the_image_holds_what_serving_needs(tmp_path):
         archive.extractall(tmp_path / "installed")
     packages = {path.name for path in (tmp_path / "installed").iterdir() if path.suffix != ".dist-info"}
     assert packages == {"migrations", "policy", "service"}
-    environ = outside() | {"PYTHONPATH": str(tmp_path / "installed")}
+    environ = get_environment() | {"PYTHONPATH": str(tmp_path / "installed")}
     migrate = [*UNDERCURRENT, "migrate", "--database-url", f"sqlite:///{tmp_path}/new.db"]
     done = subprocess.run(migrate, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "The database is up to date.\n"), done.stderr
@@ -224,7 +224,7 @@ def healthcheck(url: str) -> int:
     """Docker's question, asked inside the container; the exit code."""
     command = json.loads(last("HEALTHCHECK").partition("CMD")[2])
     assert command[0] == "python"
-    environ = outside() | {f"{PREFIX}PORT": url.rsplit(":", 1)[1]}
+    environ = get_environment() | {f"{PREFIX}PORT": url.rsplit(":", 1)[1]}
     done = subprocess.run([sys.executable, *command[1:]], env=environ, capture_output=True, timeout=60, check=False)
     return done.returncode
 
@@ -233,13 +233,13 @@ def test_the_very_commands_serve_and_decide(new_database: Databases, tmp_path: P
     """`migrate`, then `serve`, with the environment of the compose file, on an empty PostgreSQL."""
     address = {f"{PREFIX}DATABASE_URL": new_database.postgresql.create("composed", "template1"), f"{PREFIX}PORT": "0"}
     migrate = [*UNDERCURRENT, *words(SERVICES["migrate"]["command"])]
-    environ = outside() | environment("migrate") | address
+    environ = get_environment() | environment("migrate") | address
     for _ in range(2):  # once at every start
         done = subprocess.run(migrate, env=environ, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout) == (0, "The database is up to date.\n"), done.stderr
     server = Server(words(SERVICES["service"]["command"]), environment("service") | address, tmp_path / "stderr")
     try:
-        with client_of(server.url) as client:
+        with open_client(server.url) as client:
             assert client.post("/campaigns", json={"name": "spring"} | CAMPAIGN).status_code == 201
             asked = {"campaign": "spring", "decision_id": "first", "context": {"risk": "low", "revenue": 20}}
             decided = [client.post("/decide", json=asked) for _ in range(20)]  # whichever worker is asked
@@ -247,7 +247,7 @@ def test_the_very_commands_serve_and_decide(new_database: Databases, tmp_path: P
         assert {answer.json()["round"] for answer in decided} == {1}
         assert healthcheck(server.url) == 0
         server.terminate()
-        assert server.exit_code() == 0
+        assert server.wait_for_exit() == 0
         assert healthcheck(server.url) != 0
     finally:
         server.end()

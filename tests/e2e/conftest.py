@@ -1,18 +1,18 @@
-"""Real server processes on real databases, and callers of them; nothing of it outlives its test."""
+"""Server processes on real databases, and callers of them. Nothing outlives the tests."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from tests.databases import KINDS
+from tests.databases import KINDS, Databases
 from tests.e2e.load import Load
-from tests.e2e.server import Launch, Server, launching
+from tests.e2e.server import Launch, Server, launch_servers
 
 
-class Served(NamedTuple):
-    """A database, and the servers on it."""
+class Deployment(NamedTuple):
+    """A database and the servers on it."""
 
     database_url: str
     servers: Sequence[Server]
@@ -24,31 +24,31 @@ class Served(NamedTuple):
 
 @pytest.fixture
 def launch(tmp_path: Path) -> Iterator[Launch]:
-    """Called with a database, it starts a server on it, without waiting until it is ready."""
-    with launching(tmp_path) as launch:
+    """`launch(database_url)` starts a server and does not wait until it is ready; `Server.url` does."""
+    with launch_servers(tmp_path) as launch:
         yield launch
 
 
 @pytest.fixture(scope="session")
-def shared(tmp_path_factory: pytest.TempPathFactory, new_database: Callable[[str], str]) -> Iterator[dict[str, Served]]:
-    """By kind, a database and servers for all tests that leave them alive: two on PostgreSQL, one on SQLite (R19)."""
-    with launching(tmp_path_factory.mktemp("servers")) as launch:
+def shared(tmp_path_factory: pytest.TempPathFactory, new_database: Databases) -> Iterator[dict[str, Deployment]]:
+    """Servers for tests that do not stop them: two on one PostgreSQL database, one on SQLite (R19)."""
+    with launch_servers(tmp_path_factory.mktemp("servers")) as launch:
         urls = {kind: new_database(kind) for kind in KINDS}
         yield {
-            kind: Served(url, [launch(url) for _ in range(2 if kind == "postgresql" else 1)])
+            kind: Deployment(url, [launch(url) for _ in range(2 if kind == "postgresql" else 1)])
             for kind, url in urls.items()
         }
 
 
 @pytest.fixture(params=KINDS)
-def served(request: pytest.FixtureRequest, shared: dict[str, Served]) -> Served:
-    """One of the two."""
+def deployment(request: pytest.FixtureRequest, shared: dict[str, Deployment]) -> Deployment:
+    """The shared servers: the test runs once on each database."""
     return shared[request.param]
 
 
 @pytest.fixture
 def load() -> Iterator[Load]:
-    """Callers, none at work yet."""
+    """Callers that have not started yet."""
     load = Load()
     yield load
     load.stop()

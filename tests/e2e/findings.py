@@ -1,8 +1,9 @@
-"""What callers were told beside what is stored: every difference is a finding, and all of them are counted."""
+"""Compares the answers that callers got with the stored log. Every difference is a finding."""
 
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from service.analysis.verify import differences
@@ -13,168 +14,176 @@ from tests.e2e.log import Log, read_logs
 if TYPE_CHECKING:
     from tests.e2e.load import Exchange
 
-__all__ = ["FINDINGS", "Change", "Finding", "committed_rewards", "exchange_findings", "find", "verify_findings"]
+__all__ = [
+    "FINDINGS",
+    "Change",
+    "Finding",
+    "compare_exchange",
+    "compare_with_log",
+    "find_verify_differences",
+    "get_committed_rewards",
+]
 
 FINDINGS = {
-    "lost": "acknowledged and not in the log",
-    "duplicated": "in the log more often than it was asked for",
+    "lost": "acknowledged, but not in the log",
+    "duplicated": "in the log more often than requested",
     "half": "a request of which only a part is in the log",
-    "wrong": "an answer that is not what is stored, or not the first one",
-    "gap": "a number that is missing, or one too many",
-    "verify": "not what folding the log gives",
+    "wrong": "an answer that differs from the log or from the first answer",
+    "gap": "a number that is missing or repeated",
+    "verify": "stored state that the log does not produce",
 }
-TOLD = ("round", "model_version", "mode", "action", "propensity", "belief", "scores")
+DECISION_FIELDS = ("round", "model_version", "mode", "action", "propensity", "belief", "scores")
+REWARD_FIELDS = ("round", "reward", "source")
 
 
 class Finding(NamedTuple):
-    """Something that must not be: its kind, one of FINDINGS, and what it is."""
+    """A difference: its kind (one of FINDINGS) and a description."""
 
     kind: str
     text: str
 
 
 class Change(NamedTuple):
-    """A change of a campaign, which carries no id: a label that no other has, or the version that was gone back to."""
+    """A change of a campaign's configuration, identified by a unique label, or a rollback to a model version."""
 
     label: str | None
     restored: int | None
     acknowledged: bool
 
 
-def find(
+def compare_with_log(
     database_url: str,
     campaigns: Iterable[str],
     acknowledged: Sequence["Exchange"],
     unanswered: Sequence["Exchange"],
     changes: Mapping[str, Sequence[Change]] | None = None,
 ) -> tuple[list[Finding], list["Exchange"]]:
-    """All that was answered is in the log as it was answered, and nothing else; the log counts without a gap.
+    """Check that the log holds what was acknowledged and nothing else, and that it counts without a gap.
 
-    Also gives the requests that were not answered and are in the log all the same, as a whole.
+    Also returns the unanswered requests that are completely in the log.
     """
-    stored = read_logs(database_url, strict=False)
+    stored = read_logs(database_url)
     logs = {name: stored[name] for name in campaigns}
-    found = [Finding("duplicated", text) for log in logs.values() for text in log.repeated]
-    found += [Finding("gap", text) for log in logs.values() for text in log.gaps]
-    unheard = []
-    for told in acknowledged:
-        found += exchange_findings(told, logs[told.campaign])
-    for asked in unanswered:
-        log = logs[asked.campaign]
-        found += _content_findings(asked, log)
-        if _is_stored(asked, log):
-            unheard.append(asked)
-            rows = log.rewards if asked.rewards else log.decisions
-            if missing := [name for name in asked.ids if name not in rows]:
-                found.append(Finding("half", f"{missing} of {asked}"))
-    asked_of: dict[str, list[Exchange]] = {name: [] for name in logs}
-    for asked in (*acknowledged, *unheard):
-        asked_of[asked.campaign].append(asked)
+    findings = [Finding("duplicated", text) for log in logs.values() for text in log.repeated]
+    findings += [Finding("gap", text) for log in logs.values() for text in log.gaps]
+    for exchange in acknowledged:
+        findings += compare_exchange(exchange, logs[exchange.campaign])
+    committed = []
+    for exchange in unanswered:
+        log = logs[exchange.campaign]
+        findings += _compare_content(exchange, log)
+        if _is_stored(exchange, log):
+            committed.append(exchange)
+            rows = log.rewards if exchange.is_reward else log.decisions
+            if missing := [name for name in exchange.ids if name not in rows]:
+                findings.append(Finding("half", f"{missing} of {exchange}"))
     for name, log in logs.items():
-        found += _unasked(log, asked_of[name])
-    for name, made in (changes or {}).items():
-        found += _change_findings(logs[name], made)
-    return found, unheard
+        requested = [exchange for exchange in (*acknowledged, *committed) if exchange.campaign == name]
+        findings += _find_unrequested(log, requested)
+    for name, changed in (changes or {}).items():
+        findings += _compare_changes(logs[name], changed)
+    return findings, committed
 
 
-def verify_findings(database_url: str, campaigns: Iterable[str]) -> list[Finding]:
-    """What `undercurrent verify` says of them (R14)."""
-    found = []
-    store = Store(database_url)
-    for name in campaigns:
-        with store.scanning() as tx:
-            stored = tx.campaign(name)
-            assert stored is not None
-            found += [Finding("verify", f"{name}: {text}") for text in differences(tx, stored[0])]
-    store.close()
-    return found
+def find_verify_differences(database_url: str, campaigns: Iterable[str]) -> list[Finding]:
+    """What `undercurrent verify` reports for these campaigns (R14)."""
+    findings = []
+    with closing(Store(database_url)) as store:
+        for name in campaigns:
+            with store.scanning() as tx:
+                stored = tx.campaign(name)
+                assert stored is not None
+                findings += [Finding("verify", f"{name}: {text}") for text in differences(tx, stored[0])]
+    return findings
 
 
-def exchange_findings(told: "Exchange", log: Log) -> list[Finding]:
-    """It must be in the log as a whole, just as it was answered."""
-    found = list(_content_findings(told, log))
-    answer = json.loads(told.answer)
-    if not told.rewards:
-        for decision in answer.get("decisions", [answer]):
-            row = log.decisions.get(decision["decision_id"])
-            if row is None:
-                found.append(Finding("lost", f"decision {decision}"))
-            elif _decision(row) != {field: decision[field] for field in (*TOLD, "decided_at")}:
-                found.append(Finding("wrong", f"told {decision}, stored {row}"))
-        return found
-    for name, committed in zip(told.ids, committed_rewards(told), strict=True):
+def compare_exchange(exchange: "Exchange", log: Log) -> list[Finding]:
+    """The log must hold the whole request, just as it was answered."""
+    findings = list(_compare_content(exchange, log))
+    if exchange.is_reward:
+        return findings + list(_compare_rewards(exchange, log))
+    answer = json.loads(exchange.answer)
+    for decision in answer.get("decisions", [answer]):
+        row = log.decisions.get(decision["decision_id"])
+        if row is None:
+            findings.append(Finding("lost", f"decision {decision}"))
+        elif _pick(row, DECISION_FIELDS, "decided_at") != {
+            field: decision[field] for field in (*DECISION_FIELDS, "decided_at")
+        }:
+            findings.append(Finding("wrong", f"answered {decision}, stored {row}"))
+    return findings
+
+
+def _compare_rewards(exchange: "Exchange", log: Log) -> Iterator[Finding]:
+    for name, committed in zip(exchange.ids, get_committed_rewards(exchange), strict=True):
         row = log.rewards.get(name)
         if row is None:
-            found.append(Finding("lost", f"reward of {name!r}, told {committed}"))
-        elif committed is None:  # refused: it had come too late (R20)
+            yield Finding("lost", f"reward of {name!r}, answered {committed}")
+        elif committed is None:  # refused because it came too late (R20)
             if row["source"] != "default":
-                found.append(Finding("wrong", f"the reward of {name!r} was refused, stored {row}"))
-        elif _reward(row) != {field: committed[field] for field in ("round", "reward", "source", "received_at")}:
-            found.append(Finding("wrong", f"told {committed}, stored {row}"))
-    return found
+                yield Finding("wrong", f"the reward of {name!r} was refused, stored {row}")
+        elif _pick(row, REWARD_FIELDS, "received_at") != {
+            field: committed[field] for field in (*REWARD_FIELDS, "received_at")
+        }:
+            yield Finding("wrong", f"answered {committed}, stored {row}")
 
 
-def _decision(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {field: row[field] for field in TOLD} | {"decided_at": timestamp(row["decided_at"])}
+def _pick(row: Mapping[str, Any], fields: Iterable[str], time: str) -> dict[str, Any]:
+    """The fields of a row, and its time in the form that answers give it."""
+    return {field: row[field] for field in fields} | {time: timestamp(row[time])}
 
 
-def _reward(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {field: row[field] for field in ("round", "reward", "source")} | {
-        "received_at": timestamp(row["received_at"])
-    }
-
-
-def committed_rewards(told: "Exchange") -> list[Mapping[str, Any] | None]:
+def get_committed_rewards(exchange: "Exchange") -> list[Mapping[str, Any] | None]:
     """The committed reward of each item; None where it was refused."""
-    answer = json.loads(told.answer)
+    answer = json.loads(exchange.answer)
     if "results" in answer:
         return [result["committed"] for result in answer["results"]]
     return [None if "error" in answer else answer]
 
 
-def _is_stored(asked: "Exchange", log: Log) -> bool:
-    if asked.rewards:
-        return any(name in log.rewards and log.rewards[name]["source"] == "client" for name in asked.ids)
-    return any(name in log.decisions for name in asked.ids)
+def _is_stored(exchange: "Exchange", log: Log) -> bool:
+    if exchange.is_reward:
+        return any(name in log.rewards and log.rewards[name]["source"] == "client" for name in exchange.ids)
+    return any(name in log.decisions for name in exchange.ids)
 
 
-def _content_findings(asked: "Exchange", log: Log) -> Iterator[Finding]:
-    """What is there of a request must be what it asked for, unless a default reward came before it (R20)."""
-    rows = log.rewards if asked.rewards else log.decisions
-    for item in asked.items:
+def _compare_content(exchange: "Exchange", log: Log) -> Iterator[Finding]:
+    """The log must hold the values of the request, unless a default reward came first (R20)."""
+    rows = log.rewards if exchange.is_reward else log.decisions
+    for item in exchange.items:
         row = rows.get(item["decision_id"])
-        if row is None or (asked.rewards and row["source"] == "default"):
+        if row is None or (exchange.is_reward and row["source"] == "default"):
             continue
-        if asked.rewards:
-            same = (row["reward"], row["source"]) == (item["reward"], "client")
+        if exchange.is_reward:
+            is_same = (row["reward"], row["source"]) == (item["reward"], "client")
         else:
-            same = json.loads(row["context"]) == item["context"]
-        if not same:
-            yield Finding("wrong", f"asked {item}, stored {row}")
+            is_same = json.loads(row["context"]) == item["context"]
+        if not is_same:
+            yield Finding("wrong", f"requested {item}, stored {row}")
 
 
-def _unasked(log: Log, asked: Sequence["Exchange"]) -> Iterator[Finding]:
-    """What is in the log was asked for, once; default rewards the service gives by itself."""
-    paid = [name for name, row in log.rewards.items() if row["source"] != "default"]
-    for what, names, wanted in (
-        ("decision", list(log.decisions), [name for one in asked if not one.rewards for name in one.ids]),
-        ("reward", paid, [name for one in asked if one.rewards for name in one.ids]),
-    ):
-        for name in (Counter(names) - Counter(wanted)).elements():
-            yield Finding("duplicated", f"nobody asked for the {what} of {name!r}")
+def _find_unrequested(log: Log, requested: Sequence["Exchange"]) -> Iterator[Finding]:
+    """Rows that nobody requested. The service adds default rewards by itself."""
+    rewarded = [name for name, row in log.rewards.items() if row["source"] != "default"]
+    for kind, stored, is_reward in (("decision", list(log.decisions), False), ("reward", rewarded, True)):
+        wanted = [name for exchange in requested if exchange.is_reward == is_reward for name in exchange.ids]
+        for name in (Counter(stored) - Counter(wanted)).elements():
+            yield Finding("duplicated", f"nobody requested the {kind} of {name!r}")
 
 
-def _change_findings(log: Log, changes: Sequence[Change]) -> Iterator[Finding]:
-    """The revisions are the changes that were made, in their order; of those nobody has heard, some."""
-    rest = [(next(iter(json.loads(row["config"])["regime_labels"]), None), row["restored"]) for row in log.revisions]
-    rest = rest[1:]  # the first is the campaign's creation
+def _compare_changes(log: Log, changes: Sequence[Change]) -> Iterator[Finding]:
+    """The revisions must be the acknowledged changes, in order, and any of the unacknowledged ones."""
+    revisions = [
+        (next(iter(json.loads(row["config"])["regime_labels"]), None), row["restored"])
+        for row in log.revisions[1:]  # the first is the campaign's creation
+    ]
     for change in changes:
-        stored = rest[0] if rest else (None, None)
-        if (change.restored is not None and stored[1] == change.restored) or (
-            change.label is not None and stored == (change.label, None)
+        label, restored = revisions[0] if revisions else (None, None)
+        if (change.restored is not None and restored == change.restored) or (
+            change.label is not None and (label, restored) == (change.label, None)
         ):
-            rest.pop(0)
+            revisions.pop(0)
         elif change.acknowledged:
-            yield Finding("lost", f"{change}: the log goes on with {rest[:1]}")
-    for revision in rest:
-        yield Finding("duplicated", f"nobody asked for the change {revision}")
+            yield Finding("lost", f"{change}: the next revision is {revisions[:1]}")
+    for revision in revisions:
+        yield Finding("duplicated", f"nobody requested the change {revision}")

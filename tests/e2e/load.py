@@ -1,4 +1,4 @@
-"""Marketing systems that call the service all at the same time, and remember what they were told."""
+"""Callers that use a service at the same time and remember every answer, and the checks of what they remember."""
 
 import json
 import random
@@ -13,14 +13,13 @@ from typing import Any, NamedTuple
 import httpx
 
 from service.engine.requests import MAX_BATCH
-from tests.e2e.findings import Finding, exchange_findings, find, verify_findings
-from tests.e2e.log import Log
+from tests.e2e.findings import Finding, compare_with_log, find_verify_differences
 
-__all__ = ["CAMPAIGN", "PATIENCE_SECONDS", "Caller", "Exchange", "Load", "client_of", "wait_until"]
+__all__ = ["CAMPAIGN", "PATIENCE_SECONDS", "RISKS", "Caller", "Exchange", "Load", "open_client", "wait_until"]
 
 PATIENCE_SECONDS = 60
-MOST_STEPS = 5_000  # of one caller: the load ends even if nobody stops it
-LARGEST_BATCH = 12
+MAX_STEPS = 5_000  # of one caller: the load ends even if nobody stops it
+MAX_ITEMS = 12  # of a batch
 RISKS = ["low", "middle", "high"]
 CAMPAIGN = {
     "actions": ["none", "email", "call"],
@@ -30,20 +29,20 @@ KINDS: list[dict[str, Any]] = [{}, {"stage_length": 3}, {"control": {"share": 0.
 
 
 def wait_until(condition: Callable[[], object]) -> None:
-    """Wait for something that comes soon, and fail if it does not."""
+    """Poll the condition until it holds; fail if that takes too long."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
+        assert time.monotonic() < deadline, "the condition never held"
         time.sleep(0.002)
 
 
-def client_of(url: str) -> httpx.Client:
-    """A patient client; without certificates, which take longer to read than all its requests."""
+def open_client(url: str) -> httpx.Client:
+    """A client with a long time-out, and without certificates: loading them takes longer than its requests."""
     return httpx.Client(base_url=url, timeout=PATIENCE_SECONDS, verify=False)
 
 
 class Exchange(NamedTuple):
-    """A request, and the bytes that answered it if any did."""
+    """A request and the body of its answer, if there was one."""
 
     path: str
     body: dict[str, Any]
@@ -55,12 +54,11 @@ class Exchange(NamedTuple):
 
     @property
     def ids(self) -> list[str]:
-        """Of the decisions it is about."""
+        """The ids of the decisions that it requests or rewards."""
         return [item["decision_id"] for item in self.items]
 
     @property
-    def rewards(self) -> bool:
-        """Or does it decide?"""
+    def is_reward(self) -> bool:
         return self.path.startswith("/reward")
 
     @property
@@ -68,53 +66,50 @@ class Exchange(NamedTuple):
         items: list[dict[str, Any]] = self.body.get("items", [self.body])
         return items
 
-    def check(self, log: Log) -> None:
-        """It must be in the log just as it was answered."""
-        assert exchange_findings(self, log) == []
 
-
-def _decide(campaign: str, chance: random.Random, ids: Sequence[str]) -> Exchange:
-    """A request for these decisions: a batch, if it is more than one."""
+def _build_decide(campaign: str, chance: random.Random, ids: Sequence[str]) -> Exchange:
+    """A request for these decisions: a batch if there are several."""
     contexts = [{"risk": chance.choice(RISKS), "revenue": chance.randrange(50)} for _ in ids]
-    return _request("/decide", campaign, [{"context": c, "decision_id": i} for c, i in zip(contexts, ids, strict=True)])
+    return _build_request(
+        "/decide", campaign, [{"context": c, "decision_id": i} for c, i in zip(contexts, ids, strict=True)]
+    )
 
 
-def _reward(campaign: str, chance: random.Random, ids: Sequence[str]) -> Exchange:
-    """Rewards for these decisions."""
-    return _request("/reward", campaign, [{"decision_id": name, "reward": chance.random()} for name in ids])
+def _build_reward(campaign: str, chance: random.Random, ids: Sequence[str]) -> Exchange:
+    return _build_request("/reward", campaign, [{"decision_id": name, "reward": chance.random()} for name in ids])
 
 
-def _request(path: str, campaign: str, items: list[dict[str, Any]]) -> Exchange:
+def _build_request(path: str, campaign: str, items: list[dict[str, Any]]) -> Exchange:
     if len(items) == 1:
         return Exchange(path, {"campaign": campaign, **items[0]})
     return Exchange(f"{path}/batch", {"campaign": campaign, "items": items})
 
 
-def is_answer(asked: Exchange, response: httpx.Response) -> bool:
-    """It was done; or it is a reward for which the campaign did not wait (R20)."""
-    too_late = asked.rewards and response.status_code == 409 and "by default" in response.text
+def is_final(request: Exchange, response: httpx.Response) -> bool:
+    """Success, or the refusal of a reward that came after its default (R20)."""
+    too_late = request.is_reward and response.status_code == 409 and "by default" in response.text
     return response.status_code == 200 or too_late
 
 
 class Caller:
-    """One marketing system: a request at a time, some of them batches; what is refused with 503 it asks again."""
+    """Sends one request at a time, some of them batches, and repeats those that are refused with 503."""
 
     def __init__(
         self, name: str, servers: Sequence[str], campaigns: Sequence[str], twins: bool = False, reads: bool = False
     ) -> None:
         self.acknowledged: list[Exchange] = []
-        self.unanswered: list[Exchange] = []  # at most one: the request that nobody lived to answer
+        self.unanswered: list[Exchange] = []  # at most one: the last request, if the server died
         self.refusals: list[httpx.Response] = []
         self._name, self._campaigns, self._random = name, campaigns, random.Random(name)
-        self._clients = [client_of(url) for url in servers]
+        self._clients = [open_client(url) for url in servers]
         self._twins = ThreadPoolExecutor(len(servers)) if twins else None
         self._reads = reads
         self._unrewarded: dict[str, list[str]] = {name: [] for name in campaigns}
 
-    def run(self, stop: threading.Event, most_steps: int) -> None:
-        """Call until told to stop, until the server is gone, or until it is enough."""
+    def run(self, stop: threading.Event, max_steps: int) -> None:
+        """Call until told to stop, until the server is gone or until the last step."""
         try:
-            for step in range(most_steps):
+            for step in range(max_steps):
                 if stop.is_set() or not self._step(step, stop):
                     break
         finally:
@@ -124,58 +119,59 @@ class Caller:
                 client.close()
 
     def _step(self, step: int, stop: threading.Event) -> bool:
-        """Decide, and often reward that decision or earlier ones of the campaign."""
+        """Request a decision, and often reward it or earlier ones of the campaign."""
         campaign = self._random.choice(self._campaigns)
-        asked = _decide(campaign, self._random, [f"{self._name}-{step}-{i}" for i in range(self._size())])
-        if not self._call(asked, stop):
+        request = _build_decide(campaign, self._random, [f"{self._name}-{step}-{i}" for i in range(self._draw_size())])
+        if not self._call(request, stop):
             return False
         if self._reads and self._random.random() < 0.3:
             self._read(self.acknowledged[-1])
         unrewarded = self._unrewarded[campaign]
-        unrewarded += asked.ids
+        unrewarded += request.ids
         if self._random.random() < 0.3:
             return True
         self._random.shuffle(unrewarded)
-        size = self._size()
+        size = self._draw_size()
         self._unrewarded[campaign], rewarded = unrewarded[size:], unrewarded[:size]
-        return self._call(_reward(campaign, self._random, rewarded), stop)
+        return self._call(_build_reward(campaign, self._random, rewarded), stop)
 
-    def _size(self) -> int:
-        return self._random.randint(2, LARGEST_BATCH) if self._random.random() < 0.1 else 1
+    def _draw_size(self) -> int:
+        return self._random.randint(2, MAX_ITEMS) if self._random.random() < 0.1 else 1
 
-    def _call(self, asked: Exchange, stop: threading.Event) -> bool:
-        """Ask one of the servers, or now and then all at once: they must say the same (R17)."""
-        self.unanswered = [asked]
+    def _call(self, request: Exchange, stop: threading.Event) -> bool:
+        """Call one of the servers, or now and then all at once: they must answer the same (R17)."""
+        self.unanswered = [request]
         if self._twins is not None and self._random.random() < 0.4:
-            futures = [self._twins.submit(self._ask, client, asked, stop) for client in self._clients]
+            futures = [self._twins.submit(self._send, client, request, stop) for client in self._clients]
             answers = [future.result() for future in futures]
         else:
-            answers = [self._ask(self._random.choice(self._clients), asked, stop)]
+            answers = [self._send(self._random.choice(self._clients), request, stop)]
         if None in answers:
             return False
-        assert len(set(answers)) == 1, f"different answers to {asked}: {answers}"
-        self.acknowledged.append(asked._replace(answer=answers[0]))
+        assert len(set(answers)) == 1, f"different answers to {request}: {answers}"
+        self.acknowledged.append(request._replace(answer=answers[0]))
         self.unanswered = []
         return True
 
-    def _read(self, told: Exchange) -> None:
-        """What one server has answered, any server shows at once; and it can tell the model."""
-        client, path = self._random.choice(self._clients), f"/campaigns/{told.campaign}"
-        answered = json.loads(told.answer)
-        last = answered.get("decisions", [answered])[-1]
+    def _read(self, exchange: Exchange) -> None:
+        """Every server must show at once what one of them has answered."""
+        client, path = self._random.choice(self._clients), f"/campaigns/{exchange.campaign}"
+        answer = json.loads(exchange.answer)
+        last = answer.get("decisions", [answer])[-1]
         shown = client.get(f"{path}/decisions/{last['decision_id']}").json()
         assert {field: shown[field] for field in last} == last
         assert client.get(path).json()["round"] >= last["round"]
         assert client.get(f"{path}/model").json()["round"] >= last["round"]
 
-    def _ask(self, client: httpx.Client, asked: Exchange, stop: threading.Event) -> bytes | None:
+    def _send(self, client: httpx.Client, request: Exchange, stop: threading.Event) -> bytes | None:
+        """The body of the answer; None if the server is gone."""
         while True:
             try:
-                response = client.post(asked.path, json=asked.body)
+                response = client.post(request.path, json=request.body)
             except httpx.TransportError:
                 return None
             if response.status_code != 503:
-                assert is_answer(asked, response), response.text
+                assert is_final(request, response), response.text
                 return response.content
             self.refusals.append(response)
             if stop.wait(0.02):
@@ -183,7 +179,7 @@ class Caller:
 
 
 class Load:
-    """Callers at work at the same time, and everything that those who have ended were told."""
+    """Callers that work at the same time, and the exchanges of those that have ended."""
 
     def __init__(self) -> None:
         self.acknowledged: list[Exchange] = []
@@ -195,119 +191,124 @@ class Load:
         self._names = (f"caller{number}" for number in count())
         self._stop = threading.Event()
 
-    def create(self, url: str, *campaigns: str, kinds: Sequence[dict[str, Any]] = KINDS) -> Sequence[str]:
-        """New campaigns: the default, one with short stages, one with much chance, and so on."""
+    def create_campaigns(self, url: str, *campaigns: str, kinds: Sequence[dict[str, Any]] = KINDS) -> Sequence[str]:
+        """Create campaigns of each kind in turn."""
         self._campaigns += campaigns
-        with client_of(url) as client:
+        with open_client(url) as client:
             for i, name in enumerate(campaigns):
                 config = {"name": name} | CAMPAIGN | kinds[i % len(kinds)]
                 assert client.post("/campaigns", json=config).status_code == 201
         return campaigns
 
-    def age(self, url: str, campaign: str, rounds: int) -> None:
-        """Decide and reward so many rounds in one go, or in as few as the service takes."""
+    def play_rounds(self, url: str, campaign: str, rounds: int) -> None:
+        """Decide and reward this many rounds in batches."""
         chance = random.Random(campaign)
         for first in range(0, rounds, MAX_BATCH):
             ids = [f"{campaign}-{i}" for i in range(first, min(rounds, first + MAX_BATCH))]
-            self.unanswered += [_decide(campaign, chance, ids), _reward(campaign, chance, ids)]
-        assert self.ask_unanswered(url) == []
+            self.unanswered += [_build_decide(campaign, chance, ids), _build_reward(campaign, chance, ids)]
+        assert self.send_unanswered(url) == []
 
     def start(
         self,
         servers: Sequence[str],
         campaigns: Sequence[str],
         callers: int = 8,
-        most_steps: int = MOST_STEPS,
+        max_steps: int = MAX_STEPS,
         twins: bool = False,
         reads: bool = False,
     ) -> None:
-        """Let new callers begin."""
+        """Start new callers.
+
+        With `twins` some requests go to all servers at once; with `reads` callers read back some of their decisions.
+        """
         self._stop.clear()
-        self._callers = [self._caller(place, servers, campaigns, twins, reads) for place in range(callers)]
+        self._callers = [self._create_caller(place, servers, campaigns, twins, reads) for place in range(callers)]
         pool = ThreadPoolExecutor(callers)
-        self._futures = [pool.submit(caller.run, self._stop, most_steps) for caller in self._callers]
+        self._futures = [pool.submit(caller.run, self._stop, max_steps) for caller in self._callers]
         pool.shutdown(wait=False)
 
-    def _caller(self, place: int, servers: Sequence[str], campaigns: Sequence[str], twins: bool, reads: bool) -> Caller:
+    def _create_caller(
+        self, place: int, servers: Sequence[str], campaigns: Sequence[str], twins: bool, reads: bool
+    ) -> Caller:
         return Caller(next(self._names), servers, campaigns, twins, reads)
 
-    def told(self) -> list[Exchange]:
-        """All that was answered by now, also to callers that are at work."""
-        return [*self.acknowledged, *(told for caller in self._callers for told in list(caller.acknowledged))]
+    def list_acknowledged(self) -> list[Exchange]:
+        """All exchanges so far, including those of callers that are still at work."""
+        return [*self.acknowledged, *(one for caller in self._callers for one in list(caller.acknowledged))]
 
-    def answers(self) -> int:
-        """How many came since the start."""
+    def count_answers(self) -> int:
+        """The number of answers since the start."""
         return sum(len(caller.acknowledged) for caller in self._callers)
 
-    def wait_for(self, more: int) -> None:
-        """Wait until so many more requests are answered."""
-        enough = self.answers() + more
-        wait_until(lambda: self.answers() >= enough or all(future.done() for future in self._futures))
+    def wait_for_answers(self, more: int) -> None:
+        """Wait until this many more requests are answered."""
+        enough = self.count_answers() + more
+        wait_until(lambda: self.count_answers() >= enough or all(future.done() for future in self._futures))
 
     def wait_for_refusals(self, more: int) -> None:
-        """Wait until so many more are refused."""
+        """Wait until this many more requests are refused."""
         refused = [caller.refusals for caller in self._callers]
         enough = sum(map(len, refused)) + more
         wait_until(lambda: sum(map(len, refused)) >= enough)
 
     def join(self) -> None:
-        """Wait until the callers have ended by themselves; what they complain about is raised here."""
-        for complaint in self.collect():
-            raise complaint
+        """Wait until the callers have ended by themselves, and raise the first error of one."""
+        for error in self.collect():
+            raise error
 
     def collect(self) -> list[BaseException]:
-        """Wait until the callers have ended by themselves; what they complain about."""
+        """Wait until the callers have ended by themselves, and return their errors."""
         futures, callers, self._futures, self._callers = self._futures, self._callers, [], []
-        complaints = [future.exception() for future in futures]
+        errors = [future.exception() for future in futures]
         for caller in callers:
             self.acknowledged += caller.acknowledged
             self.unanswered += caller.unanswered
             self.refusals += caller.refusals
-        return list(filter(None, complaints))
+        return list(filter(None, errors))
 
     def stop(self) -> None:
-        """Let the callers finish what they are at."""
-        self.halt()
+        """Stop the callers once their current requests are answered."""
+        self.request_stop()
         self.join()
 
-    def halt(self) -> None:
-        """Tell the callers to stop, without waiting for them."""
+    def request_stop(self) -> None:
+        """Tell the callers to stop, and do not wait for them."""
         self._stop.set()
 
     def check(self, database_url: str) -> list[Exchange]:
-        """Of our campaigns all that was answered is in the log, as it was answered, and nothing else; `verify` agrees.
+        """The log must hold what was acknowledged and nothing else, and `verify` must agree.
 
-        Gives the requests that were not answered and are in the log all the same.
+        Returns the unanswered requests that are in the log.
         """
-        found, unheard = find(database_url, self._campaigns, self.acknowledged, self.unanswered)
-        assert found + verify_findings(database_url, self._campaigns) == []
-        return unheard
+        findings, committed = compare_with_log(database_url, self._campaigns, self.acknowledged, self.unanswered)
+        assert findings + find_verify_differences(database_url, self._campaigns) == []
+        return committed
 
-    def retry(self, *urls: str) -> None:
-        """Ask all again, each of the next server: what was answered gets the same bytes, the rest its answer (R17)."""
-        assert self.ask_again(self.acknowledged, *urls) == []
-        assert self.ask_unanswered(*urls) == []
+    def repeat_all(self, *urls: str) -> None:
+        """Repeat all requests, to one server after the other: all answers must be the same as before (R17)."""
+        assert self.repeat(self.acknowledged, *urls) == []
+        assert self.send_unanswered(*urls) == []
 
-    def ask_again(self, told: Sequence[Exchange], *urls: str) -> list[Finding]:
-        """Of these requests, those that do not get the same bytes again (R17)."""
+    def repeat(self, exchanges: Sequence[Exchange], *urls: str) -> list[Finding]:
+        """Repeat these requests and find answers that are not the same bytes as before (R17)."""
         with ExitStack() as stack:
-            clients = cycle([stack.enter_context(client_of(url)) for url in urls])
+            clients = cycle([stack.enter_context(open_client(url)) for url in urls])
             pool = stack.enter_context(ThreadPoolExecutor(8))
-            again = pool.map(lambda client, one: client.post(one.path, json=one.body).content, clients, told)
-            pairs = zip(told, again, strict=True)
+            answers = pool.map(lambda client, one: client.post(one.path, json=one.body).content, clients, exchanges)
+            pairs = zip(exchanges, answers, strict=True)
             return [Finding("wrong", f"{one} again: {answer!r}") for one, answer in pairs if answer != one.answer]
 
-    def ask_unanswered(self, *urls: str) -> list[Finding]:
-        """What was not answered gets its answer, from here on acknowledged; else it is found and stays unanswered."""
-        found, left = [], []
+    def send_unanswered(self, *urls: str) -> list[Finding]:
+        """Send all unanswered requests again. Those that get an answer are acknowledged; the others are findings."""
+        findings, unanswered = [], []
         with ExitStack() as stack:
-            clients = cycle([stack.enter_context(client_of(url)) for url in urls])
-            for client, asked in zip(clients, self.unanswered, strict=False):
-                response = client.post(asked.path, json=asked.body)
-                if is_answer(asked, response):
-                    self.acknowledged.append(asked._replace(answer=response.content))
+            clients = cycle([stack.enter_context(open_client(url)) for url in urls])
+            for client, request in zip(clients, self.unanswered, strict=False):
+                response = client.post(request.path, json=request.body)
+                if is_final(request, response):
+                    self.acknowledged.append(request._replace(answer=response.content))
                 else:
-                    left.append(asked)
-                    found.append(Finding("wrong", f"{asked}: {response.status_code} {response.text}"))
-        self.unanswered = left
-        return found
+                    unanswered.append(request)
+                    findings.append(Finding("wrong", f"{request}: {response.status_code} {response.text}"))
+        self.unanswered = unanswered
+        return findings

@@ -1,8 +1,9 @@
-"""The log as it is stored, read beside the service."""
+"""The stored log of every campaign, read directly from the database."""
 
 import json
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -14,70 +15,67 @@ __all__ = ["Log", "read_logs", "read_open_jobs"]
 
 
 class Log(NamedTuple):
-    """What is stored of one campaign: decisions and rewards by decision id, each in their order, and its changes."""
+    """The stored rows of one campaign. Decisions and rewards are keyed by decision id."""
 
     live: Mapping[str, Any]
-    decisions: dict[str, Mapping[str, Any]]
-    rewards: dict[str, Mapping[str, Any]]
+    decisions: dict[str, Mapping[str, Any]]  # by round
+    rewards: dict[str, Mapping[str, Any]]  # by arrival
     revisions: list[Mapping[str, Any]]
-    repeated: list[str]  # what is there more than once
-    gaps: list[str]  # where counting 1, 2, … fails (R1), or the live row stands elsewhere than at the end
+    repeated: list[str]  # rows that exist more than once
+    gaps: list[str]  # numbers that are missing or beyond the live row's (R1)
 
 
-def read_logs(database_url: str, strict: bool = True) -> dict[str, Log]:
-    """Every campaign by name, all at one moment; nothing may be out of order, unless the caller looks by itself."""
-    store = Store(database_url)
-    with store.reading() as tx:
-        numbers = tx.connection.execute(sa.select(campaigns.c.name, campaigns.c.id)).all()
-        logs = {name: _log(tx.connection, number) for name, number in numbers}
-    store.close()
-    if strict:
-        for log in logs.values():
-            assert log.repeated == log.gaps == []
-    return logs
+def read_logs(database_url: str) -> dict[str, Log]:
+    """Read all campaigns by name in one transaction."""
+    with closing(Store(database_url)) as store, store.reading() as tx:
+        rows = tx.connection.execute(sa.select(campaigns.c.name, campaigns.c.id)).all()
+        return {name: _read_log(tx.connection, campaign_id) for name, campaign_id in rows}
 
 
 def read_open_jobs(store: Store) -> set[tuple[int, int, str]]:
-    """Re-estimations that someone is at, or has died at: campaign, input round and who has the lease."""
+    """Re-estimations that somebody has leased and not finished: campaign id, input round, owner."""
     query = sa.select(jobs.c.campaign_id, jobs.c.input_round, jobs.c.owner).where(jobs.c.status == "waiting")
     with store.reading() as tx:
         return {(campaign, round, owner) for campaign, round, owner in tx.connection.execute(query)}
 
 
-def _log(connection: sa.Connection, campaign: int) -> Log:
-    def rows(query: sa.Select[Any]) -> list[Mapping[str, Any]]:
+def _read_log(connection: sa.Connection, campaign_id: int) -> Log:
+    def select(query: sa.Select[Any]) -> list[Mapping[str, Any]]:
         return [dict(row) for row in connection.execute(query).mappings()]
 
-    its_decision = (decisions.c.campaign_id == rewards.c.campaign_id) & (decisions.c.round == rewards.c.round)
-    made = rows(sa.select(decisions).where(decisions.c.campaign_id == campaign).order_by(decisions.c.round))
-    paid = sa.select(rewards, decisions.c.decision_id).join_from(rewards, decisions, its_decision, isouter=True)
-    paid = rows(paid.where(rewards.c.campaign_id == campaign).order_by(rewards.c.arrival))
-    changes = config_revisions.c
-    revised = sa.select(config_revisions).where(changes.campaign_id == campaign).order_by(changes.revision)
-    (standing,) = rows(sa.select(live).where(live.c.campaign_id == campaign))
+    is_rewarded = (decisions.c.campaign_id == rewards.c.campaign_id) & (decisions.c.round == rewards.c.round)
+    decided = select(sa.select(decisions).where(decisions.c.campaign_id == campaign_id).order_by(decisions.c.round))
+    rewarded = select(
+        sa.select(rewards, decisions.c.decision_id)
+        .join_from(rewards, decisions, is_rewarded, isouter=True)
+        .where(rewards.c.campaign_id == campaign_id)
+        .order_by(rewards.c.arrival)
+    )
+    revisions = sa.select(config_revisions).where(config_revisions.c.campaign_id == campaign_id)
+    (live_row,) = select(sa.select(live).where(live.c.campaign_id == campaign_id))
     return Log(
-        standing,
-        {row["decision_id"]: row | json.loads(row["explanation"]) for row in made},
-        {row["decision_id"]: row for row in paid if row["decision_id"] is not None},  # a lost decision is told of there
-        rows(revised),
+        live_row,
+        {row["decision_id"]: row | json.loads(row["explanation"]) for row in decided},
+        {row["decision_id"]: row for row in rewarded if row["decision_id"] is not None},  # else the decision is lost
+        select(revisions.order_by(config_revisions.c.revision)),
         [
-            f"{what} of {name!r} is there {times} times"
-            for what, kind in (("decision", made), ("reward", paid))
-            for name, times in Counter(row["decision_id"] for row in kind).items()
+            f"{kind} of {name!r} exists {times} times"
+            for kind, rows in (("decision", decided), ("reward", rewarded))
+            for name, times in Counter(row["decision_id"] for row in rows).items()
             if times > 1 and name is not None
         ],
         [
-            f"{what} {number} is {'repeated' if times else 'missing' if number <= last else 'after the last one'}"
-            for what, last, kind in (("round", standing["round"], made), ("arrival", standing["arrived"], paid))
-            for number, times in _miscounted([row[what] for row in kind], last)
+            *_find_gaps("round", [row["round"] for row in decided], live_row["round"]),
+            *_find_gaps("arrival", [row["arrival"] for row in rewarded], live_row["arrived"]),
         ],
     )
 
 
-def _miscounted(numbers: list[int], last: int) -> list[tuple[int, int]]:
-    """Numbers that are not there exactly once among 1…last: how often too many, 0 for missing or beyond."""
-    if numbers == list(range(1, last + 1)):
-        return []
+def _find_gaps(what: str, numbers: list[int], last: int) -> list[str]:
+    """Each of 1…last must occur once, and nothing else."""
     times = Counter(numbers)
-    wanted = [*range(1, last + 1), *(number for number in sorted(times) if not 1 <= number <= last)]
-    return [(number, max(0, times[number] - 1)) for number in wanted if times[number] != (1 <= number <= last)]
+    return [
+        *(f"{what} {number} is missing" for number in range(1, last + 1) if not times[number]),
+        *(f"{what} {number} is repeated" for number in sorted(times) if times[number] > 1),
+        *(f"{what} {number} is after the last one" for number in sorted(times) if not 1 <= number <= last),
+    ]

@@ -1,4 +1,4 @@
-"""Real server processes: `undercurrent serve`, as its users start it; nothing of it outlives who asked for it."""
+"""Server processes for tests: `undercurrent serve`, started as users start it and never left behind."""
 
 import os
 import re
@@ -16,31 +16,31 @@ import httpx
 from service import __version__
 from tests.e2e.load import PATIENCE_SECONDS, wait_until
 
-__all__ = ["UNDERCURRENT", "Launch", "Server", "launching", "outside"]
+__all__ = ["UNDERCURRENT", "Launch", "Server", "get_environment", "launch_servers"]
 
-START_SECONDS = 300  # on a fresh machine the first start compiles the kernels
+START_SECONDS = 300  # on a new machine the first start compiles the kernels
 UNDERCURRENT = [sys.executable, "-m", "service.cli.commands"]
-NO_COMPLAINT = re.compile(r"\S+ (INFO \S+|WARNING undercurrent\.request: slow request) .*\n")
-ANNOUNCED = rf"Undercurrent {re.escape(__version__)} is at (http://[\d.]+:\d+)"
+HARMLESS_LINE = re.compile(r"\S+ (INFO \S+|WARNING undercurrent\.request: slow request) .*\n")
+FIRST_LINE = rf"Undercurrent {re.escape(__version__)} is at (http://[\d.]+:\d+)"
 
 
-def outside() -> dict[str, str]:
-    """The test's own environment, without settings of a service."""
+def get_environment() -> dict[str, str]:
+    """The environment of the tests without the service's settings."""
     return {name: value for name, value in os.environ.items() if not name.startswith("UNDERCURRENT_")}
 
 
 class Server:
-    """`undercurrent serve`, in a process group of its own."""
+    """`undercurrent serve` in a process group of its own."""
 
     def __init__(
         self, arguments: Iterable[str], environ: Mapping[str, str], stderr: Path, under: Sequence[str] = ()
     ) -> None:
         command = [*under, *UNDERCURRENT, *arguments]
-        self._stderr, self._start_up = stderr, 0
+        self._stderr, self._start_length = stderr, 0
         with stderr.open("w") as file:
             self._process = subprocess.Popen(
                 command,
-                env={**outside(), **environ},
+                env={**get_environment(), **environ},
                 stdout=subprocess.PIPE,
                 stderr=file,
                 text=True,
@@ -48,49 +48,47 @@ class Server:
             )
 
     @cached_property
-    def announced(self) -> str:
-        """Its address, as soon as it says so."""
+    def announced_url(self) -> str:
+        """The URL that the server prints when it starts to listen."""
         stdout = self._process.stdout
         assert stdout is not None
-        assert select.select([stdout], [], [], START_SECONDS)[0], "it said nothing"
-        line = re.search(ANNOUNCED, stdout.readline())
+        assert select.select([stdout], [], [], START_SECONDS)[0], "the server printed nothing"
+        line = re.search(FIRST_LINE, stdout.readline())
         assert line, self._stderr.read_text()
         return line[1]
 
     @cached_property
     def url(self) -> str:
-        """Its address, as soon as it can decide."""
-        wait_until(lambda: httpx.get(f"{self.announced}/readyz", timeout=START_SECONDS).status_code == 200)
-        self._start_up = len(self._stderr.read_text())  # a slow start may say why it is slow
-        return self.announced
+        """The server's URL. Waits until the server is ready."""
+        wait_until(lambda: httpx.get(f"{self.announced_url}/readyz", timeout=START_SECONDS).status_code == 200)
+        self._start_length = len(self._stderr.read_text())  # a slow start may be logged
+        return self.announced_url
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
-    def said(self) -> str:
-        """All that it has said on stderr."""
+    def read_stderr(self) -> str:
         return self._stderr.read_text()
 
-    def complaints(self) -> str:
-        """What it has complained about on stderr since it was ready; a busy machine's slow answers are none."""
-        return NO_COMPLAINT.sub("", self.said()[self._start_up :])
+    def read_complaints(self) -> str:
+        """Warnings and errors on stderr since the server was ready, except slow requests: the machine may be busy."""
+        return HARMLESS_LINE.sub("", self.read_stderr()[self._start_length :])
 
     def kill(self) -> None:
-        """End it at this very instant."""
         self._process.kill()
         self._process.wait()
 
     def terminate(self) -> None:
         self._process.send_signal(signal.SIGTERM)
 
-    def exit_code(self) -> int:
-        """How it ended. Waits for it and for every process it has started: they all hold its stdout open."""
+    def wait_for_exit(self) -> int:
+        """The exit code, once the server and all processes that it started have ended: each holds its stdout open."""
         self._process.communicate(timeout=PATIENCE_SECONDS)
         return self._process.returncode
 
     def end(self) -> None:
-        """Whatever happened, nothing of it is left."""
+        """Kill the server and its workers."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.communicate()
@@ -100,8 +98,11 @@ Launch = Callable[..., Server]
 
 
 @contextmanager
-def launching(folder: Path) -> Iterator[Launch]:
-    """Called with a database, it starts a server on it, without waiting until it is ready; `under` another command."""
+def launch_servers(folder: Path) -> Iterator[Launch]:
+    """Yields `launch(database_url, *arguments, under=command)`, and ends all servers that it started.
+
+    `launch` does not wait until the server is ready; `Server.url` does. Stderr goes to a file in the folder.
+    """
     servers: list[Server] = []
 
     def launch(database_url: str, *arguments: str, under: Sequence[str] = ()) -> Server:

@@ -1,20 +1,20 @@
-"""Regime alerts from real processes: two workers on one PostgreSQL, and a receiver that hears of every change once."""
+"""Regime alerts from two worker processes on one PostgreSQL: each change is delivered once."""
 
 from concurrent.futures import ThreadPoolExecutor
 
 from service.cli.commands import main
-from tests.e2e.load import client_of, wait_until
+from tests.e2e.load import open_client, wait_until
 from tests.e2e.server import Server
 from tests.service.playing import CONFIGS
 from tests.service.receiving import receiving
 from tests.service.test_alerts import batch
 
-SECRET = "known to both workers"
+SECRET = "shared by both workers"
 NAMES = [f"campaign-{number}" for number in range(4)]
 
 
 def test_two_workers_send_each_message_once(new_database, tmp_path):
-    """Whoever decides, one of the two sends; both know the secret, and neither says it. `verify` finds nothing."""
+    """Whichever worker decides, one of them sends. The secret does not appear in the log, and `verify` agrees."""
     database_url = new_database("postgresql")
     command = ["serve", "--port", "0", "--workers", "2", "--webhook-private", "--database-url", database_url]
     server = Server(command, {"UNDERCURRENT_WEBHOOK_SECRET": SECRET}, tmp_path / "stderr")
@@ -23,34 +23,34 @@ def test_two_workers_send_each_message_once(new_database, tmp_path):
         """A campaign whose regime changes every ten rounds."""
         config = CONFIGS["given"] | {"name": name, "alerts": {"rounds": 4, "webhook": receiver.url}}
         for first in range(1, 101, 10):
-            with client_of(server.url) as client:  # a new connection: either worker may take it
+            with open_client(server.url) as client:  # either worker may accept the new connection
                 if first == 1:
                     assert client.post("/campaigns", json=config).status_code == 201
-                asked = batch([0 if first % 20 == 1 else 3] * 10, first, name)
-                assert client.post("/decide/batch", json=asked).status_code == 200
+                body = batch([0 if first % 20 == 1 else 3] * 10, first, name)
+                assert client.post("/decide/batch", json=body).status_code == 200
 
     try:
         with receiving() as receiver:
             with ThreadPoolExecutor(len(NAMES)) as pool:
                 list(pool.map(play, NAMES))
-            with client_of(server.url) as client:
+            with open_client(server.url) as client:
 
-                def alerts():
-                    return [(name, alert) for name in NAMES for alert in listed(client, name)]
+                def list_alerts():
+                    return [(name, alert) for name in NAMES for alert in get_alerts(client, name)]
 
-                wait_until(lambda: all(alert["delivery"]["sent_at"] for _, alert in alerts()))
-                expected = [(name, str(alert["number"])) for name, alert in alerts()]
+                wait_until(lambda: all(alert["delivery"]["sent_at"] for _, alert in list_alerts()))
+                expected = [(name, str(alert["number"])) for name, alert in list_alerts()]
             server.terminate()
-            assert server.exit_code() == 0
+            assert server.wait_for_exit() == 0
         assert len(expected) == 9 * len(NAMES)
         deliveries = [message.headers["x-undercurrent-delivery"].rsplit("-", 2) for message in receiver.received]
         assert sorted((name, number) for name, _, number in deliveries) == sorted(expected)
-        assert SECRET not in server.said()
-        assert server.complaints() == ""
+        assert SECRET not in server.read_stderr()
+        assert server.read_complaints() == ""
         assert main(["verify", "--database-url", database_url]) == 0
     finally:
         server.end()
 
 
-def listed(client, name):
+def get_alerts(client, name):
     return client.get(f"/campaigns/{name}/alerts").json()["alerts"]

@@ -1,65 +1,67 @@
-"""Many callers at once, of one process or of two: one order of rounds, one answer to each request."""
+"""Many callers at once, of one process or of two: rounds count without a gap, and a request has one answer."""
 
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
+import pytest
 
 from service.cli.commands import main
-from tests.e2e.load import CAMPAIGN, client_of
+from tests.e2e.load import CAMPAIGN, open_client
 
 
-def test_sixteen_callers_of_one_campaign(served, load):
-    """R1, R18, R19: rounds 1…n without gap or repeat, and every caller's answer is the stored one."""
-    url = served.urls[0]
-    load.start([url], load.create(url, "sixteen"), callers=16, most_steps=25)
+@pytest.mark.parametrize(("campaigns", "steps"), [(1, 25), (50, 20)])
+def test_sixteen_callers(deployment, load, campaigns, steps):
+    """R1, R18, R19, R23: each campaign counts its own rounds, even if one transaction serves several campaigns."""
+    url, names = deployment.urls[0], [f"of-{campaigns}-{number}" for number in range(campaigns)]
+    load.start([url], load.create_campaigns(url, *names), callers=16, max_steps=steps)
     load.join()
     assert load.unanswered == load.refusals == []
-    assert load.check(served.database_url) == []
+    assert load.check(deployment.database_url) == []
+    assert {exchange.campaign for exchange in load.acknowledged} == set(names)
 
 
-def test_fifty_campaigns_at_once(served, load):
-    """R18, R19, R23: each has rounds 1…n of its own, also where one transaction serves many of them."""
-    url, names = served.urls[0], [f"fifty-{number}" for number in range(50)]
-    load.start([url], load.create(url, *names), callers=16, most_steps=20)
-    load.join()
-    assert load.unanswered == load.refusals == []
-    assert load.check(served.database_url) == []
-    assert {told.campaign for told in load.acknowledged} == set(names)
-
-
-def test_verify_while_a_campaign_goes_on(served, load):
-    """R14: what is stored at any one moment is what the log gives at that moment."""
-    url = served.urls[0]
-    load.start([url], load.create(url, "verified"))
-    for _ in range(4):
-        load.wait_for(25)
-        assert main(["verify", "verified", "--database-url", served.database_url]) == 0
+def test_verify_during_load(deployment, load):
+    """R14: at any time the stored state is what the log produces."""
+    url = deployment.urls[0]
+    load.start([url], load.create_campaigns(url, "verified"))
+    for _ in range(3):
+        load.wait_for_answers(25)
+        assert main(["verify", "verified", "--database-url", deployment.database_url]) == 0
     load.stop()
     assert load.unanswered == load.refusals == []
-    assert load.check(served.database_url) == []
+    assert load.check(deployment.database_url) == []
 
 
-def test_two_processes_share_campaigns(shared, load):
-    """R15, R17, R19: no gap, no repeat, no lost reward, and one answer to a request that both get at the same time."""
-    database_url, urls = shared["postgresql"].database_url, shared["postgresql"].urls
-    campaigns = load.create(urls[0], "summer", "winter")
-    load.age(urls[1], "summer", 400)  # one of them has estimated its regimes before
-    load.start(urls, campaigns, most_steps=30, twins=True)
+def test_two_servers_share_campaigns(shared, load):
+    """R1, R15, R17, R19, R23: servers hold nothing but caches, so a caller may use either or both at once.
+
+    Single requests and batches, reads, the same request to both at once, and all requests again in the end.
+    """
+    database_url, servers = shared["postgresql"]
+    urls, names = [server.url for server in servers], [f"shared-{number}" for number in range(8)]
+    for place, url in enumerate(urls):
+        load.create_campaigns(url, *names[place::2])
+    load.play_rounds(urls[0], names[1], 400)  # its regimes are estimated before the load
+    load.play_rounds(urls[1], names[2], 980)  # it takes its first snapshot under load
+    load.start(urls, names, callers=12, max_steps=35, twins=True, reads=True)
     load.join()
     assert load.unanswered == load.refusals == []
+    load.repeat_all(*urls)
     assert load.check(database_url) == []
+    assert {exchange.campaign for exchange in load.acknowledged} == set(names)
+    assert {exchange.path for exchange in load.acknowledged} == {"/decide", "/decide/batch", "/reward", "/reward/batch"}
+    assert "Traceback" not in "".join(server.read_complaints() for server in servers)
 
 
-def test_two_processes_create_one_campaign(shared):
-    """R11, R17: asked of both at the same time and without a seed, it is created once, and both tell the same."""
-
-    urls = shared["postgresql"].urls
+def test_two_servers_create_one_campaign(shared):
+    """R11, R17: created on both at the same time and without a seed, it exists once, and both answers are the same."""
 
     def create(client: httpx.Client, name: str) -> tuple[int, bytes]:
         answer = client.post("/campaigns", json={"name": name} | CAMPAIGN)
         return answer.status_code, answer.content
 
-    with client_of(urls[0]) as first, client_of(urls[1]) as second, ThreadPoolExecutor(2) as pool:
+    first_url, second_url = shared["postgresql"].urls
+    with open_client(first_url) as first, open_client(second_url) as second, ThreadPoolExecutor(2) as pool:
         for number in range(20):
             one, other = pool.map(create, (first, second), [f"twice-{number}"] * 2)
             assert one[0] == 201, one

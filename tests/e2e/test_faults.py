@@ -1,4 +1,4 @@
-"""Disks and databases that fail a running server: told clearly, nothing half-written, and over when the fault is."""
+"""Disks and databases fail under a running server: it says so clearly, writes nothing by halves, and recovers."""
 
 import random
 from concurrent.futures import ThreadPoolExecutor
@@ -9,25 +9,25 @@ import sqlalchemy as sa
 
 from service.cli.commands import main
 from tests.e2e.disks import BOUND, DISKS, limited, read_only
-from tests.e2e.load import CAMPAIGN, RISKS, client_of, wait_until
+from tests.e2e.load import CAMPAIGN, RISKS, open_client, wait_until
 from tests.service.answers import error_of, good
 
 CALLERS = 8
 CONTEXT = {"risk": "low", "revenue": 1}
-READ = ("", "/mine", "/mine/stages", "/mine/revisions", "/mine/decisions/d7", "/mine/model", "/mine/diagnostics")
+READABLE = ("", "/mine", "/mine/stages", "/mine/revisions", "/mine/decisions/d7", "/mine/model", "/mine/diagnostics")
 
 
-def begin(load, url):
-    """Callers at work, and a campaign of our own with two models."""
-    with client_of(url) as client:
+def start_load(load, url):
+    """Start callers, and create a campaign of our own with two models."""
+    with open_client(url) as client:
         good(client.post("/campaigns", json=CAMPAIGN | {"name": "mine"}), 201)
         items = [{"decision_id": f"d{i}", "context": CONTEXT} for i in range(25)]
         good(client.post("/decide/batch", json={"campaign": "mine", "items": items}))
-    load.start([url], load.create(url, "spring", "autumn"), CALLERS)
-    load.wait_for(40)
+    load.start([url], load.create_campaigns(url, "spring", "autumn"), CALLERS)
+    load.wait_for_answers(40)
 
 
-def every_kind(client):
+def write_everything(client):
     """A write of every kind, in an order in which all can succeed."""
     yield client.post("/decide", json={"campaign": "mine", "decision_id": "one", "context": CONTEXT})
     yield client.post("/decide/batch", json={"campaign": "mine", "items": [{"decision_id": "two", "context": CONTEXT}]})
@@ -39,47 +39,47 @@ def every_kind(client):
     yield client.post("/campaigns/mine/archive")
 
 
-def check_refused(answer, *said):
-    """R18, R24: a clear 503 that says what to do, and when to ask again."""
+def check_refused(answer, *messages):
+    """R18, R24: a 503 that says what to do and when to try again."""
     error = error_of(answer, 503)
     assert (error["code"], answer.headers["retry-after"]) == ("unavailable", "1")
-    assert error["message"].startswith(said), error
-    assert error["message"].endswith("then try again")  # the database's own words are for the log
+    assert error["message"].startswith(messages), error
+    assert error["message"].endswith("then try again")  # the database's own message is in the log only
 
 
 def check_reads(client):
-    """What needs no write is answered; the process lives, and says that it cannot decide."""
-    for path in READ:
+    """Requests that write nothing succeed, and the process is healthy."""
+    for path in READABLE:
         good(client.get(f"/campaigns{path}"))
     good(client.get("/healthz"))
     assert "undercurrent_database_up 1.0" in client.get("/metrics").text
 
 
-def check_end(load, server, database_url):
-    """It goes on without a restart: what was refused can be done, and the log is what was answered (R14, R17)."""
-    load.wait_for(40)
+def check_recovery(load, server, database_url):
+    """R14, R17: without a restart refused requests succeed now, and the log holds what was acknowledged."""
+    load.wait_for_answers(40)
     load.stop()
     assert load.unanswered == []
-    with client_of(server.url) as client:
+    with open_client(server.url) as client:
         good(client.get("/readyz"))
-        for answer in every_kind(client):
+        for answer in write_everything(client):
             assert answer.is_success, answer.text
-    load.retry(server.url)
+    load.repeat_all(server.url)
     assert load.check(database_url) == []
     assert main(["verify", "mine", "--database-url", database_url]) == 0
-    assert "Traceback" not in server.complaints()
+    assert "Traceback" not in server.read_complaints()
 
 
-def check_no_start(server, *said):
-    """A message for people, and the exit code of a failure."""
-    assert server.exit_code() == 1
-    (line,) = server.said().splitlines()
-    assert line.startswith(tuple(f"undercurrent: {message}" for message in said)), line
+def check_failed_start(server, *messages):
+    """One line on stderr, and exit code 1."""
+    assert server.wait_for_exit() == 1
+    (line,) = server.read_stderr().splitlines()
+    assert line.startswith(tuple(f"undercurrent: {message}" for message in messages)), line
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """For a database and nothing else."""
+    """A folder for nothing but a database."""
     folder = tmp_path / "data"
     folder.mkdir()
     return folder
@@ -90,50 +90,50 @@ NO_SPACE = ("The disk of the database is full: free some space", "The disk of th
 
 @pytest.mark.parametrize("kind", DISKS)
 def test_a_full_disk(folder, launch, load, kind):
-    """It fills up under load, twice; and at two starts, after a clean end and after a crash."""
+    """The disk fills up under load, and is full at two starts: after a crash and after a repair."""
     with DISKS[kind](folder) as disk:
         server = launch(disk.database_url)
-        begin(load, server.url)
-        with client_of(server.url) as client:
+        start_load(load, server.url)
+        with open_client(server.url) as client:
             for _ in range(2):
                 with disk.full(server.pid):
                     load.wait_for_refusals(CALLERS)
-                    # What failed may leave pages in the journal, where smaller writes fit. This is the smallest.
+                    # A failed write may leave room in the journal for smaller ones. The one of /readyz is the smallest.
                     wait_until(lambda: client.get("/readyz").status_code == 503)
-                    for answer in every_kind(client):
+                    for answer in write_everything(client):
                         check_refused(answer, *NO_SPACE)
                     check_refused(client.get("/readyz"), *NO_SPACE)
                     check_reads(client)
-                load.wait_for(40)
-        check_end(load, server, disk.database_url)
+                load.wait_for_answers(40)
+        check_recovery(load, server, disk.database_url)
         for refusal in load.refusals:
             check_refused(refusal, *NO_SPACE)
         server.kill()
         with disk.full() as under:
-            check_no_start(launch(disk.database_url, under=under), *NO_SPACE)
-        assert main(["verify", "spring", "--database-url", disk.database_url]) == 0  # whose end was a clean one
+            check_failed_start(launch(disk.database_url, under=under), *NO_SPACE)
+        assert main(["verify", "spring", "--database-url", disk.database_url]) == 0  # opening the file repairs it
         with disk.full() as under:
-            check_no_start(launch(disk.database_url, under=under), *NO_SPACE)
+            check_failed_start(launch(disk.database_url, under=under), *NO_SPACE)
 
 
 def test_a_read_only_file(folder, launch, load):
-    """Who has it open could write on; whoever opens it again, as after any fault, can only read. And at a start."""
-    database_url, read_only_told = f"sqlite:///{folder}/undercurrent.db", "The database is read-only: make its file"
+    """The server opens the file again after a fault, and can then only read. It cannot start on such a file."""
+    database_url, message = f"sqlite:///{folder}/undercurrent.db", "The database is read-only: make its file"
     server = launch(database_url, under=BOUND)
-    begin(load, server.url)
-    with client_of(server.url) as client, read_only(folder):
+    start_load(load, server.url)
+    with open_client(server.url) as client, read_only(folder):
         with limited(server.pid):
-            load.wait_for_refusals(1)  # the fault after which it opens the file again
+            load.wait_for_refusals(1)  # after this fault the server opens the file again
         load.wait_for_refusals(2 * CALLERS)
-        for answer in every_kind(client):
-            check_refused(answer, read_only_told)
-        check_refused(client.get("/readyz"), read_only_told)
+        for answer in write_everything(client):
+            check_refused(answer, message)
+        check_refused(client.get("/readyz"), message)
         check_reads(client)
-    check_end(load, server, database_url)
+    check_recovery(load, server, database_url)
     server.terminate()
-    assert server.exit_code() == 0
+    assert server.wait_for_exit() == 0
     with read_only(folder):
-        check_no_start(launch(database_url, under=BOUND), read_only_told, "The database does not answer: unable to")
+        check_failed_start(launch(database_url, under=BOUND), message, "The database does not answer: unable to")
 
 
 # --- models ---------------------------------------------------------------------------------------------------------
@@ -142,17 +142,17 @@ LEARNER = CAMPAIGN | {"regimes": 1, "stage_length": 100, "seed": 7}
 
 
 class Player:
-    """The same decisions and rewards for any campaign, in order."""
+    """Plays the same decisions and rewards on any campaign."""
 
     def __init__(self, name):
         self.name, self.answers, self._chance = name, [], random.Random(1)
 
     def play(self, client, rounds):
-        self.pay(client, self.decide(client, rounds))
+        self.reward(client, self.decide(client, rounds))
 
-    def pay(self, client, decided):
-        paid = [{"decision_id": made["decision_id"], "reward": self._chance.random()} for made in decided]
-        good(client.post("/reward/batch", json={"campaign": self.name, "items": paid}))
+    def reward(self, client, decisions):
+        items = [{"decision_id": decision["decision_id"], "reward": self._chance.random()} for decision in decisions]
+        good(client.post("/reward/batch", json={"campaign": self.name, "items": items}))
 
     def decide(self, client, rounds):
         first = len(self.answers)
@@ -161,26 +161,23 @@ class Player:
             for i in range(first, first + rounds)
         ]
         body = {"campaign": self.name, "items": items}
-        decided = good(client.post("/decide/batch", json=body))["decisions"]
-        self.answers += [{field: made[field] for field in made if field not in UNLIKE} for made in decided]
-        return decided
-
-
-UNLIKE = ("campaign", "decided_at")
+        decisions = good(client.post("/decide/batch", json=body))["decisions"]
+        self.answers += [decision | {"campaign": "", "decided_at": ""} for decision in decisions]
+        return decisions
 
 
 @contextmanager
-def behind_its_back(database_url):
-    """Statements on the database, beside the service."""
+def open_database(database_url):
+    """Yields a function that executes a statement without the service's knowledge."""
     engine = sa.create_engine(sa.make_url(database_url), isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
     with engine.connect() as connection:
         yield lambda statement, **values: connection.execute(sa.text(statement), values)
 
 
-def flip(database_url, table, column, campaign):
-    """Turn one bit of every blob of a campaign."""
+def flip_bits(database_url, table, column, campaign):
+    """Flip one bit in every blob of a campaign, and return the rounds of the rows."""
     own = "campaign_id = (SELECT id FROM campaigns WHERE name = :name)"
-    with behind_its_back(database_url) as execute:
+    with open_database(database_url) as execute:
         rows = execute(f"SELECT round, {column} FROM {table} WHERE {own}", name=campaign).all()
         for round, blob in rows:
             damaged = bytes(blob[:-9]) + bytes([blob[-9] ^ 64]) + bytes(blob[-8:])
@@ -190,11 +187,11 @@ def flip(database_url, table, column, campaign):
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_damaged_models(database_url, launch, capfd):
-    """R21: while it runs and while it does not, snapshots and models are damaged: nothing is decided differently."""
+    """R21: damaged snapshots and models, under a running server and before a start, change no decision."""
     server, hurt, twin = launch(database_url), Player("hurt"), Player("twin")
 
-    def both(change, *arguments):
-        with client_of(server.url) as client:
+    def apply_to_both(change, *arguments):
+        with open_client(server.url) as client:
             for player in (hurt, twin):
                 change(client, player, *arguments)
 
@@ -205,34 +202,34 @@ def test_damaged_models(database_url, launch, capfd):
         good(client.post(f"/campaigns/{player.name}/rollback", json={"model_version": version}))
 
     def evaluate(client, player, seen):
-        found = good(client.get(f"/campaigns/{player.name}/report", params={"model_version": [2, 7]}))
-        seen.append(found["off_policy"]["policies"])
+        report = good(client.get(f"/campaigns/{player.name}/report", params={"model_version": [2, 7]}))
+        seen.append(report["off_policy"]["policies"])
 
-    both(create)
-    both(lambda client, player: [player.play(client, 550) for _ in range(2)])
+    apply_to_both(create)
+    apply_to_both(lambda client, player: [player.play(client, 550) for _ in range(2)])
     snapshot = "SELECT 1 FROM snapshots, campaigns WHERE id = campaign_id AND name = 'hurt'"
-    with behind_its_back(database_url) as execute:
+    with open_database(database_url) as execute:
         wait_until(lambda: execute(snapshot).all())
-    assert flip(database_url, "snapshots", "state", "hurt")
-    both(lambda client, player: player.play(client, 150))
-    both(evaluate, seen := [])
-    both(roll_back, 5)
-    both(lambda client, player: player.play(client, 150))
+    assert flip_bits(database_url, "snapshots", "state", "hurt")
+    apply_to_both(lambda client, player: player.play(client, 150))
+    apply_to_both(evaluate, seen := [])
+    apply_to_both(roll_back, 5)
+    apply_to_both(lambda client, player: player.play(client, 150))
     server.kill()
-    damaged = flip(database_url, "snapshots", "state", "hurt")[-1]
+    damaged = flip_bits(database_url, "snapshots", "state", "hurt")[-1]
     server = launch(database_url)
-    both(lambda client, player: player.play(client, 150))
-    both(evaluate, seen)
-    both(roll_back, 8)
-    both(lambda client, player: player.play(client, 150))
+    apply_to_both(lambda client, player: player.play(client, 150))
+    apply_to_both(evaluate, seen)
+    apply_to_both(roll_back, 8)
+    apply_to_both(lambda client, player: player.play(client, 150))
     assert hurt.answers == twin.answers
     assert seen[0] == seen[1]
     assert seen[2] == seen[3]
     assert main(["verify", "twin", "--database-url", database_url]) == 0
     assert main(["verify", "hurt", "--database-url", database_url]) == 1
     assert f"hurt: snapshot of round {damaged}: " in capfd.readouterr().err
-    assert flip(database_url, "models", "theta", "twin")
-    with client_of(server.url) as client:
+    assert flip_bits(database_url, "models", "theta", "twin")
+    with open_client(server.url) as client:
         error = error_of(client.post("/campaigns/twin/rollback", json={"model_version": 3}), 409)
         assert "`undercurrent verify twin`" in error["message"]
         twin.play(client, 150)
@@ -240,30 +237,30 @@ def test_damaged_models(database_url, launch, capfd):
     assert hurt.answers == twin.answers
     assert main(["verify", "twin", "--database-url", database_url]) == 1
     assert "twin: model 3: its coefficients" in capfd.readouterr().err
-    assert "Traceback" not in server.complaints()
+    assert "Traceback" not in server.read_complaints()
 
 
 # --- PostgreSQL -----------------------------------------------------------------------------------------------------
 
-HELD_UP = (  # whoever finishes a job waits for us
-    "CREATE FUNCTION held_up() RETURNS trigger LANGUAGE plpgsql AS "
+BLOCKED_JOBS = (  # a server that finishes a job waits for our lock
+    "CREATE FUNCTION block_job() RETURNS trigger LANGUAGE plpgsql AS "
     "$$ BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END $$",
-    "CREATE TRIGGER held_up BEFORE UPDATE ON jobs FOR EACH ROW EXECUTE FUNCTION held_up()",
+    "CREATE TRIGGER block_job BEFORE UPDATE ON jobs FOR EACH ROW EXECUTE FUNCTION block_job()",
 )
 
 
 def test_a_worker_dies_with_a_job(new_database, launch):
-    """R16: another takes it over when its lease is up, and the log folds as if it had been the first one's."""
+    """R16: another worker takes the job over when the lease has expired, and `verify` agrees."""
     database_url = new_database("postgresql")
     server, player = launch(database_url), Player("spring")
-    with behind_its_back(database_url) as execute:
-        for statement in (*HELD_UP, "SELECT pg_advisory_lock(1)"):
+    with open_database(database_url) as execute:
+        for statement in (*BLOCKED_JOBS, "SELECT pg_advisory_lock(1)"):
             execute(statement)
-        with client_of(server.url) as client:
+        with open_client(server.url) as client:
             good(client.post("/campaigns", json=CAMPAIGN | {"name": "spring"}), 201)
-            for decided in [player.decide(client, 940) for _ in range(4)]:
-                player.pay(client, decided)
-            player.decide(client, 50)  # now there are rewards: a re-estimation is due, and it is large
+            for decisions in [player.decide(client, 940) for _ in range(4)]:
+                player.reward(client, decisions)
+            player.decide(client, 50)  # starts a re-estimation, which is large enough to be a job
         server.kill()
         execute("SELECT pg_advisory_unlock(1)")
         ((owner, status),) = execute("SELECT owner, status FROM jobs").all()
@@ -274,18 +271,18 @@ def test_a_worker_dies_with_a_job(new_database, launch):
         ((taker, attempts),) = execute("SELECT owner, attempts FROM jobs").all()
         assert attempts == 2
         assert taker != owner
-        with client_of(server.url) as client:
+        with open_client(server.url) as client:
             player.play(client, 50)
         assert execute("SELECT status FROM jobs ORDER BY input_round LIMIT 1").scalar() == "published"
     assert main(["verify", "--database-url", database_url]) == 0
-    assert "Traceback" not in server.complaints()
+    assert "Traceback" not in server.read_complaints()
 
 
 OURS = "datname = current_database() AND application_name = 'undercurrent'"
 
 
-class Faulty:
-    """A campaign, and a PostgreSQL that can be made to fail it."""
+class FaultyPostgreSQL:
+    """A campaign on a PostgreSQL database that fails on command."""
 
     def __init__(self, database_url, client, execute):
         self.client, self.execute, self._url = client, execute, sa.make_url(database_url)
@@ -296,16 +293,16 @@ class Faulty:
         body = {"campaign": "mine", "decision_id": f"d{self._decided}", "context": CONTEXT}
         return self.client.post("/decide", json=body)
 
-    def refused(self, said):
-        """The answer to a decision that cannot be made, as soon as that is why."""
-        wait_until(lambda: said in self.decide().text)
+    def wait_for_refusal(self, message):
+        """Decide until the message is the reason for a refusal, and return such an answer."""
+        wait_until(lambda: message in self.decide().text)
         answer = self.decide()
         assert (error_of(answer, 503)["code"], answer.headers["retry-after"]) == ("unavailable", "1")
         return answer
 
     @contextmanager
     def setting(self, name, value):
-        """A setting of the database, for all who connect from now on, and everybody has to; later, who likes to."""
+        """Change a setting of the database and make the service connect again, so that it applies."""
         alter = f'ALTER DATABASE "{self._url.database}"'
         self.execute(f"{alter} SET {name} = {value}")
         self.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {OURS}")
@@ -316,14 +313,14 @@ class Faulty:
 
     @contextmanager
     def locked(self):
-        """Somebody else has the campaign's row for as long as it takes."""
+        """Lock the campaign's row."""
         engine = sa.create_engine(self._url, poolclass=sa.NullPool)
         with engine.begin() as connection:
             connection.execute(sa.text("SELECT 1 FROM live FOR UPDATE"))
             yield
 
-    def check_over(self):
-        """It goes on without a restart; what was refused is decided now, and once (R17)."""
+    def check_recovery(self):
+        """R17: without a restart the refused decision is made now, and once."""
         wait_until(lambda: self.client.get("/readyz").status_code == 200)
         for _ in range(3):
             wait_until(lambda: self.decide().status_code == 200)
@@ -331,33 +328,33 @@ class Faulty:
             assert good(self.client.get("/campaigns/mine"))["round"] == self._decided
 
 
-def test_a_postgresql_that_refuses(new_database, launch, subtests):
-    """R18: a standby, a time-out, a connection lost in the middle: 503 each time, and over when that is."""
+def test_postgresql_faults(new_database, launch, subtests):
+    """R18: each fault is a 503, and the service recovers when the fault is over."""
     database_url = new_database("postgresql")
     server = launch(database_url)
-    with behind_its_back(database_url) as execute, client_of(server.url) as client:
-        faulty = Faulty(database_url, client, execute)
-        faulty.check_over()
+    with open_database(database_url) as execute, open_client(server.url) as client:
+        faulty = FaultyPostgreSQL(database_url, client, execute)
+        faulty.check_recovery()
         with subtests.test("a standby, as after a failover"):
             with faulty.setting("default_transaction_read_only", "on"):
-                told = "The database is read-only, as a standby is"
-                check_refused(faulty.refused("read-only"), told)
-                check_refused(client.get("/readyz"), told)
+                message = "The database is read-only, as a standby is"
+                check_refused(faulty.wait_for_refusal("read-only"), message)
+                check_refused(client.get("/readyz"), message)
                 good(client.get("/campaigns/mine"))
                 good(client.get("/campaigns/mine/model"))
-            faulty.check_over()
-        with subtests.test("a statement that waits for too long"):
+            faulty.check_recovery()
+        with subtests.test("a statement that takes too long"):
             with faulty.setting("statement_timeout", "'200ms'"), faulty.locked():
-                faulty.refused("The database does not answer; the service's log says why")
-                wait_until(lambda: "statement timeout" in server.said())
-            faulty.check_over()
-        with subtests.test("a connection lost in a transaction"):
+                faulty.wait_for_refusal("The database does not answer; the service's log says why")
+                wait_until(lambda: "statement timeout" in server.read_stderr())
+            faulty.check_recovery()
+        with subtests.test("a connection lost during a transaction"):
             waiting = f"SELECT pid FROM pg_stat_activity WHERE {OURS} AND wait_event_type = 'Lock'"
             with ThreadPoolExecutor(1) as pool, faulty.locked():
                 answer = pool.submit(faulty.decide)
                 wait_until(lambda: execute(waiting).all())
-                execute(f"SELECT pg_terminate_backend(pid) FROM ({waiting}) AS them")
+                execute(f"SELECT pg_terminate_backend(pid) FROM ({waiting}) AS waiting")
                 assert (error_of(answer.result(), 503)["code"]) == "unavailable"
-            faulty.check_over()
+            faulty.check_recovery()
     assert main(["verify", "--database-url", database_url]) == 0
-    assert "Traceback" not in server.complaints()
+    assert "Traceback" not in server.read_complaints()

@@ -1,6 +1,6 @@
-"""`make torture`: a real server under mixed load is killed again and again; nothing acknowledged may be lost.
+"""`make torture`: kill a server under mixed load again and again; nothing acknowledged may be lost.
 
-Everything that must not be is counted; the exit code is 1 unless all is 0. Its first minutes are a test, test_crash.py.
+Counts every finding; the exit code is 1 if there is any. test_crash.py runs the first minutes of it.
 """
 
 import argparse
@@ -23,43 +23,45 @@ from service import __version__
 from tests.databases import KINDS, Databases
 from tests.e2e.findings import FINDINGS
 from tests.e2e.lives import Figures, Torture
-from tests.e2e.server import launching
+from tests.e2e.server import launch_servers
 
 __all__ = ["main"]
 
 ROWS = {
     "kills": "kills (SIGKILL)",
-    "kills_during_start": "  of them while it started",
-    "kills_with_open_job": "  of them with a re-estimation under way",
-    "kills_of_one_worker": "  of them one of two workers",
+    "kills_during_start": "  of them during a start",
+    "kills_with_open_job": "  of them during a re-estimation",
+    "kills_of_one_worker": "  of them of one of two workers",
     "database_kills": "kills of PostgreSQL itself",
     "operations": "acknowledged operations",
     "decisions": "  decisions",
     "rewards": "  rewards",
     "changes": "  changes of a campaign, and rollbacks",
-    "asked_again": "asked again, first answer expected",
-    "unanswered_whole": "unanswered: done as a whole",
-    "unanswered_absent": "unanswered: not done at all",
-    "refused_503": "503 while PostgreSQL was away",
-    "jobs_taken_over": "re-estimations taken over from the dead",
+    "repeated": "repeated requests, first answer expected",
+    "unanswered_whole": "unanswered, but done",
+    "unanswered_absent": "unanswered and not done",
+    "refused_503": "503 while PostgreSQL was down",
+    "jobs_taken_over": "re-estimations taken over from killed servers",
     "longest_recovery_seconds": "longest start until ready, seconds",
-    "longest_database_recovery_seconds": "longest until it answers after PostgreSQL is back, s",
-    "seconds": "took, seconds",
+    "longest_database_recovery_seconds": "longest recovery after PostgreSQL is back, seconds",
+    "seconds": "duration, seconds",
 }
 
 
-def table(all_figures: Sequence[Figures]) -> str:
-    """The summary as people read it."""
+def format_table(all_figures: Sequence[Figures]) -> str:
+    """The summary for people."""
     rows = [(text, [getattr(figures, name) for figures in all_figures]) for name, text in ROWS.items()]
-    found = [(f"{kind}: {text}", [figures.found[kind] for figures in all_figures]) for kind, text in FINDINGS.items()]
-    width = max(len(text) for text, _ in (*rows, *found))
+    findings = [
+        (f"{kind}: {text}", [figures.findings[kind] for figures in all_figures]) for kind, text in FINDINGS.items()
+    ]
+    width = max(len(text) for text, _ in (*rows, *findings))
     rule = "-" * (width + 12 * len(all_figures))
     return "\n".join(
         [
             " " * width + "".join(f"{figures.database:>12}" for figures in all_figures),
             *(_line(text, values, width) for text, values in rows),
             rule,
-            *(_line(text, values, width) for text, values in found),
+            *(_line(text, values, width) for text, values in findings),
         ]
     )
 
@@ -70,46 +72,48 @@ def _line(text: str, values: Sequence[float], width: int) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Torture; 1 if anything was found."""
+    """Run the command; 1 if there is a finding."""
     parser = argparse.ArgumentParser(prog="python -m tests.e2e.torture", description=__doc__)
     parser.add_argument("--kills", type=int, default=50, help="on each database (default 50)")
     parser.add_argument("--operations", type=int, default=110_000, help="acknowledged, in all (default 110000)")
     parser.add_argument("--database", choices=[*KINDS, "both"], default="both")
-    parser.add_argument("--seed", type=int, default=None, help="of the instants, as far as they can be repeated")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="the figures as a file too")
+    parser.add_argument(
+        "--seed", type=int, default=None, help="of the random instants; it does not make a run fully repeatable"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
     flags = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as Ctrl-C: no server may be left behind
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as Ctrl-C does, so that no server is left behind
     kinds = KINDS if flags.database == "both" else [flags.database]
     seed = flags.seed if flags.seed is not None else random.SystemRandom().randrange(10**6)
     folder = Path(tempfile.mkdtemp(prefix="undercurrent-torture-"))
     databases, all_figures = Databases(folder), []
-    print(f"{flags.kills} kills on each of {', '.join(kinds)}; seed {seed}; everything is in {folder}", flush=True)
+    print(f"{flags.kills} kills on each of {', '.join(kinds)}; seed {seed}; files are in {folder}", flush=True)
     clean = False
     try:
         for kind in kinds:
             (folder / kind).mkdir()
-            with launching(folder / kind) as launch:
+            with launch_servers(folder / kind) as launch:
                 torture = Torture(kind, databases, launch, seed)
                 all_figures.append(torture.figures)
                 _watch(torture, flags.kills, flags.operations // len(kinds))
         clean = all(figures.clean for figures in all_figures)
     finally:
         databases.close(keep=not clean)
-    print(table(all_figures))
+    print(format_table(all_figures))
     if flags.json is not None:
-        told = {"version": __version__, "python": platform.python_version(), "cores": os.cpu_count(), "seed": seed}
-        told["ended_at"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        figures_as_data = [asdict(figures) for figures in all_figures]
-        flags.json.write_text(json.dumps({**told, "clean": clean, "databases": figures_as_data}, indent=2) + "\n")
+        run = {"version": __version__, "python": platform.python_version(), "cores": os.cpu_count(), "seed": seed}
+        run["ended_at"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        databases_data = [asdict(figures) for figures in all_figures]
+        flags.json.write_text(json.dumps({**run, "clean": clean, "databases": databases_data}, indent=2) + "\n")
     if clean:
         shutil.rmtree(folder)
-        print("Nothing lost, nothing twice, no wrong answer.")
+        print("Nothing lost, nothing duplicated, no wrong answer.")
         return 0
     for figures in all_figures:
         for example in figures.examples:
             print(f"{figures.database}: {example}", file=sys.stderr)
     kept = [folder, *([databases.postgresql.folder] if "postgresql" in kinds else [])]
-    print(f"FOUND SOMETHING. The databases and what the servers said are in {' and '.join(map(str, kept))}.")
+    print(f"THERE ARE FINDINGS. The databases and the servers' logs are in {' and '.join(map(str, kept))}.")
     return 1
 
 
@@ -117,7 +121,7 @@ def _watch(torture: Torture, kills: int, operations: int) -> None:
     with tqdm(total=kills, desc=torture.figures.database, unit="kill", mininterval=1.0) as bar:
         for figures in torture.run(kills, operations):
             bar.update(min(figures.kills, kills) - bar.n)
-            bar.set_postfix(operations=figures.operations, found=sum(figures.found.values()))
+            bar.set_postfix(operations=figures.operations, findings=sum(figures.findings.values()))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from schemathesis.openapi.checks import AllowHeaderMismatch, RejectedPositiveDat
 from service.engine.requests import CAMPAIGN_EXAMPLE, CONTEXT_EXAMPLE
 from service.storage.store import Store
 from tests.databases import KINDS, Databases
-from tests.e2e.server import launching
+from tests.e2e.server import launch_servers
 from tests.service.answers import good
 from tests.service.playing import CONFIGS, Script, http_post
 from tests.service.test_auth import make
@@ -257,7 +257,7 @@ def serving(kind: str, keys: bool) -> Iterator[tuple[str, str | None]]:
                 store = Store(database)
                 key = make(store)
                 store.close()
-            with launching(Path(folder)) as launch:
+            with launch_servers(Path(folder)) as launch:
                 server = launch(database)
                 headers = {} if key is None else {"authorization": f"Bearer {key}"}
                 with httpx.Client(base_url=server.url, headers=headers, timeout=60) as client:
