@@ -1,11 +1,12 @@
-"""What a service without keys owes to browsers on its machine: that no other site's page can use it through them.
+"""Protects a service without keys from other sites' pages in a browser on the same machine.
 
-Without keys whoever reaches the service may do everything, and it listens on the loopback address only. But a page of
-any site can make a browser on that machine send requests to it (drive-by), or give its own name this machine's address
-and be taken for one of ours (DNS rebinding). So requests must name this machine, and those that may change something
-must not come from another site's page. Programs send no header that says they do, and notice nothing.
+Without keys, anyone who reaches the service may do everything, so it listens on the loopback address only. But any page
+in a browser on that machine can send requests there (drive-by), or give its own host name this machine's address and
+pass for one of our pages (DNS rebinding). So a request must name this machine as its host, and one that could change
+something must not come from another site's page. Programs do not send the headers that are checked, so nothing changes
+for them.
 
-With keys nothing of this is needed: another site's page has none, and a cookie alone changes nothing (access/auth.py).
+With keys none of this is needed: another site's page has no key, and a cookie alone changes nothing (credentials.py).
 """
 
 from collections.abc import Iterable
@@ -18,20 +19,20 @@ from service.base.errors import ForbiddenError
 
 __all__ = ["Visitors"]
 
-READS = frozenset({"GET", "HEAD", "OPTIONS"})  # change nothing (R25); what they answer, other sites cannot read
-OURS = frozenset({b"same-origin", b"none"})  # of Sec-Fetch-Site: one of our pages, or nobody's: an address bar
-MOST_KNOWN = 100  # hosts that are remembered as good
+READS = frozenset({"GET", "HEAD", "OPTIONS"})  # change nothing (R25); other sites cannot read their answers
+OWN_SITES = frozenset({b"same-origin", b"none"})  # values of Sec-Fetch-Site: our pages, or the address bar
+MOST_KNOWN = 100  # hosts remembered as allowed
 
 
 class Visitors:
-    """Refuses what comes through a browser from elsewhere; `names` are ours beside localhost."""
+    """Refuses requests that other sites' pages make. `names` are further names of this service besides localhost."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
-        self._names = {_name_of(f"[{name}]" if name.count(":") > 1 else name) for name in names}
-        self._known = {b""}  # browsers always name one
+        self._names = {_parse_host(f"[{name}]" if name.count(":") > 1 else name) for name in names}
+        self._known = {b""}  # programs may send no host; browsers always do
 
     def admit(self, scope: Scope) -> None:
-        """Refuse a request for another machine, or one that may change something from another site's page."""
+        """Refuse a request for another host, or one from another site's page that could change something."""
         host, site, origin = b"", None, None
         for name, value in scope["headers"]:
             if name == b"host":
@@ -41,24 +42,24 @@ class Visitors:
             elif name == b"origin":
                 origin = value
         if host not in self._known:
-            self._require_ours(host)
-        if (site or origin) and scope["method"] not in READS and not self._from_us(host, site, origin):
+            self._require_own_host(host)
+        if (site or origin) and scope["method"] not in READS and not self._is_own_page(host, site, origin):
             raise ForbiddenError(
-                "This request comes from another site's page. A service without keys takes changes from programs and "
-                "from its own pages only; create a key (undercurrent keys create) for others"
+                "This request comes from another site's page. A service without keys only accepts changes from "
+                "programs and from its own pages; create a key (undercurrent keys create) for others"
             )
 
-    def _require_ours(self, host: bytes) -> None:
-        if not self._is_ours(_name_of(host.decode("latin-1"))):
+    def _require_own_host(self, host: bytes) -> None:
+        if not self._is_own_name(_parse_host(host.decode("latin-1"))):
             raise ForbiddenError(
-                f"Nobody knows this service as {host.decode('latin-1')!r:.100}: without keys it answers to localhost "
-                "and to names in UNDERCURRENT_ALLOWED_HOSTS only"
+                f"Host {host.decode('latin-1')!r:.100} is not allowed: a service without keys only answers to "
+                "localhost and to the names in UNDERCURRENT_ALLOWED_HOSTS"
             )
         if len(self._known) < MOST_KNOWN:
             self._known.add(host)
 
-    def _is_ours(self, name: str) -> bool:
-        """Is it a name of this machine that nobody else can have?"""
+    def _is_own_name(self, name: str) -> bool:
+        """Return whether this is a name of this machine that no other machine can have."""
         if name in self._names or name == "localhost" or name.endswith(".localhost"):
             return True
         try:
@@ -67,19 +68,19 @@ class Visitors:
             return False
 
     @staticmethod
-    def _from_us(host: bytes, site: bytes | None, origin: bytes | None) -> bool:
-        """Browsers say it themselves, and no page can make them lie; older ones tell the page's origin only."""
+    def _is_own_page(host: bytes, site: bytes | None, origin: bytes | None) -> bool:
+        """Return whether a request comes from our pages. Old browsers send only Origin; no page can forge either."""
         if site is not None:
-            return site in OURS
+            return site in OWN_SITES
         try:
-            where = urlsplit((origin or b"").decode("latin-1")).netloc.lower()
-        except ValueError:  # no browser's
+            site_host = urlsplit((origin or b"").decode("latin-1")).netloc.lower()
+        except ValueError:  # no browser sends this
             return False
-        return where == host.decode("latin-1").lower() != ""
+        return site_host == host.decode("latin-1").lower() != ""
 
 
-def _name_of(host: str) -> str:
-    """A host without its port and brackets, in small letters; empty if it is none."""
+def _parse_host(host: str) -> str:
+    """Return a host without its port and brackets, in lower case; empty if it is invalid."""
     try:
         return (urlsplit(f"//{host}").hostname or "").rstrip(".")
     except ValueError:

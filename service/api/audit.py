@@ -12,7 +12,7 @@ from service.base.times import timestamp
 from service.engine.worker import Service
 from service.storage.audit import AuditRow, page
 from service.web.openapi import describe_errors
-from service.web.times import TIME, Moment, interval
+from service.web.times import TIME, QueryTime, make_interval
 
 __all__ = ["add_audit", "entry_of"]
 
@@ -45,11 +45,11 @@ def add_audit(app: FastAPI, service: Service) -> None:
         limit: Limit = 50,
         cursor: VersionCursor = None,
         campaign: Annotated[str | None, Query(max_length=64, pattern=r"^[^\x00]*$")] = None,
-        start: Annotated[Moment, Query(alias="from", description=f"done then or later. {TIME}")] = None,
-        end: Annotated[Moment, Query(alias="to", description="done before that")] = None,
+        start: Annotated[QueryTime, Query(alias="from", description=f"done then or later. {TIME}")] = None,
+        end: Annotated[QueryTime, Query(alias="to", description="done before that")] = None,
     ) -> AuditPage:
         """What administrators did, newest first, a page at a time; of campaigns that were deleted too."""
-        asked = interval(start, end)
+        asked = make_interval(start, end)
         with service.store.reading() as tx:
             rows = page(tx, cursor, limit + 1, campaign, asked)
         return AuditPage(

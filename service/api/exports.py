@@ -16,7 +16,7 @@ from service.analysis.export_files import FORMATS, Format, open_log
 from service.base.errors import TooManyRequestsError
 from service.engine.worker import Service
 from service.web.openapi import describe_errors
-from service.web.times import TIME, Moment, interval
+from service.web.times import TIME, QueryTime, make_interval
 
 __all__ = ["add_export_routes"]
 
@@ -67,8 +67,8 @@ def add_export_routes(app: FastAPI, service: Service) -> None:
     def decisions(
         name: str,
         format: Format = "ndjson",
-        start: Annotated[Moment, Query(alias="from", description=f"decided at or after this time. {TIME}")] = None,
-        end: Annotated[Moment, Query(alias="to", description="decided before this time")] = None,
+        start: Annotated[QueryTime, Query(alias="from", description=f"decided at or after this time. {TIME}")] = None,
+        end: Annotated[QueryTime, Query(alias="to", description="decided before this time")] = None,
     ) -> StreamingResponse:
         """All decisions with their rewards as one file, in round order: NDJSON, CSV or Parquet. Of an erased decision
         only the id, time, model and action are left; subjects are never included."""
@@ -76,7 +76,7 @@ def add_export_routes(app: FastAPI, service: Service) -> None:
             raise TooManyRequestsError(f"{MAX_EXPORTS} exports are already running; try again later", 10)
         with ExitStack() as held:
             held.callback(slots.release)
-            times = interval(start, end)
+            times = make_interval(start, end)
             tx = held.enter_context(service.store.scanning())
             media_type, write = FORMATS[format]
             log = open_log(tx, name, times)

@@ -10,7 +10,7 @@ from service.access.roles import READERS, allow
 from service.analysis.report import build_report
 from service.engine.worker import Service
 from service.web.openapi import describe_errors
-from service.web.times import Moment, interval
+from service.web.times import QueryTime, make_interval
 
 __all__ = ["Report", "add_report_routes"]
 
@@ -175,12 +175,12 @@ def add_report_routes(app: FastAPI, service: Service) -> None:
     @allow(READERS, campaign="path")
     def report(
         name: str,
-        start: Annotated[Moment, Query(alias="from")] = None,
-        to: Moment = None,
+        start: Annotated[QueryTime, Query(alias="from")] = None,
+        to: QueryTime = None,
         model_version: Versions = [],  # noqa: B006 - FastAPI copies it
     ) -> Report:
         """The decisions made at or after `from` and before `to`, and what they earned: by action and regime, the lift
         over control, and what other policies would have earned. Where the log cannot tell, the report says why."""
-        times = interval(start, to)
+        times = make_interval(start, to)
         with service.store.reading() as tx:
             return Report.model_validate(build_report(tx, name, times, model_version))

@@ -11,7 +11,7 @@ from service.analysis.columns import ColumnCache
 from service.analysis.series import MAX_POINTS, Beliefs, compute_series
 from service.engine.worker import Service
 from service.web.openapi import describe_errors
-from service.web.times import Moment, interval
+from service.web.times import QueryTime, make_interval
 
 __all__ = ["Series", "add_series_routes"]
 
@@ -120,8 +120,8 @@ def add_series_routes(app: FastAPI, service: Service) -> None:
     @allow(READERS, campaign="path")
     def series(
         name: str,
-        start: Annotated[Moment, Query(alias="from")] = None,
-        to: Moment = None,
+        start: Annotated[QueryTime, Query(alias="from")] = None,
+        to: QueryTime = None,
         points: Annotated[int, Query(ge=MIN_POINTS, le=MAX_POINTS, description="maximum number of buckets")] = 400,
         beliefs: Annotated[
             Beliefs, Query(description="the beliefs of the decisions, or today's beliefs about the same rounds")
@@ -129,7 +129,7 @@ def add_series_routes(app: FastAPI, service: Service) -> None:
     ) -> Response:
         """The decisions made at or after `from` and before `to`, in buckets of rounds: beliefs, actions, rewards and
         the cumulative lift over control. Every regime change starts a new bucket."""
-        times = interval(start, to)
+        times = make_interval(start, to)
         with service.store.reading() as tx:
             answer = compute_series(tx, service.campaigns, cache, name, times, points, beliefs)
         return Response(msgspec.json.encode(answer), media_type="application/json")

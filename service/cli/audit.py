@@ -7,14 +7,14 @@ from service.base.settings import Settings
 from service.storage.audit import page
 from service.storage.schema import require_current
 from service.storage.store import Store
-from service.web.times import between
+from service.web.times import parse_interval
 
 PAGE = 500
 
 
 def print_audit(settings: Settings, campaign: str | None, start: str | None, end: str | None) -> int:
     """Every entry as a line of JSON, newest first, from the database itself."""
-    asked = between(start, end)
+    asked = parse_interval(start, end)
     with closing(Store(settings.database_url)) as store:
         require_current(store)
         with store.reading() as tx:

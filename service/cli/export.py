@@ -13,14 +13,14 @@ from service.analysis.export_files import FORMATS, Format, Pages, open_log
 from service.base.settings import Settings
 from service.storage.schema import require_current
 from service.storage.store import Store
-from service.web.times import between
+from service.web.times import parse_interval
 
 # --- the command ----------------------------------------------------------------------------------------------------
 
 
 def export(settings: Settings, name: str, format: Format, start: str | None, end: str | None, file: str | None) -> int:
     """`undercurrent export`: the same file, from the database itself."""
-    asked = between(start, end)
+    asked = parse_interval(start, end)
     with closing(Store(settings.database_url)) as store:
         require_current(store)
         with store.scanning() as tx:

@@ -15,7 +15,7 @@ from fastapi.templating import Jinja2Templates
 from service.access.roles import ANYONE, allow
 from service.dashboard.login import add_login
 from service.engine.worker import Service
-from service.web.headers import KIND, Assets, root_of
+from service.web.headers import KIND, Assets, get_root
 
 __all__ = ["add_dashboard"]
 
@@ -42,7 +42,7 @@ def add_dashboard(app: FastAPI, service: Service) -> None:
         @allow(ANYONE)
         async def get_page(request: Request) -> HTMLResponse:
             request.scope[KIND] = "page"
-            root = root_of(request.scope)
+            root = get_root(request.scope)
             values = {"root": root, "assets": f"{root}{ASSETS}", "name": request.path_params.get("name", "")}
             return templates.TemplateResponse(request, template, values)
 

@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse
 
 from service.access.roles import ANYONE, allow
-from service.web.headers import KIND, Assets, Kind, root_of
+from service.web.headers import KIND, Assets, Kind, get_root
 
 __all__ = ["add_documentation"]
 
@@ -49,7 +49,7 @@ def add_documentation(app: FastAPI) -> None:
 
     def render(request: Request, kind: Kind, body: str, style: str) -> HTMLResponse:
         request.scope[KIND] = kind
-        root = root_of(request.scope)
+        root = get_root(request.scope)
         assets = f"{root}{ASSETS}"
         values = {"assets": assets, "style": f"{assets}/{style}", "openapi": f"{root}{OPENAPI}"}
         return HTMLResponse((HEAD + body).format(title=app.title, **values))
@@ -57,7 +57,7 @@ def add_documentation(app: FastAPI) -> None:
     @app.api_route(OPENAPI, methods=["GET", "HEAD"], include_in_schema=False)
     @allow(ANYONE)
     async def get_openapi(request: Request) -> JSONResponse:
-        root = root_of(request.scope)
+        root = get_root(request.scope)
         return JSONResponse(app.openapi() | ({"servers": [{"url": root}]} if root else {}))
 
     @app.get("/docs", include_in_schema=False)

@@ -1,4 +1,4 @@
-"""The application around the routes: FastAPI, with a lean way to the routes that write."""
+"""The application: FastAPI, with access control in front of it and a shortcut to the lean routes."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,21 +11,21 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from service.access.auth import PERSONALIZER, Keys
 from service.access.browsers import Visitors
 from service.base.errors import ApiError
-from service.web.errors import response_of
+from service.web.errors import make_response
 from service.web.openapi import describe_api
-from service.web.protocol import Sending, with_body
+from service.web.protocol import SendWhole, read_ahead
 from service.web.requests import Requests
 from service.web.routing import DeclaredRoute, LeanRoute, find_access, find_route, get_path
 
 __all__ = ["Answer", "Application"]
 
-FAILURE = "undercurrent.failure"  # in the scope: an exception that nobody expected
+FAILURE = "undercurrent.failure"  # in the scope: an unexpected exception
 Answer = asyncio.Future[bytes]
 LeanEndpoint = TypeVar("LeanEndpoint", bound=Callable[..., Awaitable[bytes]])
 
 
-class Failing:
-    """Between the framework's layers: what failed before them fails in them, is logged and answered like the rest."""
+class RaiseFailure:
+    """Middleware that raises what failed before the framework was called, so that it is logged and answered there."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -37,20 +37,19 @@ class Failing:
 
 
 class Application(FastAPI):
-    """FastAPI, but who may ask is decided before its layers, and a request to a lean route passes none of them."""
+    """FastAPI, except that access is checked before its middleware runs, and lean routes bypass the middleware."""
 
     def __init__(self, requests: Requests, keys: Keys, visitors: Visitors, **settings: Any) -> None:
         super().__init__(**settings)
-        self.keys = keys
-        self._visitors = visitors
         self.router.route_class = DeclaredRoute
-        self.add_middleware(Failing)
-        self._requests = requests
+        self.add_middleware(RaiseFailure)
+        self.keys = keys
+        self._requests, self._visitors = requests, visitors
         self._lean: dict[str, LeanRoute] = {}
-        self._described: bool | None = None  # as one that asks for keys?
+        self._described_with_keys: bool | None = None
 
     def post_lean(self, path: str, **settings: Any) -> Callable[[LeanEndpoint], LeanEndpoint]:
-        """Like `post`, for an endpoint that returns the bytes of its answer; OpenAPI describes it like any other."""
+        """Like `post`, for an endpoint that returns the bytes of its answer. OpenAPI describes it like any other."""
 
         def add(endpoint: LeanEndpoint) -> LeanEndpoint:
             self.router.add_api_route(path, endpoint, methods=["POST"], route_class_override=LeanRoute, **settings)
@@ -65,21 +64,21 @@ class Application(FastAPI):
         else:
             await super().__call__(scope, receive, send)
 
-    def direct(self, scope: Scope, body: bytes, send: Sending) -> bool:
-        """Take a whole request that needs no task; not one of any other kind, nor below a proxy's path."""
+    def handle_directly(self, scope: Scope, body: bytes, send: SendWhole) -> bool:
+        """Handle a complete request without a task, if its route allows that and no proxy prefixes its path."""
         route = self._lean.get(scope["path"])
-        if route is None or not route.direct or scope["method"] != "POST":
+        if route is None or not route.is_direct or scope["method"] != "POST":
             return False
-        self._requests.direct(partial(self._begin, route), scope, body, send)
+        self._requests.handle_directly(partial(self._start, route), scope, body, send)
         return True
 
-    def _begin(self, route: LeanRoute, scope: Scope, body: bytes) -> Answer:
+    def _start(self, route: LeanRoute, scope: Scope, body: bytes) -> Answer:
         scope["route"] = route  # as the framework's router does
         self._admit(scope, route.path, route)
-        return cast("Answer", route.begin(scope, body))
+        return cast("Answer", route.start(scope, body))
 
     def _admit(self, scope: Scope, path: str, lean: LeanRoute | None) -> None:
-        """Refuse who may not ask."""
+        """Refuse a request that its sender may not make."""
         if not self.keys.on:
             self._visitors.admit(scope)
             return
@@ -88,7 +87,7 @@ class Application(FastAPI):
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = get_path(scope)
-        if path.startswith(f"/{PERSONALIZER}"):  # its clients put a slash after an address that ends with one
+        if path.startswith(f"/{PERSONALIZER}"):  # its clients add a slash to a base address that ends with one
             scope["path"] = scope["path"].replace(f"/{PERSONALIZER}", PERSONALIZER, 1)
             path = path[1:]
         route = self._lean.get(path) if scope["method"] == "POST" else None
@@ -99,23 +98,23 @@ class Application(FastAPI):
             if route is not None:
                 await route.answer(scope, receive, send)
                 return
-            receive = await with_body(scope, receive)
+            receive = await read_ahead(scope, receive)
         except ApiError as error:
-            if route is None:  # so that it is counted where it belongs
+            if route is None:  # the metrics count requests by route
                 scope["route"], _ = find_route(scope, self.routes)
-            await response_of(error)(scope, receive, send)
+            await make_response(error)(scope, receive, send)
             return
         except Exception as error:
             scope[FAILURE] = error
         if scope["method"] in ("POST", "PATCH"):
-            # The API speaks JSON only, so `curl -d` need not say so.
+            # Every body is JSON, so a client such as `curl -d` need not say so.
             kept = [header for header in scope["headers"] if header[0] != b"content-type"]
             scope["headers"] = [*kept, (b"content-type", b"application/json")]
         await super().__call__(scope, receive, send)
 
     def openapi(self) -> dict[str, Any]:
-        """The document; another one once there is a key, for then every request needs one."""
-        if self.openapi_schema is None or self._described != self.keys.on:
-            self.openapi_schema, self._described = None, self.keys.on
+        """Return the OpenAPI document. It changes when the first key is created: from then on requests need one."""
+        if self.openapi_schema is None or self._described_with_keys != self.keys.on:
+            self.openapi_schema, self._described_with_keys = None, self.keys.on
             describe_api(super().openapi(), self.routes, self.keys.on)
         return super().openapi()

@@ -1,4 +1,4 @@
-"""Errors as HTTP: the one error shape (R24), for our own errors and for those the framework raises."""
+"""Errors as HTTP responses, all in one shape (R24): our own errors and those that the framework raises."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,57 +11,57 @@ from starlette.routing import Match, Route
 from service.base.errors import CODES, ApiError, ErrorBody, ErrorDetail, FieldProblem, InvalidError
 
 
-def error_response(
+def make_error_response(
     status: int,
     message: str,
     fields: Sequence[FieldProblem] = (),
     headers: Mapping[str, str] | None = None,
 ) -> JSONResponse:
-    """An error as the API sends it."""
+    """Make the response for an error."""
     detail = ErrorDetail(code=CODES.get(status, f"http_{status}"), message=message, fields=list(fields))
     return JSONResponse(ErrorBody(error=detail).model_dump(mode="json"), status, headers)
 
 
-def response_of(error: ApiError) -> JSONResponse:
-    """One of our errors as the API sends it."""
-    return error_response(error.status, error.public, error.fields, error.headers)
+def make_response(error: ApiError) -> JSONResponse:
+    """Make the response for one of our errors."""
+    return make_error_response(error.status, error.public, error.fields, error.headers)
 
 
-def failure_response() -> JSONResponse:
-    """What nobody expected: the log has the traceback, the client learns nothing of our insides."""
-    return error_response(500, "The service failed; its log says why")
+def make_failure_response() -> JSONResponse:
+    """Make the response for an unexpected exception. The log has the traceback; the client learns no internals."""
+    return make_error_response(500, "The service failed; see its log")
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Make every error of `app` leave in the one shape."""
+    """Make `app` answer every error in the one shape."""
 
     @app.exception_handler(HTTPException)
-    async def raised(request: Request, error: HTTPException) -> JSONResponse:
-        # The framework raises these with a bare phrase; say what was asked for.
+    async def answer_framework_error(request: Request, error: HTTPException) -> JSONResponse:
+        # The framework raises these with a bare phrase; name the path.
         if error.detail == "Not Found":
-            message = f"There is nothing at {request.url.path}"
+            message = f"Nothing found at {request.url.path}"
         elif error.detail == "Method Not Allowed":
-            message = f"{request.url.path} does not answer {request.method}"
-            return error_response(405, message, headers={"allow": _allowed(request)})
+            message = f"{request.url.path} does not support {request.method}"
+            return make_error_response(405, message, headers={"allow": _list_methods(request)})
         else:
             message = str(error.detail)
-        return error_response(error.status_code, message, headers=error.headers)
+        return make_error_response(error.status_code, message, headers=error.headers)
 
     @app.exception_handler(ApiError)
-    async def ours(request: Request, error: ApiError) -> JSONResponse:
-        return response_of(error)
+    async def answer_own_error(request: Request, error: ApiError) -> JSONResponse:
+        return make_response(error)
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        return await ours(request, InvalidError.of_pydantic(error.errors()))
+    async def answer_invalid_request(request: Request, error: RequestValidationError) -> JSONResponse:
+        return await answer_own_error(request, InvalidError.of_pydantic(error.errors()))
 
     @app.exception_handler(Exception)
-    async def unexpected(request: Request, error: Exception) -> JSONResponse:
-        return failure_response()
+    async def answer_failure(request: Request, error: Exception) -> JSONResponse:
+        return make_failure_response()
 
 
-def _allowed(request: Request) -> str:
-    """The methods that a path answers; the router would name those of its first route only."""
+def _list_methods(request: Request) -> str:
+    """List the methods that a path supports; the router would only list those of its first route."""
     matching = (
         route
         for route in request.app.routes

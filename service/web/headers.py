@@ -1,7 +1,7 @@
-"""The headers that every answer carries beside its own: what browsers may do with it. This is the one place for them.
+"""The security headers of every answer, which tell browsers what they may do with it.
 
-An answer is one of the API unless its route says otherwise, by `scope[KIND]`. They are encoded once: adding them
-costs a decision well under a microsecond.
+An answer is of kind "api" unless its route sets `scope[KIND]`. The headers are encoded once, so adding them to an
+answer takes well under a microsecond.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from service.access.roles import ANYONE, Access
 
-__all__ = ["KIND", "Assets", "Kind", "Pairs", "by_kind", "root_of"]
+__all__ = ["KIND", "Assets", "Kind", "Pairs", "encode_headers", "get_root"]
 
 Kind = Literal["api", "asset", "page", "swagger", "redoc"]
 Pairs = tuple[tuple[bytes, bytes], ...]
@@ -21,9 +21,9 @@ NOT_FRAMED = "base-uri 'none'; frame-ancestors 'none'"
 REDOC_STYLES = (
     "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=' 'sha256-QMIg+bpjm3JdElJ388KYke01izlUW0UoNOeKjpMxdgc='"
 )
-# What an answer may load, run, or be shown in. Scripts and styles are files of ours; what a campaign's names contain is
-# text, never code. ReDoc adds two style elements, an empty one that it fills by script and one that is always the same,
-# and searches in a worker made of a blob.
+# What an answer may load and run, and where it may be shown. Scripts and styles are our own files, so a campaign's
+# names are always text and never code. ReDoc adds two style elements, an empty one that it fills by script and a
+# constant one, and searches in a worker that it creates from a blob.
 POLICIES: Mapping[Kind, str] = {
     "api": "default-src 'none'; frame-ancestors 'none'",
     "asset": "default-src 'none'; frame-ancestors 'none'",
@@ -47,14 +47,14 @@ DOCUMENTS = {
 HTTPS = {"strict-transport-security": "max-age=31536000"}
 
 
-def by_kind(https: bool) -> Mapping[Kind, Pairs]:
-    """For each kind of answer its headers; browsers are told to come by https only if they do so already."""
-    return {kind: _encoded(kind, https) for kind in POLICIES}
+def encode_headers(https: bool) -> Mapping[Kind, Pairs]:
+    """Encode the headers of each kind of answer. `https` makes browsers insist on https from then on."""
+    return {kind: _encode(kind, https) for kind in POLICIES}
 
 
-def _encoded(kind: Kind, https: bool) -> Pairs:
+def _encode(kind: Kind, https: bool) -> Pairs:
     headers = {"content-security-policy": POLICIES[kind], **ALWAYS}
-    # A file of ours may be kept, but is asked for again: its ETag tells whether it is still the same.
+    # A browser may keep a file, but must check its ETag every time.
     headers["cache-control"] = "no-cache" if kind == "asset" else "no-store"
     if kind not in ("api", "asset"):
         headers |= DOCUMENTS
@@ -64,7 +64,7 @@ def _encoded(kind: Kind, https: bool) -> Pairs:
 
 
 class Assets(StaticFiles):
-    """Files that pages are made of. Anyone may load them."""
+    """The scripts, styles and images of pages. Anyone may load them."""
 
     access = Access(ANYONE)
 
@@ -73,6 +73,6 @@ class Assets(StaticFiles):
         await super().__call__(scope, receive, send)
 
 
-def root_of(scope: Scope) -> str:
-    """Where a reverse proxy mounted the service, as the browser sees it; empty without one."""
+def get_root(scope: Scope) -> str:
+    """Return the path that a reverse proxy mounts the service at, as browsers see it; empty without a proxy."""
     return str(scope.get("root_path", "")).rstrip("/")

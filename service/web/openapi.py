@@ -1,4 +1,4 @@
-"""What the OpenAPI document says beside what the framework finds out: the errors of each route, and who needs a key."""
+"""What we add to the framework's OpenAPI document: the errors of each route, and which routes need a key."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -15,20 +15,20 @@ from service.web.routing import DeclaredRoute
 __all__ = ["describe_api", "describe_errors"]
 
 MEANINGS = {
-    401: "No key, or none that is known",
-    403: "A good key, but not for this",
-    404: "There is no such campaign, decision or event",
-    408: "The body did not come in time",
-    409: "It does not fit what is there",
-    410: "It was erased",
+    401: "The key is missing or not valid",
+    403: "The key does not allow this",
+    404: "No such campaign, decision or event",
+    408: "The body did not arrive in time",
+    409: "The request conflicts with the current state",
+    410: "The decision was erased",
     413: "The body is too large",
-    422: "The request is not right; each field that is wrong is named",
+    422: "The request is invalid; the answer names each invalid field",
     429: "Too many requests",
-    503: "Not now: nothing was changed, or a retry finds out",
+    503: "Temporarily unavailable; safe to retry",
 }
 NULL = {"type": "null"}
-KEY_DESCRIPTION = "A key, made with `undercurrent keys create`. A service without any key asks for none."
-# With these comes a header that says more.
+KEY_DESCRIPTION = "A key, made with `undercurrent keys create`. A service without keys needs none."
+# The headers that come with an error.
 HEADERS = {
     401: {"WWW-Authenticate": {"description": "how to send a key", "schema": {"const": "Bearer"}}},
     429: {"Retry-After": {"description": "in seconds", "schema": {"type": "integer", "minimum": 1}}},
@@ -45,9 +45,9 @@ def describe_errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def describe_api(schema: dict[str, Any], routes: Iterable[BaseRoute], keys: bool) -> None:
-    """Complete the framework's document, of a service that asks for keys or of one that does not."""
+    """Complete the framework's document. `keys` says whether requests need a key."""
     components = schema["components"]
-    for name in ("HTTPValidationError", "ValidationError"):  # the framework's own shape, which no error has
+    for name in ("HTTPValidationError", "ValidationError"):  # the framework's error shape, which we do not use
         components["schemas"].pop(name, None)
     components["responses"] = {str(status): _response(status) for status in MEANINGS}
     components["securitySchemes"] = {
@@ -122,7 +122,7 @@ def _list_errors(route: DeclaredRoute, method: str) -> list[int]:
     errors = {int(status) for status in route.responses if int(status) >= 400}
     if not route.access.is_public:
         errors |= {401, 429}
-        # Every key may list campaigns: the answer holds those that the key is good for.
+        # Every key may list campaigns: the answer holds those that the key covers.
         if not (route.access.roles == READERS and route.access.campaign == "list"):
             errors.add(403)
     if method not in BODILESS:

@@ -1,4 +1,4 @@
-"""Routes that carry who may call them, in two kinds: the framework's own, and lean ones for what writes."""
+"""Routes that know who may call them: the framework's own kind, and lean ones for requests that write."""
 
 from collections.abc import Awaitable, Callable, Coroutine
 from inspect import iscoroutinefunction
@@ -18,17 +18,17 @@ from service.access.auth import require
 from service.access.roles import Access, get_access
 from service.base.errors import FieldProblem, InvalidError, TooLargeError
 from service.engine.requests import MAX_BATCH
-from service.web.protocol import body_of
+from service.web.protocol import read_body
 from service.web.requests import ANSWER
 
 __all__ = ["DeclaredRoute", "LeanRoute", "find_access", "find_route", "get_path"]
 
-MOST_MISTAKES = 1_000
+MOST_MISTAKES = 1_000  # that an error lists
 Body = TypeVar("Body", bound=BaseModel)
 
 
-class _Read(Request):
-    """A request whose body is read as those of the lean routes are: UTF-8 only, and no half of a surrogate pair."""
+class StrictRequest(Request):
+    """A request whose JSON is read as strictly as on lean routes: UTF-8 only, without lone surrogates."""
 
     async def json(self) -> Any:
         try:
@@ -38,49 +38,50 @@ class _Read(Request):
 
 
 class DeclaredRoute(APIRoute):
-    """A route of the framework's own kind, but for how it reads a body, whose endpoint declares who may call it."""
+    """One of the framework's routes whose endpoint declares who may call it, with strict JSON."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **settings: Any) -> None:
         self.access = get_access(endpoint)
         super().__init__(path, endpoint, **settings)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        answer = super().get_route_handler()
+        handle = super().get_route_handler()
 
-        async def read(request: Request) -> Response:
-            return await answer(_Read(request.scope, request.receive))
+        async def handle_strictly(request: Request) -> Response:
+            return await handle(StrictRequest(request.scope, request.receive))
 
-        return read
+        return handle_strictly
 
 
 class LeanRoute(DeclaredRoute):
-    """A POST whose endpoint takes the one validated body, and the request if it asks for it, and returns bytes.
+    """A POST route whose endpoint takes the validated body, and the request if it has such a parameter, and returns
+    bytes.
 
-    An endpoint that is no coroutine returns a lane's future: its requests need no task.
+    An endpoint that is not a coroutine returns a lane's future, so its requests need no task.
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **settings: Any) -> None:
         super().__init__(path, endpoint, **settings)
-        taken = [kind for name, kind in get_type_hints(endpoint).items() if name != "return"]
-        (body,) = (kind for kind in taken if kind is not Request)
-        self._asks = Request in taken
+        parameters = [kind for name, kind in get_type_hints(endpoint).items() if name != "return"]
+        (body,) = (kind for kind in parameters if kind is not Request)
+        self._takes_request = Request in parameters
         self._body: type[BaseModel] = body
         self._campaign: str | None = None  # the field of the body that names the campaign
         if self.access.campaign == "body":
             self._campaign = next(name for name in ("campaign", "name") if name in body.model_fields)
         self._endpoint: Callable[..., Awaitable[bytes]] = endpoint
         self.status = self.status_code or 200
-        self.direct = not iscoroutinefunction(endpoint)
+        self.is_direct = not iscoroutinefunction(endpoint)
 
-    def begin(self, scope: Scope, body: bytes) -> Awaitable[bytes]:
-        """What the body asks for, if the request's key is good for its campaign."""
-        request = parsed(self._body, body)
+    def start(self, scope: Scope, body: bytes) -> Awaitable[bytes]:
+        """Validate the body, check that the request's key covers its campaign, and call the endpoint."""
+        request = parse_body(self._body, body)
         if self._campaign is not None:
             require(scope, getattr(request, self._campaign))
-        return self._endpoint(request, Request(scope)) if self._asks else self._endpoint(request)
+        return self._endpoint(request, Request(scope)) if self._takes_request else self._endpoint(request)
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answer = await self.begin(scope, await body_of(scope, receive))
+        answer = await self.start(scope, await read_body(scope, receive))
         await send({"type": ANSWER, "status": self.status, "body": answer})
 
 
@@ -93,9 +94,9 @@ def get_path(scope: Scope) -> str:
 def find_route(scope: Scope, routes: list[BaseRoute]) -> tuple[BaseRoute | None, str | None]:
     """Find the route that answers a request, and the campaign that the path names."""
     for route in routes:
-        match, found = route.matches(scope)
+        match, child_scope = route.matches(scope)
         if match is Match.FULL:
-            return route, found.get("path_params", {}).get("name")
+            return route, child_scope.get("path_params", {}).get("name")
     return None, None
 
 
@@ -107,15 +108,15 @@ def find_access(route: BaseRoute) -> Access:
     return access
 
 
-def parsed(kind: type[Body], body: bytes) -> Body:
-    """The body as its model; an error names every field that is wrong."""
+def parse_body(kind: type[Body], body: bytes) -> Body:
+    """Parse a body as its model; the error names every invalid field."""
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
         _refuse_long_batch(error)
-        if error.error_count() > MOST_MISTAKES:  # writing them all out would take seconds
-            told = FieldProblem(field="body", message=f"{error.error_count()} mistakes", allowed="see /docs")
-            raise InvalidError([told]) from None
+        if error.error_count() > MOST_MISTAKES:  # listing them all would take seconds
+            problem = FieldProblem(field="body", message=f"{error.error_count()} mistakes", allowed="see /docs")
+            raise InvalidError([problem]) from None
         problems = [{**problem, "loc": ("body", *problem["loc"])} for problem in error.errors(include_url=False)]
         raise InvalidError.of_pydantic(problems) from None
     except PolicyError as error:
@@ -123,7 +124,7 @@ def parsed(kind: type[Body], body: bytes) -> Body:
 
 
 def _refuse_long_batch(error: ValidationError) -> None:
-    """A batch of too many items is too large, not wrong."""
+    """Report a batch with too many items as too large rather than invalid."""
     if error.error_count() == 1:
         (problem,) = error.errors(include_url=False)
         if (problem["type"], problem["loc"]) == ("too_long", ("items",)):

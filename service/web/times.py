@@ -1,4 +1,4 @@
-"""Times as queries and flags name them."""
+"""Times in query parameters and command line flags."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
@@ -14,46 +14,48 @@ Interval = tuple[int | None, int | None]  # from, to: microseconds since 1970
 TIME = "ISO 8601 with a time zone: 2026-10-01T00:00:00Z (in a URL a + is written %2B)"
 
 
-def _moment(text: object) -> datetime:
-    """A time as people write it; never a number of seconds."""
+def _parse_time(text: object) -> datetime:
+    """Parse a time in ISO 8601 with a time zone; numbers of seconds are refused."""
     try:
-        found = datetime.fromisoformat(text.upper()) if isinstance(text, str) else text
+        time = datetime.fromisoformat(text.upper()) if isinstance(text, str) else text
     except ValueError:
-        found = None
-    if isinstance(found, datetime) and found.tzinfo is not None:
-        return found
+        time = None
+    if isinstance(time, datetime) and time.tzinfo is not None:
+        return time
     raise PydanticCustomError(
         "moment", "{text} is not a time with a time zone", {"text": f"{text!r:.60}", "expected": TIME}
     )
 
 
-Moment = Annotated[Annotated[AwareDatetime, BeforeValidator(_moment)] | None, Query(description=f"a time. {TIME}")]
+QueryTime = Annotated[
+    Annotated[AwareDatetime, BeforeValidator(_parse_time)] | None, Query(description=f"a time. {TIME}")
+]
 
 
-def interval(start: datetime | None, to: datetime | None) -> Interval:
-    """What a query names `from` and `to`: from one time on, and before another."""
-    begin, end = (None if moment is None else _micros(moment, name) for name, moment in (("from", start), ("to", to)))
+def make_interval(start: datetime | None, to: datetime | None) -> Interval:
+    """Make an interval of the parameters `from` (inclusive) and `to` (exclusive)."""
+    begin, end = (None if time is None else _to_micros(time, name) for name, time in (("from", start), ("to", to)))
     if start is not None and begin is not None and end is not None and begin > end:
         allowed = f"{start.isoformat()} or later"
-        raise InvalidError([FieldProblem(field="to", message="lies before `from`", allowed=allowed)])
+        raise InvalidError([FieldProblem(field="to", message="is before `from`", allowed=allowed)])
     return begin, end
 
 
-def between(start: str | None, to: str | None) -> Interval:
-    """`interval` of a command's flags."""
-    return interval(_given("from", start), _given("to", to))
+def parse_interval(start: str | None, to: str | None) -> Interval:
+    """Make an interval of a command's flags `--from` and `--to`."""
+    return make_interval(_parse_flag("from", start), _parse_flag("to", to))
 
 
-def _given(flag: str, text: str | None) -> datetime | None:
+def _parse_flag(flag: str, text: str | None) -> datetime | None:
     try:
-        return None if text is None else _moment(text)
+        return None if text is None else _parse_time(text)
     except PydanticCustomError as error:
         raise InvalidError([FieldProblem(field=flag, message=error.message(), allowed=TIME)]) from None
 
 
-def _micros(moment: datetime, name: str) -> int:
+def _to_micros(time: datetime, name: str) -> int:
     try:
-        return (moment.astimezone(UTC) - EPOCH) // timedelta(microseconds=1)
+        return (time.astimezone(UTC) - EPOCH) // timedelta(microseconds=1)
     except OverflowError:
-        problem = FieldProblem(field=name, message=f"{moment} is out of range", allowed="the years 1 to 9999, in UTC")
+        problem = FieldProblem(field=name, message=f"{time} is out of range", allowed="the years 1 to 9999, in UTC")
         raise InvalidError([problem]) from None

@@ -112,7 +112,7 @@ BEYOND_A_SCHEMA = [
     ),
     Beyond(r"POST /campaigns/\{name\}/rollback", "model_version", ".* is no earlier model"),
     Beyond(r"GET /campaigns/\{name\}/report", "model_version", ".* is not a model of this campaign"),
-    Beyond(r"GET /campaigns/\{name\}/(report|series|decisions)", "to", "lies before `from`"),
+    Beyond(r"GET /campaigns/\{name\}/(report|series|decisions)", "to", "is before `from`"),
     Beyond(r"DELETE /campaigns/\{name\}", "confirm", "is not the campaign's name"),
     Beyond("POST /personalizer/v1.0/rank", "actions", "repeated: .*"),
     # The fields of a rank that fits no campaign.

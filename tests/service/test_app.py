@@ -83,7 +83,7 @@ def test_openapi_declares_the_error_shape_and_no_other(app):
 @pytest.mark.parametrize("path", ["/nothing", "/docs-assets/nothing.js", "/decide/nothing", "/campaigns/a/nothing"])
 def test_unknown_address(app, path):
     error = error_of(call(app, "GET", path), 404)
-    assert error == {"code": "not_found", "message": f"There is nothing at {path}", "fields": []}
+    assert error == {"code": "not_found", "message": f"Nothing found at {path}", "fields": []}
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_wrong_method_says_which_are_allowed(app, method, path, allowed):
     error = error_of(response, 405)
     assert response.headers["allow"] == allowed
     assert error["code"] == "method_not_allowed"
-    assert error["message"] == f"{path} does not answer {method}"
+    assert error["message"] == f"{path} does not support {method}"
 
 
 def test_invalid_request_names_every_field_and_what_is_allowed(app):

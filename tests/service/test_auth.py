@@ -195,7 +195,7 @@ def test_unknown_addresses_and_methods(guarded):
     for method, path in (("GET", "/nothing"), ("DELETE", "/decide"), ("POST", "/healthz"), ("GET", "/campaigns/")):
         error_of(client.request(method, path), 401)
     with httpx.Client(base_url=guarded.worker.url, headers=bearer(guarded.keys["viewer"])) as known:
-        assert error_of(known.get("/nothing"), 404)["message"] == "There is nothing at /nothing"
+        assert error_of(known.get("/nothing"), 404)["message"] == "Nothing found at /nothing"
         response = known.delete("/decide")
         error_of(response, 405)
         assert response.headers["allow"] == "POST"

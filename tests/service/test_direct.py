@@ -216,7 +216,7 @@ def test_what_nobody_expected_is_a_failure_in_the_one_shape(worker, ordinary, li
     def broken(*_):
         raise ZeroDivisionError("a bug")
 
-    for patched, name in ((service.api.routes, "request_hash"), (worker.service._lanes, "_process")):
+    for patched, name in ((service.api.routes, "hash_request"), (worker.service._lanes, "_process")):
         with monkeypatch.context() as patch:
             patch.setattr(patched, name, broken)
             lines.clear()
@@ -297,7 +297,7 @@ def test_other_requests_go_the_ordinary_way(connection, ordinary):
 def test_below_a_proxys_path_requests_go_the_ordinary_way(database_url):
     app = create_app(Settings(database_url=database_url))
     scope = {"type": "http", "method": "POST", "path": "/bandits/decide", "root_path": "/bandits", "headers": []}
-    assert not app.direct(scope, b"{}", lambda *_: None)
+    assert not app.handle_directly(scope, b"{}", lambda *_: None)
 
 
 def test_whoever_asks_for_leave_to_send_gets_it(worker, connection, ordinary):
@@ -428,7 +428,7 @@ def test_whoever_stops_waits_for_answers(worker, connection, gate):
 
 def test_a_caller_who_does_not_read_is_waited_for(worker, ordinary, monkeypatch):
     """Answers wait until there is room for them, and then come in their order."""
-    pause, write, direct = Protocol.pause_writing, Protocol._write, Requests.direct
+    pause, write, direct = Protocol.pause_writing, Protocol._write, Requests.handle_directly
     paused, written, taken = threading.Event(), list[int](), list[str]()
 
     def pausing(protocol):
@@ -445,7 +445,7 @@ def test_a_caller_who_does_not_read_is_waited_for(worker, ordinary, monkeypatch)
 
     monkeypatch.setattr(Protocol, "pause_writing", pausing)
     monkeypatch.setattr(Protocol, "_write", writing)
-    monkeypatch.setattr(Requests, "direct", taking)
+    monkeypatch.setattr(Requests, "handle_directly", taking)
     items = [{"decision_id": str(number), "context": {"v": "0"}} for number in range(500)]
     request, sent = post("/decide/batch", {"campaign": "a", "items": items}), 0
     address = httpx.URL(worker.url)
