@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from policy import hmm
 from policy.config import CampaignConfig
+from policy.defaults import TRIAL_SHARE
 from policy.errors import ArgumentError, ConfigError, FieldProblem, FixedError, PolicyError
 from policy.features import FeatureMap
 from policy.kernels import Statistics
-from policy.staged import TRIAL_SHARE, StagedPolicy, recent_beliefs
+from policy.staged import StagedPolicy
+from policy.stages import find_stage_start
 from policy.state import State
 
 __all__ = ["CHANGEABLE", "cloned", "erased", "grown", "patched", "rolled_back", "with_action", "without_action"]
@@ -271,30 +272,14 @@ def rolled_back(policy: StagedPolicy, state: State, before: StagedPolicy, past: 
     """
     if not (past.round <= state.round and past.folded <= state.folded and past.model_version <= state.model_version):
         raise ArgumentError("past", f"is of round {past.round}", f"an earlier state, up to round {state.round}")
-    unestimated = past.selection is None and state.selection is not None
+    unestimated = policy.estimator.is_required(past) and not policy.estimator.is_required(state)
     renewed = set(policy.config.actions) - set(before.config.actions) - set(policy.config.retired_actions)
     past = grown(before, policy, past)
-    history, since = state.history.copy(state.round, state.arrived), past.round
+    history = state.history.copy(state.round, state.arrived)
     order = history.arrivals_in_order(state.folded)
     history.excluded = np.union1d(past.history.excluded, order[past.folded :])
-    symbols, steps = history.contexts.symbols[: state.round], history.steps[: state.round]
-    regimes, statistics = past.belief.size, policy.config.beliefs.statistics
-    belief = np.full(regimes, 1.0 / regimes)
-    if policy.config.beliefs.estimator == "given":
-        belief = state.belief
-    elif statistics == "as_decided":
-        if past.hmm is not None and symbols.size:
-            belief = recent_beliefs(past.hmm, symbols, steps)[-1]
-    else:
-        filtered = np.full((state.round, regimes), 1.0 / regimes)
-        if past.hmm is not None and symbols.size:
-            filtered = hmm.filter_history(past.hmm, symbols, steps).beliefs
-        history.beliefs[:since] = past.history.beliefs[:since]
-        history.beliefs[since : state.round] = 0.0
-        history.beliefs[since : state.round, :regimes] = filtered[since:]
-        belief = filtered[-1] if symbols.size else belief
     state = state._replace(
-        belief=belief,
+        belief=policy.estimator.restore_belief(state, past, history),
         hmm=past.hmm,
         statistics=past.statistics,
         model_version=state.model_version + 1,
@@ -302,7 +287,9 @@ def rolled_back(policy: StagedPolicy, state: State, before: StagedPolicy, past: 
         rebuild=past.rebuild,
         selection=past.selection,
         # Without an estimate joint statistics decide at random: the next one must not wait for its turn (R8).
-        next_estimation=policy.stage_start(state.round + 2) if unestimated else state.next_estimation,
+        next_estimation=find_stage_start(state.round + 2, policy.config.stage_length)
+        if unestimated
+        else state.next_estimation,
     )
     return _on_trial(policy, state, len(before.config.actions)) if renewed else state
 
@@ -313,6 +300,6 @@ def erased(policy: StagedPolicy, state: State) -> State:
     Too few rewards may be left for the estimates that there were. Then joint statistics decide at random again (R8),
     and the next estimate must not wait for its turn.
     """
-    if policy.config.beliefs.statistics != "joint" or state.selection is not None:
+    if not policy.estimator.is_required(state):
         return state
-    return state._replace(next_estimation=policy.stage_start(state.round + 1))
+    return state._replace(next_estimation=find_stage_start(state.round + 1, policy.config.stage_length))

@@ -25,6 +25,7 @@ __all__ = [
     "TRIAL_AGAIN",
     "TRIAL_GAIN",
     "TRIAL_LENGTH",
+    "TRIAL_SHARE",
     "WARM_START_ROUNDS",
 ]
 
@@ -32,6 +33,7 @@ __all__ = [
 STAGE_LENGTH = 10
 RIDGE = 1.0
 WARM_START_ROUNDS = 50
+TRIAL_SHARE = 0.5  # of the rounds while an action is new: they are shared evenly among the actions (R12)
 KAPPA = 3.0  # standard errors of optimism
 GROWTH = 1.1  # re-estimate when the rounds have grown by this factor
 

@@ -95,12 +95,9 @@ class WarmStart(NamedTuple):
 def warm_start(policy: StagedPolicy, state: State) -> WarmStart | None:
     """What is missing until actions are chosen by their scores; None if the warm start is over."""
     config = policy.config
-    estimate = config.beliefs.statistics == "joint" and state.selection is None
-    # The first estimate takes all rewards that are there; later the folded ones count.
-    known = state.history.arrivals(0, state.arrived).size if estimate else state.counted
-    needed = policy.first_rewards if estimate else (config.warm_start_rounds + 1) // 2
     rounds = max(config.warm_start_rounds, config.stage_length + 1) - state.round
-    missing = WarmStart(max(rounds, 0), max(needed - known, 0), estimate)
+    estimator = policy.estimator
+    missing = WarmStart(max(rounds, 0), estimator.count_missing_rewards(state), estimator.is_required(state))
     return missing if any(missing) else None
 
 

@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from policy import joint, kernels
+from policy.clock import LONGEST_GAP
 from policy.features import Contexts
-from policy.staged import LONGEST_GAP, StagedPolicy
+from policy.staged import StagedPolicy
 from policy.state import State
 
 __all__ = ["FrozenModel", "greedy"]

@@ -15,12 +15,14 @@ from policy.errors import ArgumentError
 
 __all__ = [
     "MISSING",
+    "RECENT",
     "Beliefs",
     "Expectations",
     "HmmParameters",
     "checked_symbols",
     "expectations",
     "filter_history",
+    "filter_recent",
     "filter_step",
     "sample",
     "smooth_history",
@@ -32,6 +34,7 @@ FloatArray = npt.NDArray[np.float64]
 SmallInts = npt.NDArray[np.int16]
 
 
+RECENT = 300  # contexts that give the belief after a re-estimation: the filter forgets exponentially fast (R5)
 NO_EVIDENCE = np.empty((0, 0))  # beyond the symbols; see kernels.filter_path
 
 
@@ -191,6 +194,13 @@ def expectations(parameters: HmmParameters, symbols: npt.ArrayLike, steps: npt.A
         emissions,
     )
     return Expectations(full.original(beliefs), transitions, emissions, float(total))
+
+
+def filter_recent(parameters: HmmParameters, symbols: SmallInts, steps: SmallInts) -> FloatArray:
+    """The beliefs (at most RECENT × H) of the last contexts, filtered from a uniform one (R5); symbols, steps: T."""
+    recent = steps[-RECENT:].copy()
+    recent[:1] = 0
+    return filter_history(parameters, symbols[-RECENT:], recent).beliefs
 
 
 def smooth_history(parameters: HmmParameters, symbols: npt.ArrayLike, steps: npt.ArrayLike | None = None) -> Beliefs:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from policy.staged import TRIAL_SHARE
+from policy.defaults import TRIAL_SHARE
 
 __all__ = ["Logged", "first_eligible", "logging_law", "possible_floors"]
 

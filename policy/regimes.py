@@ -11,10 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from policy.config import ACTIONS, INTERCEPT, CampaignConfig
-from policy.defaults import FIRST_ROUNDS, LEAST_PERIODS
 from policy.description import ModelDescription, SymbolProbability, describe, warm_start
-from policy.spectral import NotEstimable
-from policy.staged import RECENT, StagedPolicy
+from policy.hmm import RECENT
+from policy.staged import StagedPolicy
 from policy.state import State
 
 __all__ = [
@@ -25,7 +24,6 @@ __all__ = [
     "describe_regimes",
     "likeliest_regime",
     "why_no_regimes",
-    "why_not_estimable",
 ]
 
 FloatArray = npt.NDArray[np.float64]
@@ -136,7 +134,7 @@ def why_no_regimes(policy: StagedPolicy, state: State) -> str | None:
         return "The campaign has one regime."
     if state.belief.size > 1 and state.hmm is not None:
         return None
-    if config.beliefs.estimator == "none":
+    if not policy.estimator.get_first_round():
         return 'The regimes are never estimated: beliefs.estimator is "none".'
     due = f"before round {max(state.next_estimation, state.round + 1)}"
     if selection is not None and selection.guarded:
@@ -144,27 +142,6 @@ def why_no_regimes(policy: StagedPolicy, state: State) -> str | None:
     if selection is not None:
         return f"One regime is in use: more cannot be told apart yet. The next try is {due}."
     return f"The regimes have not been estimated yet. The next try is {due}."
-
-
-def why_not_estimable(policy: StagedPolicy, state: State) -> str | None:
-    """What an estimate of several regimes lacks, as the campaign's estimator says; None if it lacks nothing."""
-    config, history = policy.config, state.history
-    regimes = next(count for count in config.regime_counts if count > 1)
-    if config.beliefs.estimator == "spectral":
-        found = policy.estimate(state)
-        return found.reason if isinstance(found, NotEstimable) else None
-    steps, symbols = history.steps[: state.round], history.contexts.symbols[: state.round]
-    if config.beliefs.statistics == "joint":
-        missing = warm_start(policy, state)
-        if missing and missing.estimate and missing.rewards:
-            return f"{missing.rewards} more rewards are needed"
-        if state.round < FIRST_ROUNDS:
-            return f"fewer than {FIRST_ROUNDS} rounds so far"
-        if np.count_nonzero(steps) < 2 * LEAST_PERIODS:
-            return f"fewer than {2 * LEAST_PERIODS} periods of the clock so far"
-    if np.unique(symbols[symbols >= 0]).size < regimes:
-        return f"fewer than {regimes} different symbols so far"
-    return None
 
 
 def _share(beliefs: FloatArray) -> Sequence[float | None]:

@@ -96,7 +96,7 @@ class _Trial(Unit):
         """Leave out a large re-estimation: the decision would give it to a background job and go on (R16)."""
         if self._large_estimation:
             self._left_out = True
-            self.state = self.policy.without_estimation(self.state)
+            self.state = self.policy.skip_estimation(self.state)
         else:
             self._estimate_now()
 
@@ -114,7 +114,7 @@ def explain_decision(
     except ConflictError:
         return None, f"The stored model does not fit the log: run `undercurrent verify {row.name}`."
     request = Request(decision.context, decision.excluded_actions)
-    (scores,) = policy.scores_under(state, np.array([decision.belief]), request)
+    (scores,) = policy.score_under(state, np.array([decision.belief]), request)
     if not _is_same(decision.scores, scores):
         return None, f"The log does not reproduce these scores: run `undercurrent verify {row.name}`."
     return _score_regimes(policy, state, request, load_config(tx, row.campaign_id).regime_labels), None
@@ -148,5 +148,5 @@ def _score_regimes(
     labels = dict(enumerate(regime_labels))
     return [
         RegimeScores(regime + 1, labels.get(regime), max(scores, key=lambda score: score.score).action, scores)
-        for regime, scores in enumerate(policy.scores_under(state, np.eye(state.belief.size), request))
+        for regime, scores in enumerate(policy.score_under(state, np.eye(state.belief.size), request))
     ]

@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
 from policy import StagedPolicy, State
-from policy.staged import RECENT
+from policy.hmm import RECENT
 from service.access.roles import READERS, allow
 from service.analysis.regimes import RegimesSummary, summarize_regimes
 from service.api.routes import current

@@ -21,6 +21,7 @@ from policy import CampaignConfig, CodecError, Decision, HmmParameters, PastRoun
 from policy.changes import erased, grown, rolled_back
 from policy.codec import decode_estimate
 from policy.selection import Estimate
+from policy.stages import count_rounds_ahead, is_estimation_due, is_update_due
 from policy.state import Decided
 from service.storage.rows import DecisionRow, JobRow, RevisionRow, RewardRow
 from service.storage.statements import PAGE
@@ -70,14 +71,14 @@ class Course(ABC):
 
     def cross(self) -> None:
         """Do what is due before the next round, if anything is."""
-        if self.policy.rounds_ahead(self.state):
+        if count_rounds_ahead(self.state):
             return
-        if self.policy.update_due(self.state):
+        if is_update_due(self.state):
             self.settle()
             self.publish()
-        if self.policy.estimation_due(self.state):
+        if is_estimation_due(self.state):
             self.estimate()
-        if self.policy.update_due(self.state):
+        if is_update_due(self.state):
             self.update()
 
     @abstractmethod
@@ -228,7 +229,7 @@ class Replay(Course):
             if self.given:
                 self._keep_to_log(self.state.round)
             self.cross()
-            count = min(self.policy.rounds_ahead(self.state), PAGE)
+            count = min(count_rounds_ahead(self.state), PAGE)
             while self._pauses and self._pauses[0][0] <= self.state.round:
                 self.missed.append(self._pauses.popleft())
             if self._pauses:
@@ -270,7 +271,7 @@ class Replay(Course):
         self._take_changes()
         while (row := self._reward) is not None and row.after_round <= self.state.round:
             if row.reward is None:
-                self.state = self.policy.erased_reward(self.state, row.round)
+                self.state = self.policy.take_erased_reward(self.state, row.round)
             else:
                 self.state = self.policy.reward(self.state, row.round, row.reward)
             self._reward = next(self._rewards, None)
@@ -348,15 +349,15 @@ class Replay(Course):
         round, version = self.state.round, self.state.model_version
         if round in self._jobs:
             self.inputs[round] = self.position
-            self.state = self.policy.without_estimation(self.state)
+            self.state = self.policy.skip_estimation(self.state)
         elif self._events & {(round, FAILED_ESTIMATION), (round, SKIPPED_ESTIMATION)}:
-            self.state = self.policy.without_estimation(self.state)
+            self.state = self.policy.skip_estimation(self.state)
         elif self.given:
             if round in self.run_estimation:
                 self.state = self.policy.reestimate(self.state)
                 self._renumbered("estimation", version + 1)
             else:
-                self.state = self.policy.without_estimation(self.state)
+                self.state = self.policy.skip_estimation(self.state)
         else:
             self.state = self.policy.reestimate(self.state)
             if self.state.model_version > version:
@@ -366,7 +367,7 @@ class Replay(Course):
 
     def update(self) -> None:
         if (self.state.round, FAILED_UPDATE) in self._events:
-            self.state = self.policy.without_update(self.state)
+            self.state = self.policy.skip_update(self.state)
         else:
             self.state = self.policy.update(self.state)
             self._made("update")

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from policy import PastRound, PolicyError
+from policy.stages import count_rounds_ahead
 from service.base.errors import ConflictError, FieldProblem, InvalidError
 from service.engine.encoding import check_numbers
 from service.engine.fold import SECOND
@@ -120,7 +121,7 @@ class Importing(Unit):
         start = 0
         while start < len(rows):
             self.cross()
-            stop = min(len(rows), start + self.policy.rounds_ahead(self.state))
+            stop = min(len(rows), start + count_rounds_ahead(self.state))
             self.state, beliefs = self.policy.follow(self.state, prepared.part(start, stop))
             self._record_past(rows[start:stop], names[start:stop], times[start:stop], beliefs)
             self._take_rewards(late)
@@ -136,7 +137,7 @@ class Importing(Unit):
             problems.append(FieldProblem(field=f"{prefix}reward_after_round", message=message, allowed=allowed))
         try:
             if row.reward is not None:
-                self.policy.checked_reward(row.reward)
+                self.policy.check_reward(row.reward)
         except PolicyError as error:
             problems += [
                 FieldProblem(field=f"{prefix}{problem.field}", message=problem.message, allowed=problem.allowed)

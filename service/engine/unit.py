@@ -18,6 +18,7 @@ from policy import CampaignConfig, Request, StagedPolicy, State, encode
 from policy.changes import erased, grown, rolled_back
 from policy.codec import decode_estimate
 from policy.hmm import MISSING
+from policy.stages import count_rounds_ahead
 from policy.state import MODES, Decided
 from service.base.errors import ConflictError, FieldProblem, GoneError, InvalidError, NotFoundError
 from service.base.times import timestamp
@@ -241,9 +242,9 @@ class Unit(Course):
         self._job_waits = False  # not known; but it lasts for these requests: a job ends under the campaign's lock
         while done < count:
             self.cross()
-            ahead = self.policy.rounds_ahead(self.state)
+            ahead = count_rounds_ahead(self.state)
             if ahead < count - done and self._nothing_due:
-                ahead = self.policy.rounds_alike(self.state)
+                ahead = self.policy.count_rounds_alike(self.state)
             stop = min(count, done + ahead)
             part, before = prepared.part(done, stop) if stop - done < count else prepared, self.state
             self.state, made = self.policy.decide_prepared(self.state, part)
@@ -473,7 +474,7 @@ class Unit(Course):
         return (self._job is None or self._job_waits) and self._last_overdue <= self._settled
 
     def _pass_updates(self, before: State) -> None:
-        """The models of the updates that had nothing to fold (`StagedPolicy.rounds_alike`)."""
+        """The models of the updates that had nothing to fold (`StagedPolicy.count_rounds_alike`)."""
         passed, length = self.state.model_version - before.model_version, self.policy.config.stage_length
         if passed:
             row = self._model_row("update", self.state, 0.0)
@@ -549,20 +550,20 @@ class Unit(Course):
                 self._event(SKIPPED_ESTIMATION, {"job": self._job})
             else:
                 self._leave_to_job()
-            self.state = policy.without_estimation(state)
+            self.state = policy.skip_estimation(state)
             return
         self._estimate_now()
 
     @property
     def _large_estimation(self) -> bool:
-        return self.policy.estimation_size(self.state) > INLINE_OPERATIONS
+        return self.policy.estimator.get_size(self.state) > INLINE_OPERATIONS
 
     def _estimate_now(self) -> None:
         policy, state, begun = self.policy, self.state, time.perf_counter()
         try:
             self.state = _finite(policy.reestimate(state), state)
         except Exception as error:
-            self.state = policy.without_estimation(state)
+            self.state = policy.skip_estimation(state)
             self._failed(FAILED_ESTIMATION, error)
         else:
             self._timed("estimation", state.model_version, begun)
@@ -581,7 +582,7 @@ class Unit(Course):
         try:
             self.state = _finite(self.policy.update(self.state), self.state)
         except Exception as error:
-            self.state = self.policy.without_update(self.state)
+            self.state = self.policy.skip_update(self.state)
             self._failed(FAILED_UPDATE, error)
         else:
             self._timed("update", version, begun)

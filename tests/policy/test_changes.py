@@ -15,7 +15,7 @@ from policy import (
     encode,
 )
 from policy.changes import TRIAL_PLAYS, cloned, grown, patched, rolled_back, with_action, without_action
-from policy.staged import TRIAL_SHARE
+from policy.defaults import TRIAL_SHARE
 
 CONFIG = CampaignConfig(
     name="changing",

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from policy import CampaignConfig, ConfigError, ContextError, Request, StagedPolicy, decode, em, encode, hmm, selection
+from policy.clock import LONGEST_GAP
 from policy.features import Contexts
 from policy.hmm import HmmParameters
-from policy.staged import LONGEST_GAP
 
 MISSING = -1
 

@@ -5,9 +5,9 @@ import pytest
 
 from policy import Request, StagedPolicy
 from policy.changes import grown, patched, with_action, without_action
+from policy.defaults import TRIAL_SHARE
 from policy.kernels import WARM_START, Chance, choose_action
 from policy.logging_law import Logged, first_eligible, logging_law
-from policy.staged import TRIAL_SHARE
 
 DRAWS = 60
 

@@ -46,7 +46,7 @@ def run(kind, step, *, erased=()):
         due.setdefault(t + int(delays[t - 1]), []).append(t)
         for past in due.pop(t, ()):
             value = float(rewards[past - 1]) + (state.history.actions[past - 1] == 1)
-            state = policy.erased_reward(state, past) if past in erased else policy.reward(state, past, value)
+            state = policy.take_erased_reward(state, past) if past in erased else policy.reward(state, past, value)
     return policy, state
 
 

@@ -236,7 +236,7 @@ def test_the_kernel_plays_what_one_by_one_decides(small, small_contexts, given, 
     statistics = linucb.initial_statistics(policy.features.dimension, config.ridge)
     actions, rewards = np.full(count, -1, np.int16), np.full(count, np.nan)
     folded = kernels.play_rounds(
-        policy.features.plan, policy.chance, policy.exploration(1, count), statistics, 0, count, 0, config.ridge,
+        policy.features.plan, policy.chance, policy.get_exploration(1, count), statistics, 0, count, 0, config.ridge,
         config.warm_start_rounds, encoded.levels, encoded.values, beliefs, table, actions, rewards,
     )  # fmt: skip
     assert folded == (count - 1) // length * length

@@ -6,7 +6,7 @@ import pytest
 from policy import StagedPolicy, regimes
 from policy.changes import grown, rolled_back, with_action, without_action
 from policy.description import WarmStart, warm_start
-from policy.regimes import describe_regimes, likeliest_regime, why_no_regimes, why_not_estimable
+from policy.regimes import describe_regimes, likeliest_regime, why_no_regimes
 from tests.policy.test_selection import played
 
 
@@ -185,7 +185,7 @@ def test_why_there_are_no_regimes(small, small_contexts):
     policy = StagedPolicy(small())
     state = play(policy, small_contexts(40, 1))
     assert told(policy, state).startswith("One regime is in use: more cannot be told apart yet.")
-    assert why_not_estimable(policy, state) == "fewer than 75 rounds so far"
+    assert policy.estimator.explain_missing(state) == "fewer than 75 rounds so far"
     policy, state, _ = played("iid", 4001, 1_000)
     assert told(policy, state).startswith("One regime is in use: more were tried and do not pay.")
 
@@ -209,10 +209,10 @@ def test_what_an_estimate_lacks(small, changes, rounds, reason):
         state, made = policy.decide(state, {"risk": "low", "income": 5, "region": "north", "tenure": 3}, at=float(t))
         if t < 3 or rounds > 10:
             state = policy.reward(state, made.round, float(t % 2))
-    assert why_not_estimable(policy, state) == reason
+    assert policy.estimator.explain_missing(state) == reason
     estimable = StagedPolicy(small(regimes=2, beliefs={"statistics": "smoothed", "start_round": 4, "every": 50}))
     varied = play(estimable, [{"risk": r, "income": 5, "region": "north", "tenure": 3} for r in ("low", "high") * 20])
-    assert why_not_estimable(estimable, varied) is None
+    assert estimable.estimator.explain_missing(varied) is None
 
 
 @pytest.mark.parametrize("joint", [False, True])

@@ -589,7 +589,7 @@ def test_scores_under_a_belief_are_those_of_a_decision_that_has_it(small, small_
     for context in contexts[33:]:
         request = Request(context, ("call",))
         decided = policy.preview(state, context, excluded_actions=["call"])
-        mixed, *certain = policy.scores_under(state, np.array([decided.belief, *np.eye(state.belief.size)]), request)
+        mixed, *certain = policy.score_under(state, np.array([decided.belief, *np.eye(state.belief.size)]), request)
         assert mixed == decided.scores
         for score, *ends in zip(mixed, *certain, strict=True):
             blend = sum(b * end.estimate for b, end in zip(decided.belief, ends, strict=True))
@@ -597,7 +597,7 @@ def test_scores_under_a_belief_are_those_of_a_decision_that_has_it(small, small_
     assert encode(state) == before
     for wrong in (np.eye(state.belief.size + 1), np.full((1, state.belief.size), np.nan), np.ones(2)):
         with pytest.raises(ArgumentError, match="beliefs"):
-            policy.scores_under(state, wrong, request)
+            policy.score_under(state, wrong, request)
 
 
 # --- what the kernels must never be handed -------------------------------------------------------------------

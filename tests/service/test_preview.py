@@ -370,7 +370,7 @@ def test_the_model_of_every_decision_is_found_again(direct, clock, monkeypatch, 
             (stored,) = [row for row in worker.rows(decisions) if row["round"] == made["round"]]
             request = Request(*map(json.loads, (stored["context"], stored["excluded_actions"] or "[]")))
             state = start.state._replace(round=made["round"] - 1)
-            expected = start.policy.scores_under(state, np.eye(state.belief.size), request)
+            expected = start.policy.score_under(state, np.eye(state.belief.size), request)
             assert [[(s.action, s.estimate, s.bonus) for s in each.scores] for each in regimes] == [
                 [(s.action, s.estimate, s.bonus) for s in scores] for scores in expected
             ]

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from policy.description import warm_start
-from policy.regimes import likeliest_regime, why_no_regimes, why_not_estimable
+from policy.regimes import likeliest_regime, why_no_regimes
 from service.analysis.checks.finding import CHANCE, Finding
 from service.analysis.facts import Facts
 
@@ -55,7 +55,7 @@ def regimes_not_estimable(facts: Facts) -> Iterator[Finding]:
     if not estimated or not state.round or facts.model.guarded or why_no_regimes(policy, state) is None:
         return
     begun = state.round >= (config.beliefs.start_round or 0)
-    lacking = why_not_estimable(policy, state)
+    lacking = policy.estimator.explain_missing(state)
     reason = lacking or ("an estimate is being made" if facts.job else "an estimate is not due yet")
     due = max(state.next_estimation, state.round + 1)
     yield Finding(

@@ -1,0 +1,33 @@
+"""How a campaign learns its regimes: one module per estimator, all behind `Estimator`.
+
+To add one, write its module and add a line to `ESTIMATORS`. If users may name it, it also becomes an allowed value of
+`beliefs.estimator` (policy/config). `joint` has no name of its own there: it is `em` with `statistics: joint`.
+"""
+
+from collections.abc import Mapping
+
+from policy.config import CampaignConfig
+from policy.estimators.base import Estimate, Estimator
+from policy.estimators.em import EmEstimator
+from policy.estimators.given import GivenEstimator
+from policy.estimators.joint import JointEstimator
+from policy.estimators.none import NoEstimator
+from policy.estimators.spectral import SpectralEstimator
+from policy.features import FeatureMap
+
+__all__ = ["ESTIMATORS", "Estimate", "Estimator", "make_estimator"]
+
+ESTIMATORS: dict[str, type[Estimator]] = {
+    "spectral": SpectralEstimator,
+    "em": EmEstimator,
+    "joint": JointEstimator,
+    "given": GivenEstimator,
+    "none": NoEstimator,
+}
+
+
+def make_estimator(config: CampaignConfig, maps: Mapping[int, FeatureMap], ridge: float) -> Estimator:
+    """The estimator that a configuration names; `maps` has a feature map for each number of regimes."""
+    beliefs = config.beliefs
+    name = "joint" if beliefs.statistics == "joint" else beliefs.estimator
+    return ESTIMATORS[name](config, maps, ridge)

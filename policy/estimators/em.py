@@ -1,0 +1,22 @@
+"""Maximum likelihood from the symbols: EM from several starts."""
+
+from policy import em
+from policy.defaults import ITERATIONS
+from policy.estimators.base import Estimate, ScheduledEstimator
+from policy.spectral import NotEstimable
+from policy.state import State
+
+__all__ = ["EmEstimator"]
+
+
+class EmEstimator(ScheduledEstimator):
+    """Baum–Welch on all symbols so far, started among others from the previous estimate."""
+
+    def get_size(self, state: State) -> int:
+        return state.round * ITERATIONS * sum(regimes * (regimes + 1) for regimes in self.maps)
+
+    def estimate(self, state: State) -> Estimate | NotEstimable | None:
+        history, features = state.history, self.features
+        steps = history.steps[: state.round] if self.config.clock else None
+        symbols = history.contexts.symbols[: state.round]
+        return em.estimate(symbols, features.regimes, features.symbols, self.config.seed, state.hmm, steps)

@@ -1,0 +1,28 @@
+"""Parameters that the configuration gives: in force from round 1, never estimated."""
+
+import numpy as np
+import numpy.typing as npt
+
+from policy.estimators.base import Estimate, Estimator
+from policy.history import History
+from policy.hmm import HmmParameters
+from policy.spectral import NotEstimable
+from policy.state import State
+
+__all__ = ["GivenEstimator"]
+
+
+class GivenEstimator(Estimator):
+    """The HMM is known: the belief is filtered from round 1 (R5)."""
+
+    def get_initial_hmm(self) -> HmmParameters | None:
+        given = self.config.beliefs.parameters
+        assert given is not None  # the configuration requires them with this estimator
+        return HmmParameters.checked(given.transition, given.emission, given.initial)
+
+    def estimate(self, state: State) -> Estimate | NotEstimable | None:
+        return NotEstimable("the parameters are given")
+
+    def restore_belief(self, state: State, past: State, history: History) -> npt.NDArray[np.float64]:
+        """The parameters are the same in every model, so the belief stays as it is."""
+        return state.belief

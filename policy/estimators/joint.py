@@ -1,0 +1,132 @@
+"""The default policy's estimator: regimes, their number, θ̂ and σ̂ together, from symbols and rewards.
+
+The number of regimes, θ̂ and G must change together, so its estimates are due at the ends of stages (R3) and take effect
+at once.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from policy import hmm, joint, selection
+from policy.defaults import FIRST_ROUNDS, ITERATIONS, LEAST_PERIODS
+from policy.errors import ArgumentError
+from policy.estimators.base import Estimate, ScheduledEstimator
+from policy.history import History
+from policy.kernels import Statistics
+from policy.selection import Candidate
+from policy.spectral import NotEstimable
+from policy.stages import find_stage_start
+from policy.state import State
+
+__all__ = ["JointEstimator"]
+
+FloatArray = npt.NDArray[np.float64]
+
+
+class JointEstimator(ScheduledEstimator):
+    """Candidates with different numbers of regimes, fitted jointly and judged by their predictions (selection.py)."""
+
+    uses_rewards = True
+
+    @property
+    def start_regimes(self) -> int:
+        return 1
+
+    @property
+    def first_rewards(self) -> int:
+        """Rewards that the first estimate needs: half as many as the warm start has rounds (R8), and a few for σ̂."""
+        return max(4, (self.config.warm_start_rounds + 1) // 2)
+
+    def get_first_round(self) -> int:
+        return find_stage_start(self.config.beliefs.start_round or 0, self.config.stage_length)
+
+    def get_next_round(self, state: State) -> int:
+        early = self._is_too_early(state)
+        return find_stage_start(state.round + 2 if early else super().get_next_round(state), self.config.stage_length)
+
+    def is_required(self, state: State) -> bool:
+        """The bonus needs the noise σ̂, which only an estimate has."""
+        return state.selection is None
+
+    def count_missing_rewards(self, state: State) -> int:
+        if state.selection is not None:
+            return super().count_missing_rewards(state)
+        return max(self.first_rewards - state.history.arrivals(0, state.arrived).size, 0)
+
+    def get_size(self, state: State) -> int:
+        columns = len(self.config.variables) + 2
+        size = state.round * ITERATIONS * sum(regimes * (regimes + columns) for regimes in self.maps)
+        return 0 if self._is_too_early(state) else size
+
+    def estimate(self, state: State) -> Estimate | NotEstimable | None:
+        if self._is_too_early(state):
+            return NotEstimable(f"fewer than {self.first_rewards} rewards so far")
+        self._check_candidates(state)
+        return selection.estimate(
+            self.maps, self.ridge, self.config.seed, state.history, state.round, state.arrived, state.selection,
+            named=self.config.regimes != "auto",
+        )  # fmt: skip
+
+    def explain_missing(self, state: State) -> str | None:
+        if self.is_required(state) and (missing := self.count_missing_rewards(state)):
+            return f"{missing} more rewards are needed"
+        if state.round < FIRST_ROUNDS:
+            return f"fewer than {FIRST_ROUNDS} rounds so far"
+        if np.count_nonzero(state.history.steps[: state.round]) < 2 * LEAST_PERIODS:
+            return f"fewer than {2 * LEAST_PERIODS} periods of the clock so far"
+        return super().explain_missing(state)
+
+    def publish(self, state: State, estimate: Estimate) -> State:
+        """Put the chosen candidate in force, with statistics over all rounds and all rewards known by now.
+
+        Rounds after those of the estimate enter with the context-only beliefs of the new parameters.
+        """
+        if not isinstance(estimate, selection.Estimate):
+            raise ArgumentError("estimate", f"{type(estimate).__name__}", "what `estimate` of this campaign returns")
+        model, covered = estimate.selection.in_use, estimate.posterior.shape[0]
+        if model.regimes not in self.maps or covered > state.round:
+            message = "was made for another campaign or a later round"
+            raise ArgumentError("estimate", message, "an estimate of this campaign")
+        history = state.history.copy(state.round, state.arrived)
+        symbols, steps = history.contexts.symbols[: state.round], history.steps[: state.round]
+        filtered = hmm.filter_history(model.hmm, symbols, steps).beliefs
+        if model.regimes == 1:
+            filtered[:] = 1.0  # R5, to the last bit
+        history.beliefs[: state.round, model.regimes :] = 0.0
+        history.beliefs[:covered, : model.regimes] = estimate.posterior
+        history.beliefs[covered : state.round, : model.regimes] = filtered[covered:]
+        return state._replace(
+            belief=filtered[-1],
+            hmm=model.hmm if model.regimes > 1 else None,
+            statistics=self._recompute_statistics(state, history, model, covered),
+            model_version=state.model_version + 1,
+            history=history.without_erased(state.round, state.folded, state.arrived),
+            folded=state.arrived,
+            selection=estimate.selection,
+        )
+
+    def _recompute_statistics(self, state: State, history: History, model: Candidate, covered: int) -> Statistics:
+        """G, Σ z r and θ̂ over all rounds with the beliefs in `history`; the estimate covered the first `covered`."""
+        features = self.maps[model.regimes]
+        data = joint.gather(features, history, state.round, state.arrived)
+        posterior = np.ascontiguousarray(history.beliefs[: state.round, : model.regimes])
+        if data.has_gaps:
+            spread = np.zeros((data.symbols.size, model.regimes))
+            spread[data.rows] = posterior
+            posterior = spread
+        vertices = int(data.rows[covered - 1]) + 1 if model.joint else 0
+        columns = joint.design(features, data.contexts, data.actions)
+        statistics = joint.solved(data, columns, self.ridge, posterior, vertices)
+        statistics.units[:] = data.centre, model.units[1]
+        return statistics
+
+    def _is_too_early(self, state: State) -> bool:
+        return self.is_required(state) and self.count_missing_rewards(state) > 0
+
+    def _check_candidates(self, state: State) -> None:
+        """The kernels check no bounds, and a state may come from a file."""
+        for candidate in state.selection.candidates if state.selection else ():
+            features = self.maps.get(candidate.regimes)
+            shapes = candidate.theta.shape, candidate.hmm.emission.shape
+            if features is None or shapes != ((features.dimension,), (features.regimes, features.symbols)):
+                raise ArgumentError("state", "holds candidates of another campaign", "a state of this campaign")

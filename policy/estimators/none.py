@@ -1,0 +1,14 @@
+"""No estimation: the belief stays uniform."""
+
+from policy.estimators.base import Estimate, Estimator
+from policy.spectral import NotEstimable
+from policy.state import State
+
+__all__ = ["NoEstimator"]
+
+
+class NoEstimator(Estimator):
+    """The regimes are never estimated (R5)."""
+
+    def estimate(self, state: State) -> Estimate | NotEstimable | None:
+        return NotEstimable('beliefs.estimator is "none"')

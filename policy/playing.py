@@ -1,0 +1,123 @@
+"""Offline evaluation: a whole episode played in compiled code, every reward known at once."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from policy import hmm, kernels, linucb
+from policy.clock import count_steps
+from policy.config import LARGEST_REWARD
+from policy.errors import ArgumentError
+from policy.features import Contexts
+from policy.stages import is_estimation_due
+from policy.state import State
+
+if TYPE_CHECKING:
+    from policy.staged import StagedPolicy
+
+__all__ = ["Episode", "play_episode"]
+
+FloatArray = npt.NDArray[np.float64]
+
+
+class Episode(NamedTuple):
+    """What happens to the policy, a row per round; see `StagedPolicy.play`."""
+
+    contexts: Contexts
+    reward_table: FloatArray  # rows × K
+    beliefs: FloatArray | None  # rows × H: used instead of estimates
+    decided: FloatArray | None  # rows × H: filled with the beliefs used
+    at: Sequence[float] | None  # rows: times in seconds
+
+
+def play_episode(policy: "StagedPolicy", state: State, episode: Episode) -> State:
+    """Play an episode: the same state as `decide` and `reward` row by row."""
+    _check_episode(policy, episode)
+    _check_state(policy, state)
+    rows, clock = episode.contexts.symbols.size, policy.config.clock
+    gaps, periods = count_steps(clock, state, [None] * rows if episode.at is None else episode.at, "at[{}]")
+    if not gaps.size:
+        gaps = hmm.checked_steps(None, rows) if state.round == 0 else np.ones(rows, np.int16)
+    begun, done = state.round, 0
+    while done < rows:
+        if episode.beliefs is None and is_estimation_due(state):
+            state = policy.reestimate(state)
+        stop = rows
+        if episode.beliefs is None and state.next_estimation:
+            stop = min(rows, state.next_estimation - 1 - begun)
+        state = _play_part(policy, state, episode, gaps, done, stop)
+        state = state._replace(period=int(periods[stop - 1]) if periods.size else 0)
+        done = stop
+    return state
+
+
+def _play_part(
+    policy: "StagedPolicy", state: State, episode: Episode, gaps: npt.NDArray[np.int16], done: int, stop: int
+) -> State:
+    """Play rows done … stop-1, between which nothing is re-estimated."""
+    part, regimes, count = episode.contexts.rows(done, stop), state.belief.size, stop - done
+    if episode.beliefs is None:
+        path = np.empty((count, regimes))
+        kernels.belief_path(*policy.get_chain(state), gaps[done:stop], part.symbols, path)
+    else:
+        path = episode.beliefs[done:stop]
+    if episode.decided is not None:
+        episode.decided[done:stop] = 0.0
+        episode.decided[done:stop, :regimes] = path
+    history = state.history.at(state.round, state.arrived)
+    start, end, length = state.round, state.round + count, policy.config.stage_length
+    history.append(part, gaps[done:stop], np.zeros(count, np.int16), path)
+    statistics = linucb.copied(state.statistics)
+    folded = kernels.play_rounds(
+        policy.maps[regimes].plan, policy.chance,
+        policy.get_exploration(start + 1, count, statistics.units[1]), statistics,
+        start, end, -1 if state.rebuild else state.folded, policy.ridge,
+        policy.count_warm_rounds(state), history.contexts.levels, history.contexts.values,
+        history.beliefs, episode.reward_table[done:stop], history.actions, history.rewards,
+    )  # fmt: skip
+    history.all_rewarded(start, end)
+    return state._replace(
+        round=end,
+        belief=path[-1].copy(),
+        statistics=statistics,
+        model_version=state.model_version + (end - 1) // length - max(start - 1, 0) // length,
+        history=history,
+        arrived=end,
+        folded=state.folded if folded < 0 else folded,
+        rebuild=folded < 0,
+        next_update=((end - 1) // length + 1) * length + 1,
+    )
+
+
+def _check_episode(policy: "StagedPolicy", episode: Episode) -> None:
+    contexts, table, beliefs, decided, at = episode
+    rows, arms, regimes = contexts.symbols.size, len(policy.config.actions), policy.features.regimes
+    low, high = policy.config.rewards.range or (-LARGEST_REWARD, LARGEST_REWARD)
+    if table.shape != (rows, arms) or not ((table >= low) & (table <= high)).all():
+        allowed = f"({rows}, {arms}), every number from {low:g} to {high:g}"
+        raise ArgumentError("reward_table", f"shape {table.shape}", allowed)
+    policy.features.check(contexts)
+    for field, given in (("beliefs", beliefs), ("decided", decided)):
+        if given is not None and given.shape != (rows, regimes):
+            raise ArgumentError(field, f"shape {given.shape}", f"({rows}, {regimes})")
+    uses_rewards = policy.estimator.uses_rewards
+    if beliefs is not None and (uses_rewards or not np.isfinite(beliefs).all()):
+        message = "are estimated with the rewards" if uses_rewards else "hold a number that is not finite"
+        raise ArgumentError("beliefs", message, "none with joint statistics, else laws of the regimes")
+    if at is not None and len(at) != rows:
+        raise ArgumentError("at", f"{len(at)} times", f"{rows}, one per row")
+
+
+def _check_state(policy: "StagedPolicy", state: State) -> None:
+    policy.check_state(state)
+    if policy.config.retired_actions or state.round < state.trial_end:
+        raise ArgumentError("state", "has retired actions, or one on trial", "all actions in ordinary use")
+    folded_rows = state.history.arrivals(0, state.folded)
+    if state.arrived != state.round or not np.array_equal(folded_rows, np.arange(state.folded)):
+        message = "has rewards that are missing or were folded out of round order"
+        raise ArgumentError("state", message, "a state in which every round has its reward, taken in order")
+    length = policy.config.stage_length
+    if state.next_update != max(1, -(-state.round // length)) * length + 1:
+        raise ArgumentError("state", "has already run what is due before its next round", "a state that `decide` left")
