@@ -208,8 +208,8 @@ def test_bonus_alone_in_a_batch_and_after_a_restart_has_the_same_bits(bonus):
     for t in (1, 2, 3, 4, 1024, 1025, 1026, 3073, 5000):
         alone = bonus(np.array([t]))
         assert [part[0] for part in alone] == [part[t - 1] for part in batch]
-    bounds._block.cache_clear()
-    bounds._block_ends.cache_clear()
+    bounds.beliefs._block.cache_clear()
+    bounds.beliefs._block_ends.cache_clear()
     fresh = bonus(np.arange(4001, 5001))
     for part, whole in zip(fresh, batch, strict=True):
         np.testing.assert_array_equal(part, whole[4000:])
