@@ -53,7 +53,7 @@ def serve(database_url: str, workers: int = 1) -> list[str]:
     """Our service, as its users start it."""
     return [
         "-m",
-        "service.cli.start",
+        "service.cli",
         "serve",
         "--port",
         "0",

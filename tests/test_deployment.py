@@ -17,7 +17,7 @@ import sqlalchemy as sa
 import yaml
 
 from service.base.settings import PREFIX, Settings
-from service.cli.commands import _parser
+from service.cli.commands import build_parser
 from service.storage.tables import metadata
 from tests.databases import Databases
 from tests.e2e.load import CAMPAIGN, open_client
@@ -100,9 +100,9 @@ def test_every_variable_is_a_setting_with_a_value_that_is_allowed():
 
 def test_every_command_is_one_of_the_command_line():
     (entry,) = json.loads(last("ENTRYPOINT"))
-    assert PROJECT["scripts"][entry] == "service.cli.start:main"
+    assert PROJECT["scripts"][entry] == "service.cli.__main__:main"
     commands = [json.loads(last("CMD")), *(words(SERVICES[name]["command"]) for name in OURS)]
-    assert [_parser().parse_args(command).command for command in commands] == ["serve", "migrate", "serve"]
+    assert [build_parser().parse_args(command).command for command in commands] == ["serve", "migrate", "serve"]
 
 
 @pytest.mark.parametrize("missing", ["POSTGRES_PASSWORD", "GRAFANA_PASSWORD"])
@@ -166,7 +166,7 @@ def test_every_documented_command_is_one_of_the_command_line():
     assert len(inside) >= 3
     assert len(direct) >= 4
     for command in inside + direct:
-        _parser().parse_args(shlex.split(command, comments=True))
+        build_parser().parse_args(shlex.split(command, comments=True))
 
 
 def test_the_tables_can_be_spread_by_campaign():

@@ -19,13 +19,13 @@ from policy import CampaignConfig
 from service.analysis.export_files import CONTEXT_PREFIX, is_number
 from service.base.errors import FieldProblem, InvalidError
 
-__all__ = ["rows_of", "size_of"]
+__all__ = ["count_rows", "read_rows"]
 
 BATCH = 1_000  # rows of Parquet at a time
 BLOCK = 2**20  # bytes
 
 
-def rows_of(path: Path, config: CampaignConfig) -> Iterator[dict[str, Any]]:
+def read_rows(path: Path, config: CampaignConfig) -> Iterator[dict[str, Any]]:
     """The rows of a file, in its order; the error of a bad one says where it is."""
     read = READERS.get(path.suffix.lower())
     if read is None:
@@ -33,7 +33,7 @@ def rows_of(path: Path, config: CampaignConfig) -> Iterator[dict[str, Any]]:
     return _reading(read, path, config)
 
 
-def size_of(path: Path) -> int:
+def count_rows(path: Path) -> int:
     """About how many rows a file has, for a progress bar: a line feed inside a CSV's text counts as well."""
     if path.suffix.lower() == ".parquet":
         import pyarrow as pa

@@ -1,9 +1,7 @@
 """`undercurrent verify`: fold the log from its first round and compare everything with what is stored (R14, R15)."""
 
-import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
 from itertools import islice
 
 import msgspec
@@ -13,54 +11,17 @@ from tqdm import tqdm
 
 from policy import CodecError, Decision, PolicyError, State, decode
 from policy.codec import decode_estimate
-from service.base.errors import NotFoundError
-from service.base.settings import Settings
 from service.engine.fold import MissingInput, Replay
 from service.engine.ids import Ids, hash_ids
 from service.engine.recovery import coefficients_match, load_first_position, numbers_match
 from service.storage.rows import DecisionRow, LiveRow, NewModel
-from service.storage.schema import require_current
 from service.storage.statements import PAGE
-from service.storage.store import Store
 from service.storage.transaction import Transaction
 
-__all__ = ["differences", "verify"]
-
-SHOWN = 20  # differences of one campaign
+__all__ = ["find_differences"]
 
 
-def verify(settings: Settings, name: str | None) -> int:
-    """Verify one campaign or all; 1 if anything differs."""
-    with closing(Store(settings.database_url)) as store:
-        require_current(store)
-        clean = [_verified(store, campaign) for campaign in ([name] if name is not None else _names(store))]
-    return 0 if all(clean) else 1
-
-
-def _verified(store: Store, campaign: str) -> bool:
-    with store.reading() as tx:
-        found = tx.campaign(campaign)
-        if found is None:
-            raise NotFoundError(f"There is no campaign {campaign!r}")
-        live, count = found[0], 0
-        for problem in differences(tx, live, progress=sys.stderr.isatty()):
-            count += 1
-            if count <= SHOWN:
-                print(f"{campaign}: {problem}", file=sys.stderr)
-    verdict = f"{count} DIFFERENCES" if count else "as stored"
-    print(f"{campaign}: {live.round} decisions, {live.arrived} rewards, model {live.model_version}: {verdict}")
-    return not count
-
-
-def _names(store: Store) -> list[str]:
-    names: list[str] = []
-    with store.reading() as tx:
-        while page := tx.campaign_page(names[-1] if names else "", 1_000):
-            names += [row.name for row in page]
-    return names
-
-
-def differences(tx: Transaction, live: LiveRow, progress: bool = False) -> Iterator[str]:
+def find_differences(tx: Transaction, live: LiveRow, progress: bool = False) -> Iterator[str]:
     """What the fold finds different from the log's answers, the stored models and the live row."""
     campaign = live.campaign_id
     moments = []

@@ -78,13 +78,6 @@ class Settings(BaseModel):
         except ValidationError as error:
             raise SettingsError("; ".join(_told(problem, source) for problem in error.errors())) from None
 
-    def environment(self) -> dict[str, str]:
-        """The variables that give these settings, for processes to be started."""
-        given = {name: value for name, value in self.model_dump().items() if value is not None}
-        if self.webhook_secret is not None:
-            given["webhook_secret"] = self.webhook_secret.get_secret_value()
-        return {PREFIX + name.upper(): str(value) for name, value in given.items()}
-
 
 def _told(problem: ErrorDetails, source: Mapping[str, str]) -> str:
     if not problem["loc"]:  # a rule about several settings

@@ -1,4 +1,4 @@
-"""The `undercurrent` commands, and the composition of the application from its parts.
+"""The `undercurrent` commands, a module each, and the application that `serve` runs.
 
-May import every other room; nobody imports this one.
+May import every other room; no room imports this one.
 """

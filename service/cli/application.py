@@ -1,13 +1,7 @@
-"""The FastAPI application: the routes around one worker."""
+"""The FastAPI application: every route, around one worker."""
 
-import os
-import signal
-import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from multiprocessing import parent_process
-from multiprocessing.process import BaseProcess
-from pathlib import Path
 
 from fastapi import FastAPI
 
@@ -28,20 +22,23 @@ from service.base.settings import Settings
 from service.compat.personalizer import add_personalizer_routes
 from service.dashboard import add_dashboard
 from service.documentation import add_documentation
-from service.engine.metrics import SHARED_FOLDER
 from service.engine.worker import Service
 from service.web.application import Application
 from service.web.errors import install_error_handlers
 from service.web.requests import Requests
 
 
-def create_app(settings: Settings, service: Service | None = None) -> FastAPI:
-    """One service with these settings; nothing is shared between two of them."""
+def create_app(
+    settings: Settings, service: Service | None = None, on_start: Callable[[], None] | None = None
+) -> FastAPI:
+    """One service with these settings, which shares nothing with another; `on_start` is called once it serves."""
     worker = service or Service(settings)
 
     @asynccontextmanager
     async def running(app: FastAPI) -> AsyncIterator[None]:
         await worker.start()
+        if on_start is not None:
+            on_start()
         yield
         await worker.stop()
 
@@ -54,11 +51,11 @@ def create_app(settings: Settings, service: Service | None = None) -> FastAPI:
         version=__version__,
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         openapi_url=None,  # service/documentation serves it, with pages that load no scripts from a CDN
-        redirect_slashes=False,  # a redirect would go to whatever host the request names
+        redirect_slashes=False,  # a redirect would go to any host that the request names
         lifespan=running,
     )
     install_error_handlers(app)
-    add_routes(app, worker)  # first: routes are tried in order
+    add_routes(app, worker)  # first, because routes are tried in order
     add_administration(app, worker)
     add_subject_routes(app, worker)
     add_alerts(app, worker)
@@ -73,19 +70,3 @@ def create_app(settings: Settings, service: Service | None = None) -> FastAPI:
     add_dashboard(app, worker)
     add_documentation(app)
     return app
-
-
-def from_environment() -> FastAPI:
-    """The application of one of several worker processes, which the command line starts."""
-    parent = parent_process()
-    if parent is not None:
-        # Whoever cleans up the folder of temporary files may have removed it.
-        Path(os.environ[SHARED_FOLDER]).mkdir(mode=0o700, exist_ok=True)
-        threading.Thread(target=_end_after, args=(parent,), daemon=True).start()
-    return create_app(Settings.load(os.environ, {}))
-
-
-def _end_after(parent: BaseProcess) -> None:
-    """A worker whose parent was killed would serve on, unseen, at an address that the next start wants."""
-    parent.join()
-    os.kill(os.getpid(), signal.SIGTERM)  # finishes what was accepted

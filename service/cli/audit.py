@@ -1,26 +1,32 @@
-"""`undercurrent audit`: print what administrators did."""
+"""`undercurrent audit`: print the audit log."""
 
-from contextlib import closing
+import argparse
 
 from service.api.audit import entry_of
-from service.base.settings import Settings
+from service.cli.database import open_database
+from service.cli.flags import Flags, add_settings
 from service.storage.audit import page
-from service.storage.schema import require_current
-from service.storage.store import Store
 from service.web.times import parse_interval
+
+__all__ = ["add_arguments", "run"]
 
 PAGE = 500
 
 
-def print_audit(settings: Settings, campaign: str | None, start: str | None, end: str | None) -> int:
-    """Every entry as a line of JSON, newest first, from the database itself."""
-    asked = parse_interval(start, end)
-    with closing(Store(settings.database_url)) as store:
-        require_current(store)
-        with store.reading() as tx:
-            rows = page(tx, None, PAGE, campaign, asked)
-            while rows:
-                for row in rows:
-                    print(entry_of(row).model_dump_json())
-                rows = page(tx, rows[-1].number, PAGE, campaign, asked)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("campaign", nargs="?", help="only this campaign; default: everything")
+    parser.add_argument("--from", metavar="TIME", help="at or after this time: 2026-10-01T00:00:00Z")
+    parser.add_argument("--to", metavar="TIME", help="before this time")
+    add_settings(parser)
+
+
+def run(flags: Flags) -> int:
+    """Print every entry as a line of JSON, newest first, read from the database directly."""
+    times, campaign = parse_interval(flags["from"], flags["to"]), flags["campaign"]
+    with open_database(flags) as store, store.reading() as tx:
+        rows = page(tx, None, PAGE, campaign, times)
+        while rows:
+            for row in rows:
+                print(entry_of(row).model_dump_json())
+            rows = page(tx, rows[-1].number, PAGE, campaign, times)
     return 0

@@ -1,13 +1,12 @@
-"""`undercurrent keys`: make keys, list them, revoke them."""
+"""`undercurrent keys`: create, list and revoke keys."""
 
 import argparse
 import json
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -15,63 +14,57 @@ from policy.config import Slug
 from service.access.auth import HOW, id_of, new_key
 from service.access.roles import ROLES
 from service.base.errors import NotFoundError
-from service.base.settings import Settings
+from service.cli.flags import Flags, add_settings, load_settings
 from service.storage.audit import add, by_command
 from service.storage.rows import KeyRow
 from service.storage.schema import require_current, upgrade
 from service.storage.store import Store
 
-__all__ = ["add_commands", "keys"]
+__all__ = ["add_arguments", "run"]
 
-LONGEST_NAME = 100
-LONGEST_ID = 16
+MAX_LABEL = 100
+MAX_ID = 16
 COLUMNS = ("id", "name", "role", "campaigns", "rate limit", "created", "revoked")
 
 
-def add_commands(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
-    """`create`, `list` and `revoke`."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add `create`, `list` and `revoke`."""
     commands = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    creating = commands.add_parser(
+    create = commands.add_parser(
         "create",
-        help="make a key and print it, this once",
-        description="Make a key and print it: it is shown this once, and only a hash of it is stored.",
+        help="create a key and print it once",
+        description="Create a key and print it. It is shown only once; the database stores a hash of it.",
     )
-    creating.add_argument("--role", required=True, choices=ROLES, help="what its owner may do; see docs/service.md")
-    creating.add_argument(
+    create.add_argument("--role", required=True, choices=ROLES, help="what the key may do; see docs/service.md")
+    create.add_argument(
         "--campaign",
         dest="campaigns",
         action="append",
         default=[],
-        type=_campaign,
+        type=_parse_campaign,
         metavar="NAME",
-        help="a campaign that it is good for, there may be several; without any it is good for all",
+        help="a campaign that the key is valid for; may be repeated; default: all campaigns",
     )
-    creating.add_argument(
-        "--rate-limit", type=_rate, metavar="N", help="requests a second that it may make; without it any number"
-    )
-    creating.add_argument("--name", type=_label, default="", metavar="LABEL", help="a label for people")
-    listing = commands.add_parser("list", help="list the keys, without their secrets")
-    revoking = commands.add_parser("revoke", help="make a key useless, within a second on every worker")
-    revoking.add_argument("id", type=id_of, help="its id, as `list` shows it")
-    return [creating, listing, revoking]
+    create.add_argument("--rate-limit", type=_parse_rate, metavar="N", help="requests per second; default: no limit")
+    create.add_argument("--name", type=_parse_label, default="", metavar="LABEL", help="a label for people")
+    list_ = commands.add_parser("list", help="list the keys, without their secrets")
+    revoke = commands.add_parser("revoke", help="revoke a key; every worker refuses it within a second")
+    revoke.add_argument("id", type=id_of, help="id of the key, as `list` shows it")
+    for command in (create, list_, revoke):
+        add_settings(command)
 
 
-def keys(settings: Settings, flags: dict[str, Any]) -> int:
-    """Run one of the commands."""
-    with closing(Store(settings.database_url)) as store:
+def run(flags: Flags) -> int:
+    """Run one of the three."""
+    with closing(Store(load_settings(flags).database_url)) as store:
         if store.embedded and flags["action"] == "create":
             upgrade(store)  # as `serve` does: the first key may come before the first start
         require_current(store)
-        if flags["action"] == "create":
-            _create(store, flags)
-        elif flags["action"] == "list":
-            _list(store)
-        else:
-            _revoke(store, flags["id"])
+        ACTIONS[flags["action"]](store, flags)
     return 0
 
 
-def _create(store: Store, flags: dict[str, Any]) -> None:
+def _create(store: Store, flags: Flags) -> None:
     key, row = new_key(flags["role"], flags["campaigns"], flags["rate_limit"], flags["name"], _now())
     with store.writing() as tx:
         tx.add_key(row)
@@ -79,30 +72,31 @@ def _create(store: Store, flags: dict[str, Any]) -> None:
         add(tx, record, row.created_at, campaigns=flags["campaigns"] or None)
         missing = [name for name in flags["campaigns"] if tx.campaign(name) is None]
     print(key)
-    print(f"Keep it: it is not shown again. It is good for services on {store.engine.url!r}. {HOW}.", file=sys.stderr)
+    print(f"Keep it: it is not shown again. It is valid for services on {store.engine.url!r}. {HOW}.", file=sys.stderr)
     for name in missing:
         print(f"Note: there is no campaign {name!r} yet.", file=sys.stderr)
 
 
-def _list(store: Store) -> None:
+def _list(store: Store, _: Flags) -> None:
     with store.reading() as tx:
-        rows = [_told(key) for key in tx.all_keys()]
+        rows = [_format_row(key) for key in tx.all_keys()]
     if not rows:
-        print("There are no keys; without any the service listens on this machine only.", file=sys.stderr)
+        print("There are no keys yet. Without keys the service listens on this machine only.", file=sys.stderr)
         return
     widths = [max(map(len, column)) for column in zip(COLUMNS, *rows, strict=True)]
     for row in (COLUMNS, *rows):
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
-def _told(key: KeyRow) -> Sequence[str]:
+def _format_row(key: KeyRow) -> Sequence[str]:
     campaigns = "all" if key.campaigns is None else ", ".join(json.loads(key.campaigns))
     rate = "-" if key.rate_limit is None else f"{key.rate_limit:g}/s"
-    revoked = "-" if key.revoked_at is None else _day(key.revoked_at)
-    return key.id, key.name or "-", key.role, campaigns, rate, _day(key.created_at), revoked
+    revoked = "-" if key.revoked_at is None else _format_time(key.revoked_at)
+    return key.id, key.name or "-", key.role, campaigns, rate, _format_time(key.created_at), revoked
 
 
-def _revoke(store: Store, key_id: str) -> None:
+def _revoke(store: Store, flags: Flags) -> None:
+    key_id = flags["id"]
     with store.writing() as tx:
         now = _now()
         revoked = tx.revoke_key(key_id, now)
@@ -110,43 +104,46 @@ def _revoke(store: Store, key_id: str) -> None:
             add(tx, by_command("revoke key", key=key_id), now)
         known = any(key.id == key_id for key in tx.all_keys())
     if not known:
-        which = f"There is no key {key_id!r}" if len(key_id) <= LONGEST_ID else "That is no key's id"  # a secret?
-        raise NotFoundError(f"{which}; `undercurrent keys list` shows them")
-    print(f"Key {key_id} is revoked." if revoked else f"Key {key_id} was revoked before.", file=sys.stderr)
+        # A longer text may be a secret, which must not be printed.
+        problem = f"There is no key {key_id!r}" if len(key_id) <= MAX_ID else "There is no key with that id"
+        raise NotFoundError(f"{problem}; `undercurrent keys list` lists the keys")
+    print(f"Key {key_id} is revoked." if revoked else f"Key {key_id} was already revoked.", file=sys.stderr)
 
 
 def _now() -> int:
     return time.time_ns() // 1_000
 
 
-def _day(micros: int) -> str:
+def _format_time(micros: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(micros // 1_000_000))
 
 
-# --- what the flags allow ---------------------------------------------------------------------------------------------
+ACTIONS: dict[str, Callable[[Store, Flags], None]] = {"create": _create, "list": _list, "revoke": _revoke}
+
+# --- the values of flags ----------------------------------------------------------------------------------------------
 
 
-def _campaign(text: str) -> str:
+def _parse_campaign(text: str) -> str:
     try:
         name: str = TypeAdapter(Slug).validate_python(text)
     except ValidationError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no campaign's name: up to 64 lower-case letters, digits, - and _"
+            f"{text!r} is not a campaign name: up to 64 lower-case letters, digits, - and _"
         ) from None
     return name
 
 
-def _rate(text: str) -> float:
+def _parse_rate(text: str) -> float:
     try:
         rate = float(text)
     except ValueError:
         rate = math.nan
     if not 0.001 <= rate <= 1_000_000:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of requests a second, 0.001 to 1000000")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of requests per second, 0.001 to 1000000")
     return rate
 
 
-def _label(text: str) -> str:
-    if len(text) > LONGEST_NAME or not text.isprintable():
-        raise argparse.ArgumentTypeError(f"a label has at most {LONGEST_NAME} characters, all of them printable")
+def _parse_label(text: str) -> str:
+    if len(text) > MAX_LABEL or not text.isprintable():
+        raise argparse.ArgumentTypeError(f"a label has at most {MAX_LABEL} characters, all of them printable")
     return text

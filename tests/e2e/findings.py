@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from service.analysis.verify import differences
+from service.analysis.verify import find_differences
 from service.base.times import timestamp
 from service.storage.store import Store
 from tests.e2e.log import Log, read_logs
@@ -93,7 +93,7 @@ def find_verify_differences(database_url: str, campaigns: Iterable[str]) -> list
             with store.scanning() as tx:
                 stored = tx.campaign(name)
                 assert stored is not None
-                findings += [Finding("verify", f"{name}: {text}") for text in differences(tx, stored[0])]
+                findings += [Finding("verify", f"{name}: {text}") for text in find_differences(tx, stored[0])]
     return findings
 
 

@@ -19,7 +19,7 @@ from tests.e2e.load import PATIENCE_SECONDS, wait_until
 __all__ = ["UNDERCURRENT", "Launch", "Server", "get_environment", "launch_servers"]
 
 START_SECONDS = 300  # on a new machine the first start compiles the kernels
-UNDERCURRENT = [sys.executable, "-m", "service.cli.commands"]
+UNDERCURRENT = [sys.executable, "-m", "service.cli"]
 HARMLESS_LINE = re.compile(r"\S+ (INFO \S+|WARNING undercurrent\.request: slow request) .*\n")
 FIRST_LINE = rf"Undercurrent {re.escape(__version__)} is at (http://[\d.]+:\d+)"
 

@@ -26,7 +26,7 @@ import sqlalchemy as sa
 
 from policy import CampaignConfig, StagedPolicy
 from service.analysis.columns import Columns
-from service.analysis.verify import differences
+from service.analysis.verify import find_differences
 from service.storage.engines import WRITER_KIB
 from service.storage.store import Store
 from service.storage.tables import campaigns, decisions, rewards
@@ -255,7 +255,7 @@ def mistakes(url: str, steady: Steady) -> list[str]:
     with closing(Store(url)) as store, store.reading() as tx:
         stored = {row[0]: (row[1], row[2]) for row in tx.connection.execute(_counts())}
         for row in tx.standing():
-            wrong += [f"{row.name}: verify: {told}" for told in islice(differences(tx, row), 5)]
+            wrong += [f"{row.name}: verify: {told}" for told in islice(find_differences(tx, row), 5)]
     for name in sorted(expected.keys() | stored.keys()):
         if expected.get(name) != stored.get(name):
             counts = f"acknowledged {expected.get(name)}, stored {stored.get(name)}"

@@ -1,7 +1,6 @@
 """Metrics and logs of a server with two workers, and how its parent replaces them."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -90,7 +89,7 @@ def test_log_lines_are_json(server):
     wait_until(lambda: "unknown-path" in server.read_stderr())
     lines = [json.loads(line) for line in server.read_stderr().splitlines()]
     assert all(list(line)[:5] == ["ts", "level", "logger", "message", "request_id"] for line in lines)
-    assert "there is no key yet, so the service listens on 127.0.0.1 only" in lines[0]["message"]
+    assert "there are no keys yet, so the service listens on 127.0.0.1 only" in lines[0]["message"]
     change, request = (line for line in lines if line["request_id"] == "creation")
     assert (change["logger"], change["message"], change["campaign"]) == ("undercurrent.admin", "create", "spring")
     assert (request["logger"], request["status"]) == ("undercurrent.request", 201)
@@ -159,22 +158,19 @@ def test_the_server_removes_its_folder_when_it_stops(server):
 
 NONE_STARTS = """
 import socket, sys
-from service.cli.commands import uvicorn_config
-from service.cli.workers import Workers
-several = Workers(uvicorn_config("failing:app", workers=2, lifespan="on"), sockets=[socket.create_server(("", 0))])
-several.run()
-sys.exit(several.failed)
+from service.base.settings import Settings
+from service.cli.supervisor import Supervisor, serve_worker
+settings = Settings(database_url="postgresql://nobody@127.0.0.1:1/none", workers=2)
+sys.exit(not Supervisor(2, serve_worker, settings, socket.create_server(("", 0))).run())
 """
 
 
 def test_if_no_worker_can_start_the_server_ends(tmp_path):
     """Otherwise it would try for ever, and look alive."""
-    (tmp_path / "failing.py").write_text("async def app(scope, receive, send): raise RuntimeError\n")
-    path = f"{tmp_path}{os.pathsep}{Path(__file__).parents[2]}"
+    environment = get_environment() | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    environment[SHARED_FOLDER] = str(tmp_path / "metrics")
     command = [sys.executable, "-c", NONE_STARTS]
-    done = subprocess.run(
-        command, env=get_environment() | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=120
-    )
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1, done.stderr
 
 

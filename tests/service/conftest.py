@@ -12,7 +12,7 @@ import uvicorn
 import service.web.requests
 from service.base.settings import Settings
 from service.cli.application import create_app
-from service.cli.commands import uvicorn_config
+from service.cli.server import configure_server
 from service.engine.worker import Service
 from tests.service.playing import Direct
 
@@ -48,7 +48,7 @@ class Worker:
         settings = Settings(database_url=database_url, **own)
         self.service = Service(settings, clock)
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self._server = uvicorn.Server(uvicorn_config(create_app(settings, self.service)))
+        self._server = uvicorn.Server(configure_server(create_app(settings, self.service)))
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._listener]})
         self._thread.start()
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"

@@ -12,7 +12,7 @@ import httpx
 import sqlalchemy as sa
 
 from policy import CampaignConfig, StagedPolicy, encode
-from service.analysis.verify import differences
+from service.analysis.verify import find_differences
 from service.base.errors import ApiError, detail_of
 from service.engine.background import run_estimation
 from service.engine.campaigns import Campaigns
@@ -253,7 +253,7 @@ class Direct:
 def found_differences(tx: Transaction, name: str) -> list[str]:
     found = tx.campaign(name)
     assert found is not None
-    return list(differences(tx, found[0]))
+    return list(find_differences(tx, found[0]))
 
 
 def check_rounds(decisions: Sequence[dict]) -> None:

@@ -24,7 +24,7 @@ from service.cli.application import create_app
 from service.cli.commands import main
 from tests.service.answers import allowed_by_field, error_of, good
 
-UNDERCURRENT = [sys.executable, "-m", "service.cli.commands"]
+UNDERCURRENT = [sys.executable, "-m", "service.cli"]
 DECIDE = {"campaign": "spring", "context": {}}
 
 

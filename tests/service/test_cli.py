@@ -17,7 +17,9 @@ import sqlalchemy as sa
 from policy import CampaignConfig
 from service.access.auth import id_of
 from service.base.settings import PREFIX, Settings, SettingsError
-from service.cli.commands import FLAGS, _loopback, _parser, main
+from service.cli.commands import build_parser, main
+from service.cli.flags import SETTINGS
+from service.cli.serve import choose_host
 from service.storage.schema import head
 from service.storage.store import Store
 from service.storage.tables import decisions, metadata
@@ -349,12 +351,12 @@ def test_a_key_is_revoked_by_its_id(keys, database_url):
     key, other = (keys("create", "--role", "viewer")[1].strip() for _ in range(2))
     assert keys("revoke", id_of(key)) == (0, "", f"Key {id_of(key)} is revoked.\n")
     assert [row.revoked_at is None for row in stored_keys(database_url)].count(True) == 1
-    assert keys("revoke", id_of(key)) == (0, "", f"Key {id_of(key)} was revoked before.\n")
+    assert keys("revoke", id_of(key)) == (0, "", f"Key {id_of(key)} was already revoked.\n")
     # Whoever gives the whole key does not see its secret again.
     assert keys("revoke", other) == (0, "", f"Key {id_of(other)} is revoked.\n")
     code, printed, complaint = keys("revoke", "nobody")
     assert (code, printed) == (1, "")
-    assert complaint == "undercurrent: There is no key 'nobody'; `undercurrent keys list` shows them\n"
+    assert complaint == "undercurrent: There is no key 'nobody'; `undercurrent keys list` lists the keys\n"
 
 
 @pytest.mark.parametrize(
@@ -362,12 +364,12 @@ def test_a_key_is_revoked_by_its_id(keys, database_url):
     [
         ([], "--role"),
         (["--role", "boss"], "admin"),
-        (["--role", "admin", "--rate-limit", "0"], "'0' is not a number of requests a second"),
+        (["--role", "admin", "--rate-limit", "0"], "'0' is not a number of requests per second"),
         (["--role", "admin", "--rate-limit", "nan"], "'nan' is not"),
         (["--role", "admin", "--rate-limit", "inf"], "0.001 to 1000000"),
         (["--role", "admin", "--rate-limit", "many"], "'many' is not"),
-        (["--role", "admin", "--campaign", "No Such"], "'No Such' is no campaign's name"),
-        (["--role", "admin", "--campaign", ""], "'' is no campaign's name"),
+        (["--role", "admin", "--campaign", "No Such"], "'No Such' is not a campaign name"),
+        (["--role", "admin", "--campaign", ""], "'' is not a campaign name"),
         (["--role", "admin", "--name", "x" * 101], "at most 100"),
         (["--role", "admin", "--name", "a\nb"], "printable"),
     ],
@@ -400,7 +402,7 @@ def test_without_a_key_serve_stays_on_this_machine(called, database_url, taken):
     code, _, complaint = called(*serve)
     warning, failure = complaint.splitlines()
     assert code == 1
-    assert "no key" in warning
+    assert "no keys" in warning
     assert "listens on 127.0.0.1 only, not on 0.0.0.0" in warning
     assert f"cannot listen on 127.0.0.1 port {taken}" in failure
     words = shlex.split(warning.partition("start again: ")[2])
@@ -433,7 +435,7 @@ def test_a_host_on_this_machine_needs_no_key(called, tmp_path, host, taken):
     ],
 )
 def test_where_serve_listens_without_a_key(host, instead):
-    assert _loopback(host) == instead
+    assert choose_host(host) == instead
 
 
 # --- config-check -------------------------------------------------------------------------------------------------
@@ -495,31 +497,22 @@ VALUES = {
 
 
 def serve_flags():
-    (commands,) = (a for a in _parser()._actions if isinstance(a, argparse._SubParsersAction))
+    (commands,) = (a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction))
     return {option for action in commands.choices["serve"]._actions for option in action.option_strings}
 
 
 def test_every_setting_is_a_flag_and_a_variable():
     """Its row in the README is checked in tests/test_project.py."""
     variables_only = {"webhook_secret"}  # others can read command lines
-    assert set(VALUES) == set(Settings.model_fields) - variables_only == set(FLAGS)
-    assert serve_flags() - {"-h", "--help"} == {f"--{name.replace('_', '-')}" for name in FLAGS}
+    assert set(VALUES) == set(Settings.model_fields) - variables_only == set(SETTINGS)
+    assert serve_flags() - {"-h", "--help"} == {f"--{name.replace('_', '-')}" for name in SETTINGS}
     base = {"database_url": "postgresql://localhost/x"}  # with it any number of workers is allowed
     for name, (text, value) in VALUES.items():
         assert getattr(Settings.load({}, base | {name: text}), name) == value
         other = {PREFIX + key.upper(): known for key, known in (base | {name: text}).items()}
         assert getattr(Settings.load(other, {}), name) == value
-        assert PREFIX + name.upper() in FLAGS[name]
-        assert str(Settings.model_fields[name].default) in FLAGS[name]
-
-
-def test_settings_survive_the_environment():
-    """How worker processes learn of them."""
-    url = "postgresql://user:p%40ss@host/name?host=/a%20b"
-    settings = Settings(
-        host="::1", port=0, database_url=url, workers=4, log_format="json", log_level="error", access_log=True
-    )
-    assert Settings.load(settings.environment(), {}) == settings
+        assert PREFIX + name.upper() in SETTINGS[name]
+        assert str(Settings.model_fields[name].default) in SETTINGS[name]
 
 
 def test_no_complaint_about_an_address_shows_its_password():

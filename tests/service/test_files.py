@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from policy import CampaignConfig
 from service.analysis.export_files import FORMATS
-from service.analysis.import_files import rows_of, size_of
+from service.analysis.import_files import count_rows, read_rows
 from service.base.errors import InvalidError
 from service.storage.reading import LoggedDecision
 
@@ -133,10 +133,10 @@ def test_a_file_gives_back_what_was_written(format, played):
     wanted = [expected(row) for row in rows]
     with tempfile.TemporaryDirectory() as folder:
         file = written(Path(folder), format, config, [rows[i : i + 2] for i in range(0, len(rows), 2)])
-        assert [comparable(row) for row in rows_of(file, config)] == wanted
-        assert size_of(file) >= len(rows)
+        assert [comparable(row) for row in read_rows(file, config)] == wanted
+        assert count_rows(file) >= len(rows)
         if format != "csv":  # where a text may hold lines
-            assert size_of(file) == len(rows)
+            assert count_rows(file) == len(rows)
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -144,7 +144,7 @@ def test_a_level_that_came_as_a_number_is_the_level(tmp_path, format):
     file = written(
         tmp_path, format, CONFIG, [[logged(1, {"risk": 1, "spend": 7}), logged(2, {"risk": "1.0", "spend": 7.5})]]
     )
-    first, second = rows_of(file, CONFIG)
+    first, second = read_rows(file, CONFIG)
     assert first["context"] == {"risk": 1 if format == "ndjson" else "1", "spend": 7}
     assert second["context"] == {"risk": "1.0", "spend": 7.5}
 
@@ -155,7 +155,7 @@ def test_a_level_that_came_as_a_number_is_the_level(tmp_path, format):
 def rows(tmp_path, name, text):
     file = tmp_path / name
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return list(rows_of(file, CONFIG))
+    return list(read_rows(file, CONFIG))
 
 
 def test_a_plain_csv_has_columns_named_like_the_variables(tmp_path):
@@ -191,7 +191,7 @@ def test_parquet_of_other_types(tmp_path):
         }
     )
     pq.write_table(table, tmp_path / "log.parquet")
-    first, second = rows_of(tmp_path / "log.parquet", CONFIG)
+    first, second = read_rows(tmp_path / "log.parquet", CONFIG)
     assert first["context"] == {"risk": "high", "spend": 3}
     assert first["at"] == datetime(2026, 9, 21, 14, 13, 20, tzinfo=UTC)
     assert second == {"context": {"risk": "1"}, "action": "none", "reward": 0.5}
@@ -241,12 +241,12 @@ def test_a_mistake_in_parquet_names_the_row(tmp_path):
         pa.table({"risk": ["high"] * 2, "spend": ["1", "x"], "action": ["mail"] * 2}), tmp_path / "log.parquet"
     )
     with pytest.raises(InvalidError, match=r"log\.parquet, row 2, spend: 'x' is not a number"):
-        list(rows_of(tmp_path / "log.parquet", CONFIG))
+        list(read_rows(tmp_path / "log.parquet", CONFIG))
 
 
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(InvalidError, match=r"log\.csv: cannot be read: No such file"):
-        list(rows_of(tmp_path / "log.csv", CONFIG))
+        list(read_rows(tmp_path / "log.csv", CONFIG))
 
 
 def test_a_variable_called_like_a_column_needs_the_prefix(tmp_path):
@@ -254,7 +254,7 @@ def test_a_variable_called_like_a_column_needs_the_prefix(tmp_path):
     file = tmp_path / "log.csv"
     file.write_text("reward,action\nx,a\n")
     with pytest.raises(InvalidError, match="no column for the variable 'reward'") as caught:
-        list(rows_of(file, config))
+        list(read_rows(file, config))
     assert caught.value.fields[0].allowed == ["context.reward"]
     file.write_text("context.reward,action,reward\nx,a,2\n")
-    assert list(rows_of(file, config)) == [{"context": {"reward": "x"}, "action": "a", "reward": 2.0}]
+    assert list(read_rows(file, config)) == [{"context": {"reward": "x"}, "action": "a", "reward": 2.0}]

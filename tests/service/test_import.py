@@ -106,7 +106,7 @@ def test_an_exported_file_imported_is_the_campaign(new_database, clock, capsys, 
     file = str(tmp_path / f"log.{format}")
     flags = ["--database-url", urls[0], "--format", format, "--output", file]
     assert main(["export", script.name, *flags]) == 0
-    for told in ("imported as 'file-", "was made before"):
+    for told in ("rewards as 'file-", "already been imported"):
         assert main(["import", script.name, file, "--database-url", urls[1]]) == 0
         assert told in capsys.readouterr().out
     assert_same_model(state_of(other, script.name), state_of(worker, script.name))

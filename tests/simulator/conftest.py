@@ -23,7 +23,7 @@ class Server:
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "service.cli.commands", "serve", "--port", self._port]
+        command = [sys.executable, "-m", "service.cli", "serve", "--port", self._port]
         self._process = subprocess.Popen(
             [*command, "--database-url", self._database_url], stdout=subprocess.PIPE, text=True, start_new_session=True
         )

@@ -273,7 +273,7 @@ def test_a_wrong_key_is_not_repeated_in_the_message(capsys, impostor):
 def test_a_service_with_keys(launch, new_database, capsys, monkeypatch):
     """The key comes from `--key` or the variable; without one, nothing is played."""
     database_url = new_database("sqlite")
-    command = [sys.executable, "-m", "service.cli.commands", "keys", "create", "--role", "admin"]
+    command = [sys.executable, "-m", "service.cli", "keys", "create", "--role", "admin"]
     command += ["--campaign", "keyed-1", "--database-url", database_url]
     key = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
     server = launch(database_url)

@@ -1,62 +1,69 @@
-"""`undercurrent import`: a file of past decisions warm-starts a campaign, in one transaction on the database itself."""
+"""`undercurrent import`: warm-start a campaign from a file of past decisions, in one transaction."""
 
+import argparse
 import hashlib
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 from tqdm import tqdm
 
 from policy import encode
-from service.analysis.import_files import rows_of, size_of
+from service.analysis.import_files import count_rows, read_rows
 from service.base.errors import InvalidError
-from service.base.settings import Settings
+from service.cli.database import open_database
+from service.cli.flags import Flags, add_settings
 from service.engine.campaigns import Campaigns
 from service.engine.operations import KeepSnapshot, Snapshot
 from service.engine.recovery import get_campaign, load_config
 from service.engine.requests import ImportId, ImportRow
 from service.storage.audit import by_command
-from service.storage.schema import require_current
-from service.storage.store import Store
 
-__all__ = ["load"]
+__all__ = ["add_arguments", "run"]
 
 
-def load(settings: Settings, name: str, file: str, import_id: str | None) -> int:
-    """Import all rows of a file, or none; the same file again changes nothing."""
-    path = Path(file)
-    with closing(Store(settings.database_url)) as store:
-        require_current(store)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("campaign", help="name of the campaign, which must not have decided yet")
+    parser.add_argument("file", help=".ndjson, .csv or .parquet")
+    parser.add_argument(
+        "--import-id", metavar="ID", help="an id is imported only once; default: derived from the file's content"
+    )
+    add_settings(parser)
+
+
+def run(flags: Flags) -> int:
+    """Import all rows of a file, or none. Importing the same file again changes nothing."""
+    name, path = flags["campaign"], Path(flags["file"])
+    with open_database(flags) as store:
         campaigns = Campaigns(store, lambda: time.time_ns() // 1_000)
         with store.reading() as tx:
             config = load_config(tx, get_campaign(tx, name)[0].campaign_id)
-        rows = rows_of(path, config)
+        rows = read_rows(path, config)
         try:
-            import_id, size = _checked_id(import_id or _id_of(path)), size_of(path)
+            import_id, size = _check_id(flags["import_id"] or _derive_id(path)), count_rows(path)
         except OSError as error:
-            print(f"undercurrent: cannot read {file}: {error.strerror or error}", file=sys.stderr)
+            print(f"undercurrent: cannot read {path}: {error.strerror or error}", file=sys.stderr)
             return 1
-        with tqdm(_checked(rows), path.name, total=size, unit=" rows", disable=None) as bar:
+        with tqdm(_check_rows(rows), path.name, total=size, unit=" rows", disable=None) as bar:
             operation = campaigns.prepare_import(name, import_id, bar)
         told = operation.told
         if not operation.made.changed:
-            print(f"{name}: import {told['import_id']!r} was made before; nothing to do")
+            print(f"{name}: {told['import_id']!r} has already been imported; nothing to do")
             return 0
         record = by_command("import", name, rows=told["rows"])
         (outcome,), work = campaigns.process([operation._replace(record=record)])
         if outcome is not None:
             raise outcome
-        for snapshot in work:  # so that the service need not fold all that again
+        for snapshot in work:  # saves the service from replaying all this when it starts
             if isinstance(snapshot, Snapshot):
                 campaigns.process([KeepSnapshot(*snapshot, encode(snapshot.state))])
-    print(f"{name}: {told['rows']} decisions and {told['rewards']} rewards imported as {told['import_id']!r}")
+    print(f"{name}: imported {told['rows']} decisions and {told['rewards']} rewards as {told['import_id']!r}")
     return 0
 
 
-def _checked(rows: Iterator[dict[str, object]]) -> Iterator[ImportRow]:
+def _check_rows(rows: Iterator[dict[str, object]]) -> Iterator[ImportRow]:
     for number, row in enumerate(rows):
         try:
             yield ImportRow.model_validate(row)
@@ -65,14 +72,14 @@ def _checked(rows: Iterator[dict[str, object]]) -> Iterator[ImportRow]:
             raise InvalidError.of_pydantic(problems) from None
 
 
-def _checked_id(import_id: str) -> str:
+def _check_id(import_id: str) -> str:
     try:
         return str(TypeAdapter(ImportId).validate_python(import_id))
     except ValidationError as error:
         raise InvalidError.of_pydantic([{**p, "loc": ("body", "import_id")} for p in error.errors()]) from None
 
 
-def _id_of(path: Path) -> str:
-    """The same for the same content."""
+def _derive_id(path: Path) -> str:
+    """An id that depends on the content only."""
     with path.open("rb") as file:
         return f"file-{hashlib.file_digest(file, 'blake2b').hexdigest()[:16]}"
