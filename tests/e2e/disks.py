@@ -1,4 +1,4 @@
-"""Disks in trouble, for real: full, as far as we may mount a small one, or by a limit on files; and read-only."""
+"""Full and read-only disks. A full one is a small file system if we may mount one, else a limit on file sizes."""
 
 import os
 import resource
@@ -11,15 +11,15 @@ from pathlib import Path
 
 __all__ = ["BOUND", "DISKS", "Disk", "limited", "read_only"]
 
-SIZE = "16m"  # of a small disk
-LEAST = 65_536  # bytes that a file may have under the limit: SQLite's shared memory has half as many
-# Root may write where permissions forbid it, unless it gives that up.
+SIZE = "16m"  # of the small file system
+MAX_FILE_BYTES = 65_536  # under the limit: SQLite's shared memory has half as many
+# Root ignores file permissions unless it gives up these capabilities.
 BOUND = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
 Full = Callable[[int | None], AbstractContextManager[Sequence[str]]]
 
 
 class Disk:
-    """Where a database may be; `full` is for a running process, or gives what another one is to be started under."""
+    """A folder for a database. `full` fills it for a running process, or yields a command to start a process under."""
 
     def __init__(self, folder: Path, full: Full) -> None:
         self.database_url = f"sqlite:///{folder}/undercurrent.db"
@@ -27,8 +27,8 @@ class Disk:
 
 
 @cache
-def _mounting() -> Sequence[str] | None:
-    """How a command begins that mounts something; None if we may not."""
+def _find_mount_prefix() -> Sequence[str] | None:
+    """How a command must begin to be allowed to mount; None if we may not mount."""
     for prefix in ([], ["sudo", "-n"]):
         with suppress(OSError, subprocess.SubprocessError):
             subprocess.run([*prefix, "unshare", "--mount", "true"], check=True, capture_output=True, timeout=10)
@@ -38,8 +38,8 @@ def _mounting() -> Sequence[str] | None:
 
 @contextmanager
 def _small(folder: Path) -> Iterator[Disk]:
-    """A disk of its own, which others can fill."""
-    prefix, rubbish = _mounting(), folder / "rubbish"
+    """A small file system, which another file fills."""
+    prefix, filler = _find_mount_prefix(), folder / "filler"
     assert prefix is not None
     options = f"size={SIZE},mode=700,uid={os.getuid()},gid={os.getgid()}"
     subprocess.run([*prefix, "mount", "-t", "tmpfs", "-o", options, "small", folder], check=True)
@@ -49,8 +49,8 @@ def _small(folder: Path) -> Iterator[Disk]:
         over, filled = threading.Event(), threading.Event()
 
         def fill() -> None:
-            """A page at a time, until not even one is left; and whatever is given back is taken at once."""
-            with rubbish.open("wb", buffering=0) as file:
+            """Write a page at a time until none is left, and take pages that become free at once."""
+            with filler.open("wb", buffering=0) as file:
                 while not over.is_set():
                     try:
                         file.write(bytes(4096))
@@ -66,7 +66,7 @@ def _small(folder: Path) -> Iterator[Disk]:
         finally:
             over.set()
             filling.join()
-            rubbish.unlink()
+            filler.unlink()
 
     try:
         yield Disk(folder, full)
@@ -76,9 +76,9 @@ def _small(folder: Path) -> Iterator[Disk]:
 
 @contextmanager
 def limited(pid: int) -> Iterator[None]:
-    """The process cannot make its files any larger."""
+    """Forbid the process to make its files any larger."""
     _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(pid, resource.RLIMIT_FSIZE, (LEAST, hard))
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (MAX_FILE_BYTES, hard))
     try:
         yield
     finally:
@@ -87,12 +87,12 @@ def limited(pid: int) -> Iterator[None]:
 
 @contextmanager
 def _limited(folder: Path) -> Iterator[Disk]:
-    """Full for one process, as by a quota; anybody can do that."""
+    """Full for one process, as with a quota; needs no rights."""
 
     @contextmanager
     def full(pid: int | None = None) -> Iterator[Sequence[str]]:
         if pid is None:
-            yield ["prlimit", f"--fsize={LEAST // 4}"]
+            yield ["prlimit", f"--fsize={MAX_FILE_BYTES // 4}"]
             return
         with limited(pid):
             yield []
@@ -100,15 +100,15 @@ def _limited(folder: Path) -> Iterator[Disk]:
     yield Disk(folder, full)
 
 
-# The truer one, if this machine allows it.
+# The more realistic one that this machine allows.
 DISKS: Mapping[str, Callable[[Path], AbstractContextManager[Disk]]] = (
-    {"limited": _limited} if _mounting() is None else {"small": _small}
+    {"limited": _limited} if _find_mount_prefix() is None else {"small": _small}
 )
 
 
 @contextmanager
 def read_only(folder: Path) -> Iterator[None]:
-    """Whoever opens a file of the folder can only read it, and nobody can make another one."""
+    """Make the folder and its files read-only."""
     files = list(folder.iterdir())
     for file in files:
         file.chmod(0o444)

@@ -1,10 +1,10 @@
-"""Does a quantity drift? A robust slope, what chance could make of it, and a verdict.
+"""Decides whether a quantity drifts: a robust slope, its confidence interval, and a verdict.
 
-The slope is Theil and Sen's: the median of the slopes between all pairs of points, so that a few outliers do not
-matter. A process that is started again begins anew, so pairs are only made within a life. Neighbouring points are
-alike, so the interval comes from residuals that are drawn again in blocks. A random walk, as memory often is, still
-fools such an interval; hence a quantity drifts only if the interval lies above zero and the slope above what is stated
-as allowed.
+The slope is that of Theil and Sen: the median of the slopes between all pairs of points, which a few outliers do not
+change. A restart resets a process, so both points of a pair belong to the same life. Neighbouring points are
+correlated, so the interval comes from a block bootstrap of the residuals. Memory often moves like a random walk, for
+which such an interval is too narrow. Therefore a quantity drifts only if the whole interval is above zero and the slope
+is above the allowed one.
 """
 
 from collections.abc import Sequence
@@ -13,16 +13,16 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Finding", "Quantity", "Slope", "examined", "slope_of"]
+__all__ = ["Finding", "Quantity", "Slope", "estimate_slope", "examine"]
 
-MOST_POINTS = 30  # of a life: what is finer is noise, and neighbours are more alike
+MOST_POINTS = 30  # of a life: more points would only add noise and correlation
 RESAMPLES = 400
-INTERVAL = (0.5, 99.5)  # percentiles: the truth is inside in nine of ten cases where neighbours are much alike
+INTERVAL = (0.5, 99.5)  # percentiles: covers the truth in nine of ten cases where neighbours are strongly correlated
 Numbers = npt.NDArray[np.float64]
 
 
 class Slope(NamedTuple):
-    """A change for each unit of x, and the interval that chance makes of it."""
+    """The change for each unit of x, and its confidence interval."""
 
     value: float
     low: float
@@ -30,11 +30,11 @@ class Slope(NamedTuple):
 
 
 class Quantity(NamedTuple):
-    """Measurements of one thing: lives, x and y of each. `allowed` is the slope up to which it does not matter."""
+    """Measurements: the life, x and y of each. A slope up to `allowed` does not matter."""
 
     name: str
     unit: str
-    per: str  # what x counts
+    per: str  # the unit of x
     lives: Sequence[int]
     x: Sequence[float]
     y: Sequence[float]
@@ -42,14 +42,14 @@ class Quantity(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """What became of a quantity. Slopes are for each unit of x."""
+    """The verdict on a quantity."""
 
     name: str
     unit: str
     per: str
     points: int
     first: float  # median of the first third
-    last: float  # and of the last
+    last: float  # median of the last third
     slope: Slope
     allowed: float
 
@@ -64,18 +64,17 @@ class Finding(NamedTuple):
         return "within noise" if self.slope.low <= 0 else "small enough"
 
 
-def examined(quantity: Quantity) -> Finding:
-    """The verdict on a quantity."""
+def examine(quantity: Quantity) -> Finding:
     y = np.asarray(quantity.y, float)
     third = max(1, y.size // 3)
-    slope = slope_of(quantity.lives, quantity.x, y)
+    slope = estimate_slope(quantity.lives, quantity.x, y)
     first, last = float(np.median(y[:third])), float(np.median(y[-third:]))
     return Finding(quantity.name, quantity.unit, quantity.per, y.size, first, last, slope, quantity.allowed)
 
 
-def slope_of(lives: Sequence[int], x: Sequence[float], y: Sequence[float] | Numbers) -> Slope:
-    """Theil and Sen's slope over pairs within a life, and its interval by a bootstrap of blocks."""
-    life, x, y = _thinned(np.asarray(lives), np.asarray(x, float), np.asarray(y, float))
+def estimate_slope(lives: Sequence[int], x: Sequence[float], y: Sequence[float] | Numbers) -> Slope:
+    """The slope of Theil and Sen over pairs within a life, and its interval from a block bootstrap."""
+    life, x, y = _thin(np.asarray(lives), np.asarray(x, float), np.asarray(y, float))
     left, right = np.triu_indices(x.size, 1)
     pairs = (life[left] == life[right]) & (x[left] != x[right])
     left, right = left[pairs], right[pairs]
@@ -86,14 +85,14 @@ def slope_of(lives: Sequence[int], x: Sequence[float], y: Sequence[float] | Numb
     residuals = y - value * x
     for each in np.unique(life):
         residuals[life == each] -= np.median(residuals[life == each])
-    drawn = _blocks(residuals)
+    drawn = _resample(residuals)
     slopes = value + np.median((drawn[:, right] - drawn[:, left]) / distance, axis=1)
     low, high = np.percentile(slopes, INTERVAL)
     return Slope(value, float(low), float(high))
 
 
-def _thinned(life: npt.NDArray[np.int_], x: Numbers, y: Numbers) -> tuple[npt.NDArray[np.int_], Numbers, Numbers]:
-    """Medians of neighbours, so that no life has too many points."""
+def _thin(life: npt.NDArray[np.int_], x: Numbers, y: Numbers) -> tuple[npt.NDArray[np.int_], Numbers, Numbers]:
+    """Replace neighbours by their median, so that no life has too many points."""
     lives, xs, ys = [], [], []
     for each in np.unique(life):
         own = np.flatnonzero(life == each)
@@ -104,8 +103,8 @@ def _thinned(life: npt.NDArray[np.int_], x: Numbers, y: Numbers) -> tuple[npt.ND
     return np.array(lives), np.array(xs), np.array(ys)
 
 
-def _blocks(residuals: Numbers) -> Numbers:
-    """Residuals drawn again, in blocks that keep neighbours together; the same draws every time."""
+def _resample(residuals: Numbers) -> Numbers:
+    """Draw residuals in blocks of neighbours; every call draws the same ones."""
     size = residuals.size
     length = max(1, round(size**0.5))
     starts = np.random.default_rng(7).integers(0, size, (RESAMPLES, -(-size // length)))

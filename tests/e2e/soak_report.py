@@ -1,4 +1,4 @@
-"""What a soak test has found: the table that people read, the figures as JSON, and a picture."""
+"""The results of a soak test: a table, the figures as JSON, and a chart."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -7,28 +7,28 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tests.e2e.drift import Finding, Quantity, examined
+from tests.e2e.drift import Finding, Quantity, examine
 
 if TYPE_CHECKING:
     from tests.e2e.soak import Sample, Soaked
 
-__all__ = ["findings", "progress", "report"]
+__all__ = ["find_drifts", "format_progress", "report"]
 
 MEBI = 2**20
 LATENCY_SECONDS = 10.0  # a window of latencies
 LEAST_LATENCIES = 20  # in a window
-# What does not matter, even if it is certain:
-LEAK = 100.0  # bytes of memory a decision beyond what its round takes
-SETTLING = 4 * MEBI  # or this much of each worker while it lives: pools and the allocator's gaps fill for a while
-MORE = 3.0  # handles or threads, from the start of a life to its end
-SHARE = 0.25  # of its median that a latency or the bytes of a decision may change by from the first moment to the last
-LEAST_SECONDS = 0.001  # or this much, if it is more
-JOURNAL = 8 * MEBI  # bytes more, likewise
-MOST_LATE = 0.05  # of the requests that the load generator itself may send late
+# Slopes that do not matter, even if they are certain:
+LEAK = 100.0  # bytes of memory for each decision, beyond those of its round
+SETTLING = 4 * MEBI  # bytes for each worker in its life: pools and the allocator's gaps fill for a while
+MORE = 3.0  # handles or threads in a life
+SHARE = 0.25  # of the median: how much a latency or the bytes of a decision may change in the whole run
+LEAST_SECONDS = 0.001  # or this much, if that is more
+JOURNAL = 8 * MEBI  # bytes in the whole run
+MOST_LATE = 0.05  # share of the requests that the load generator itself may send late
 
 
-def progress(life: int, lives: int, age: float, sample: "Sample") -> str:
-    """One line while it runs."""
+def format_progress(life: int, lives: int, age: float, sample: "Sample") -> str:
+    """One line to show while it runs."""
     return (
         f"life {life + 1}/{lives} {age:4.0f} s  {sample.decisions:,} decisions  "
         f"{sample.resident / MEBI:.0f} MiB  {sample.handles} handles  {sample.threads} threads  "
@@ -37,7 +37,7 @@ def progress(life: int, lives: int, age: float, sample: "Sample") -> str:
 
 
 class Window(NamedTuple):
-    """The latencies of single decides in a few seconds."""
+    """The latencies of single decisions in a few seconds."""
 
     at: float
     life: int
@@ -45,36 +45,36 @@ class Window(NamedTuple):
     p99: float
 
 
-def settled(soaked: "Soaked") -> "list[Sample]":
+def select_settled(soaked: "Soaked") -> "list[Sample]":
     return [sample for sample in soaked.samples if sample.age >= soaked.plan.settling_seconds]
 
 
-def windows(soaked: "Soaked") -> list[Window]:
-    """Of every life after it has settled."""
-    found: list[Window] = []
+def build_windows(soaked: "Soaked") -> list[Window]:
+    """The windows of every life once it has settled."""
+    windows: list[Window] = []
     due = np.array([latency.due for latency in soaked.steady.latencies if latency.kind == "decide"])
     took = np.array([latency.seconds for latency in soaked.steady.latencies if latency.kind == "decide"])
     length = min(LATENCY_SECONDS, soaked.plan.life_seconds / 10)
     for life in range(soaked.plan.lives):
-        own = [sample.at for sample in settled(soaked) if sample.life == life]
+        own = [sample.at for sample in select_settled(soaked) if sample.life == life]
         for start in np.arange(min(own), max(own), length) if own else ():
             inside = took[(due >= start) & (due < start + length)]
             if inside.size >= LEAST_LATENCIES:
-                found.append(Window(start, life, *np.percentile(inside, [50, 99])))
-    return found
+                windows.append(Window(start, life, *np.percentile(inside, [50, 99])))
+    return windows
 
 
-def quantities(soaked: "Soaked") -> Iterator[Quantity]:
+def build_quantities(soaked: "Soaked") -> Iterator[Quantity]:
     """Everything that should not drift."""
-    samples = settled(soaked)
+    samples = select_settled(soaked)
     lives = [sample.life for sample in samples]
     hours = [sample.at / 3_600 for sample in samples]
     made = [sample.decisions for sample in samples]
     life, run = soaked.plan.life_seconds / 3_600, soaked.plan.minutes / 60
-    once = [0] * len(samples)  # as if there had been no restart: what lasts from life to life
+    once = [0] * len(samples)  # as if there had been no restart
 
     rest = [sample.unique - sample.explained for sample in samples]
-    workers = soaked.plan.workers_on(soaked.database)
+    workers = soaked.plan.count_workers(soaked.database)
     each = (made[-1] - made[0]) / soaked.plan.lives  # decisions of a life
     leak = max(LEAK, SETTLING * workers / max(1.0, each))
     yield Quantity("memory beyond its rounds", "MiB", "decision", lives, made, rest, leak)
@@ -84,10 +84,10 @@ def quantities(soaked: "Soaked") -> Iterator[Quantity]:
     yield Quantity("threads", "", "hour", lives, hours, [s.threads for s in samples], MORE / life)
     journal = "write-ahead log" if soaked.database == "sqlite" else "live rows, with dead ones"
     yield Quantity(journal, "MiB", "hour", once, hours, [s.journal for s in samples], JOURNAL / run)
-    cost = per_decision(soaked)
+    cost = measure_decisions(soaked)
     if len(cost) > 1:
         yield _steady("database, each decision", "bytes", [0] * len(cost), *zip(*cost, strict=True), run)
-    seen = windows(soaked)
+    seen = build_windows(soaked)
     if len(seen) > 1 and soaked.steady.late_share <= MOST_LATE:
         at, none = [window.at / 3_600 for window in seen], [0] * len(seen)
         yield _steady("decide, p50", "ms", none, at, [window.p50 for window in seen], run, LEAST_SECONDS)
@@ -98,57 +98,61 @@ def quantities(soaked: "Soaked") -> Iterator[Quantity]:
 def _steady(
     name: str, unit: str, lives: Sequence[int], x: Sequence[float], y: Sequence[float], hours: float, least: float = 0.0
 ) -> Quantity:
-    """Something that may change by a share of itself in the whole run."""
+    """A quantity that may change by a share of its median in the whole run."""
     allowed = max(SHARE * float(np.median(y)), least) / hours
     return Quantity(name, unit, "hour", lives, x, y, allowed)
 
 
-def per_decision(soaked: "Soaked") -> list[tuple[float, float]]:
-    """Bytes of the database for each decision, in a tenth of a life at a time: hours, bytes."""
-    found = []
+def measure_decisions(soaked: "Soaked") -> list[tuple[float, float]]:
+    """The time in hours and the stored bytes for each decision, for each tenth of a life."""
+    measured = []
     for life in range(soaked.plan.lives):
         own = [sample for sample in soaked.samples if sample.life == life]
         for part in np.array_split(np.arange(len(own)), min(10, len(own) // 2)) if len(own) > 3 else ():
             first, last = own[part[0]], own[min(part[-1] + 1, len(own) - 1)]
-            if made := last.decisions - first.decisions:
-                found.append(((first.at + last.at) / 7_200, (last.stored - first.stored) / made))
-    return found
+            if decisions := last.decisions - first.decisions:
+                measured.append(((first.at + last.at) / 7_200, (last.stored - first.stored) / decisions))
+    return measured
 
 
-def findings(soaked: "Soaked") -> list[Finding]:
-    return [examined(quantity) for quantity in quantities(soaked) if len(quantity.x) > 1]
+def find_drifts(soaked: "Soaked") -> list[Finding]:
+    return [examine(quantity) for quantity in build_quantities(soaked) if len(quantity.x) > 1]
 
 
 # --- for people -------------------------------------------------------------------------------------------------------
 
 
-def _number(value: float, unit: str) -> str:
+def _format_number(value: float, unit: str) -> str:
     scale = {"MiB": MEBI, "ms": 0.001}.get(unit, 1.0)
     return f"{value / scale:,.1f}"
 
 
-def _slope(finding: Finding) -> str:
+def _format_slope(finding: Finding) -> str:
     unit = "bytes" if finding.per == "decision" else finding.unit
-    low, value, high = (_number(each, unit) for each in (finding.slope.low, finding.slope.value, finding.slope.high))
+    low, value, high = (
+        _format_number(each, unit) for each in (finding.slope.low, finding.slope.value, finding.slope.high)
+    )
     return f"{value} [{low}, {high}] {unit}/{finding.per}".replace("  ", " ").replace(" /", "/")
 
 
-def table(soaked: "Soaked", found: Sequence[Finding]) -> str:
+def format_table(findings: Sequence[Finding]) -> str:
     header = ("", "first third", "last third", "slope [interval]", "allowed", "verdict")
     rows = [header]
-    for finding in found:
+    for finding in findings:
         unit = "bytes" if finding.per == "decision" else finding.unit
-        allowed = "" if finding.allowed == float("inf") else _number(finding.allowed, unit)
-        ends = (f"{_number(value, finding.unit)} {finding.unit}".strip() for value in (finding.first, finding.last))
+        allowed = "" if finding.allowed == float("inf") else _format_number(finding.allowed, unit)
+        ends = (
+            f"{_format_number(value, finding.unit)} {finding.unit}".strip() for value in (finding.first, finding.last)
+        )
         verdict = finding.verdict if allowed else "for information"
-        rows.append((finding.name, *ends, _slope(finding), allowed, verdict))
+        rows.append((finding.name, *ends, _format_slope(finding), allowed, verdict))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     padded = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows)
     return "\n".join("  ".join(row).rstrip() for row in padded)
 
 
-def described(soaked: "Soaked") -> str:
-    """What was asked of the service."""
+def describe(soaked: "Soaked") -> str:
+    """The load and the lives, for people."""
     steady, plan = soaked.steady, soaked.plan
     others = ", ".join(f"{what}: {count:,}" for what, count in sorted(steady.tally.items()))
     return (
@@ -158,36 +162,36 @@ def described(soaked: "Soaked") -> str:
     )
 
 
-def report(found: "Sequence[Soaked]", out: Path) -> int:
-    """Print what was found, write it down, draw it; 1 if anything drifts or is wrong."""
+def report(results: "Sequence[Soaked]", out: Path) -> int:
+    """Print, write and draw the results; 1 if anything drifts or is wrong."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    bad, written = False, []
-    for soaked in found:
-        examined, late = findings(soaked), soaked.steady.late_share
-        drifting = [finding.name for finding in examined if finding.drifts]
-        print(f"\n{described(soaked)}\n\n{table(soaked, examined)}\n")
-        for told in soaked.wrong:
-            print(f"WRONG: {told}")
+    is_bad, data = False, []
+    for soaked in results:
+        findings, late = find_drifts(soaked), soaked.steady.late_share
+        drifting = [finding.name for finding in findings if finding.drifts]
+        print(f"\n{describe(soaked)}\n\n{format_table(findings)}\n")
+        for text in soaked.wrong:
+            print(f"WRONG: {text}")
         if not soaked.wrong:
-            print("Every campaign verifies; what was acknowledged is stored, exactly once.")
-        unseen = not any(finding.name.startswith("decide") for finding in examined)
-        print(f"DRIFTS: {', '.join(drifting)}" if drifting else "Nothing that was measured drifts.")
+            print("Every campaign verifies, and every acknowledged request is stored exactly once.")
+        unseen = not any(finding.name.startswith("decide") for finding in findings)
+        print(f"DRIFTS: {', '.join(drifting)}" if drifting else "Nothing drifts.")
         if unseen:
-            print("LATENCY WAS NOT MEASURED: too few decides in each window, or the pace was not kept.")
+            print("LATENCY WAS NOT MEASURED: too few decisions in each window, or the pace was not kept.")
         if late > MOST_LATE:
             print(f"THE PACE WAS NOT KEPT: {late:.1%} of the requests were sent late, so the latencies mean nothing.")
             print("The machine is too busy for this rate; choose a lower one (RATE=).")
         else:
             print(f"The pace was kept: {late:.1%} of the requests were sent more than 50 ms late.")
-        bad = bad or bool(drifting or soaked.wrong or unseen or late > MOST_LATE)
-        written.append(_as_json(soaked, examined))
-    out.write_text(json.dumps(written, indent=1), encoding="utf-8")
-    draw(found, out.with_suffix(".png"))
+        is_bad = is_bad or bool(drifting or soaked.wrong or unseen or late > MOST_LATE)
+        data.append(_build_json(soaked, findings))
+    out.write_text(json.dumps(data, indent=1), encoding="utf-8")
+    draw(results, out.with_suffix(".png"))
     print(f"\nWritten to {out} and {out.with_suffix('.png')}.")
-    return int(bad)
+    return int(is_bad)
 
 
-def _as_json(soaked: "Soaked", examined: Sequence[Finding]) -> dict[str, Any]:
+def _build_json(soaked: "Soaked", findings: Sequence[Finding]) -> dict[str, Any]:
     return {
         "database": soaked.database,
         "plan": soaked.plan._asdict(),
@@ -195,16 +199,16 @@ def _as_json(soaked: "Soaked", examined: Sequence[Finding]) -> dict[str, Any]:
         "exits": soaked.exits,
         "wrong": soaked.wrong,
         "findings": [
-            finding._asdict() | {"slope": finding.slope._asdict(), "verdict": finding.verdict} for finding in examined
+            finding._asdict() | {"slope": finding.slope._asdict(), "verdict": finding.verdict} for finding in findings
         ],
         "samples": [sample._asdict() for sample in soaked.samples],
-        "windows": [window._asdict() for window in windows(soaked)],
+        "windows": [window._asdict() for window in build_windows(soaked)],
     }
 
 
-def _lines(soaked: "Soaked") -> Iterator[tuple[str, dict[str, tuple[Any, Any]]]]:
-    """The panels of one service: a title, and its lines with x in minutes."""
-    begun, seen = soaked.samples[0].at, windows(soaked)
+def _build_panels(soaked: "Soaked") -> Iterator[tuple[str, dict[str, tuple[Any, Any]]]]:
+    """The charts of one server: a title, and lines with x in minutes."""
+    begun, seen = soaked.samples[0].at, build_windows(soaked)
     of = {field: np.array([getattr(s, field) for s in soaked.samples]) for field in soaked.samples[0]._fields}
     minutes = (of["at"] - begun) / 60
     then = [(window.at - begun) / 60 for window in seen]
@@ -217,17 +221,17 @@ def _lines(soaked: "Soaked") -> Iterator[tuple[str, dict[str, tuple[Any, Any]]]]
     yield "latency of a decide, ms", {"p50": (then, p50), "p99": (then, p99)}
 
 
-def draw(found: "Sequence[Soaked]", out: Path) -> None:
+def draw(results: "Sequence[Soaked]", out: Path) -> None:
     """Memory, handles and threads, size and latency over time; a dashed line for every restart."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(len(found), 4, figsize=(16, 3.2 * len(found)), squeeze=False, layout="constrained")
-    for row, soaked in zip(axes, found, strict=True):
+    figure, axes = plt.subplots(len(results), 4, figsize=(16, 3.2 * len(results)), squeeze=False, layout="constrained")
+    for row, soaked in zip(axes, results, strict=True):
         firsts = {sample.life: sample.at for sample in reversed(soaked.samples)}
-        for axis, (title, lines) in zip(row, _lines(soaked), strict=True):
+        for axis, (title, lines) in zip(row, _build_panels(soaked), strict=True):
             for (label, (x, y)), colour in zip(lines.items(), ("#0072B2", "#D55E00"), strict=True):
                 axis.plot(x, y, ".-", label=label, color=colour, markersize=3, linewidth=0.8)
             for life in range(1, len(firsts)):
