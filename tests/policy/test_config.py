@@ -7,7 +7,8 @@ import pytest
 from pydantic import ValidationError
 
 from policy import CampaignConfig, ConfigError, FeatureMap
-from policy.config import _DEFAULT_SCALES, Beliefs, GrowthFactor, Term
+from policy.config import Beliefs, GrowthFactor, Term
+from policy.config.bonus import DEFAULT_SCALES
 
 REQUIRED = {
     "name": "cards",
@@ -66,7 +67,7 @@ def test_every_default_is_filled_in():
     tuned = {name: CampaignConfig.model_fields[name].default for name in ("stage_length", "ridge", "warm_start_rounds")}
     assert {name: getattr(config, name) for name in tuned} == tuned
     assert min(tuned.values()) > 0
-    assert (config.bonus.form, config.bonus.scale) == ("noise", _DEFAULT_SCALES["noise"])
+    assert (config.bonus.form, config.bonus.scale) == ("noise", DEFAULT_SCALES["noise"])
     assert config.beliefs.estimator == "em"
     assert config.beliefs.start_round == config.warm_start_rounds + 1  # the first estimate ends the warm start
     assert isinstance(config.beliefs.every, GrowthFactor)
@@ -112,8 +113,8 @@ def test_joint_statistics_start_when_the_warm_start_ends(warm, start):
         ({"form": "simplified"}, 5e-3),
         ({"form": "plain"}, 0.05),
         ({"form": "elliptical"}, 0.6),
-        ({"form": "noise"}, _DEFAULT_SCALES["noise"]),
-        ({}, _DEFAULT_SCALES["noise"]),
+        ({"form": "noise"}, DEFAULT_SCALES["noise"]),
+        ({}, DEFAULT_SCALES["noise"]),
         (GENERAL, 1.0),
         (SIMPLIFIED, 1.0),
         ({"form": "complex", "scale": 0}, 0.0),
