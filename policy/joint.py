@@ -96,7 +96,7 @@ def gather(features: FeatureMap, history: History, rounds: int, arrived: int) ->
         spread[full.rows], index[full.rows] = rewards, profiles
         rewards, profiles = spread, index
     return Rounds(
-        *full, rewards, profiles, contexts.picked(first), actions[first], known.size, centre,
+        *full, rewards, profiles, contexts.take(first), actions[first], known.size, centre,
         float(np.nansum(rewards**2)), max(LEAST_NOISE * deviation, 1e-150),
     )  # fmt: skip
 

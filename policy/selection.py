@@ -168,7 +168,7 @@ def _score(
         model.hmm.transition, model.hmm.emission, beliefs[start - 1], steps[start:], symbols[start:],
         hmm.NO_EVIDENCE, after,
     )  # fmt: skip
-    columns = joint.design(features, history.contexts.picked(rows), history.actions[rows])
+    columns = joint.design(features, history.contexts.take(rows), history.actions[rows])
     predictions = joint.predicted(columns, model.theta)
     errors = history.rewards[rows] - model.units[0] - (predictions * beliefs[rows]).sum(axis=1)
     return float(gain), -float(errors @ errors)

@@ -17,7 +17,7 @@ from policy.config import LARGEST_REWARD, CampaignConfig
 from policy.defaults import TRIAL_SHARE
 from policy.errors import ArgumentError, ConfigError, RewardError, shown
 from policy.estimators import Estimate, make_estimator
-from policy.features import Contexts, FeatureMap, feature_map
+from policy.features import Contexts, FeatureMap, get_feature_map
 from policy.history import History
 from policy.playing import Episode, play_episode
 from policy.requests import Encoder, Prepared, PreparedPast
@@ -399,7 +399,7 @@ def _make_feature_maps(config: CampaignConfig) -> dict[int, FeatureMap]:
     maps: dict[int, FeatureMap] = {}
     for regimes in config.regime_counts:
         try:
-            maps[regimes] = feature_map(config, regimes)
+            maps[regimes] = get_feature_map(config, regimes)
         except ConfigError:
             if config.regimes != "auto" or not maps:
                 raise

@@ -7,7 +7,7 @@ What a round taught stays to the bit: the fold follows such a row instead of dec
 import msgspec
 
 from policy import CampaignConfig
-from policy.features import feature_map
+from policy.features import get_feature_map
 from service.engine.fold import SECOND
 from service.storage.rows import LiveRow
 from service.storage.transaction import Transaction
@@ -34,10 +34,10 @@ def reduced(tx: Transaction, row: LiveRow, now: int) -> bool:
     last = _last(tx, row, now)
     if last <= row.reduced:
         return False
-    features = feature_map(CampaignConfig.model_validate_json(tx.config(row.campaign_id)))
+    features = get_feature_map(CampaignConfig.model_validate_json(tx.config(row.campaign_id)))
     until = min(last, row.reduced + ROWS)
     contexts = {
-        round: msgspec.json.encode(features.reduced(msgspec.json.decode(context))).decode()
+        round: msgspec.json.encode(features.reduce(msgspec.json.decode(context))).decode()
         for round, context in tx.requests_between(row.campaign_id, row.reduced, until)
     }
     tx.reduce(row.campaign_id, contexts, row.reduced, until)

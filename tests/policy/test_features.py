@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from policy import CampaignConfig, ContextError, FeatureMap, kernels
 from policy.errors import ArgumentError
-from policy.features import feature_map
+from policy.features import get_feature_map
 
 MAIN_EFFECTS = ["age", "education", "marital", "revenue", "risk"]
 KEPT = [{"term": "actions:risk", "levels": ["1", "2", "4", "5"]}, {"term": "actions:revenue", "levels": ["1", "4"]}]
@@ -309,7 +309,9 @@ def test_columns_encode_what_rows_do(data, usual):
         {"name": "income", "cuts": [10, 20.5, 2**53]},
         {"name": "tenure", "range": [0, 20]},
     ]
-    made = feature_map(CampaignConfig(name="x", actions=["a", "b"], variables=variables, signals=["income", "risk"]))
+    made = get_feature_map(
+        CampaignConfig(name="x", actions=["a", "b"], variables=variables, signals=["income", "risk"])
+    )
     kind = st.fixed_dictionaries(USUAL)
     if not usual:
         some = {name: st.one_of(values, ODD) for name, values in USUAL.items()}
@@ -371,13 +373,13 @@ def test_norm_bound_and_context_dimension(credit_card):
 
 
 def test_campaigns_with_the_same_map_share_it(small):
-    assert feature_map(small(seed=1)) is feature_map(small(seed=2, ridge=9.0))
-    assert feature_map(small(signals=["income", "risk"])) is not feature_map(small())
-    assert feature_map(small(regimes=3)).dimension > feature_map(small(regimes=2)).dimension
+    assert get_feature_map(small(seed=1)) is get_feature_map(small(seed=2, ridge=9.0))
+    assert get_feature_map(small(signals=["income", "risk"])) is not get_feature_map(small())
+    assert get_feature_map(small(regimes=3)).dimension > get_feature_map(small(regimes=2)).dimension
     auto = small()
-    assert feature_map(auto) is feature_map(auto, auto.regime_counts[-1])  # the most it may use
-    assert feature_map(auto, 2) is feature_map(small(regimes=2))
-    assert [feature_map(auto, h).regimes for h in auto.regime_counts] == list(auto.regime_counts) == [1, 2, 3, 4]
+    assert get_feature_map(auto) is get_feature_map(auto, auto.regime_counts[-1])  # the most it may use
+    assert get_feature_map(auto, 2) is get_feature_map(small(regimes=2))
+    assert [get_feature_map(auto, h).regimes for h in auto.regime_counts] == list(auto.regime_counts) == [1, 2, 3, 4]
 
 
 # --- directions that no z has --------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 from sklearn.linear_model import Ridge
 
 from policy import CampaignConfig, StagedPolicy, em, encode, hmm, joint, spectral
-from policy.features import Contexts, feature_map
+from policy.features import Contexts, get_feature_map
 from policy.history import History
 from policy.hmm import HmmParameters
 from simulator.environment import load_environment
@@ -65,7 +65,7 @@ def random_model(features, generator):
 
 def problem(config, regimes, count, seed, gaps=False):
     """Rounds with some symbols and rewards missing, and a model that has nothing to do with them."""
-    features = feature_map(config, regimes)
+    features = get_feature_map(config, regimes)
     generator = np.random.default_rng([regimes, count, seed])
     contexts = random_contexts(features, count, generator)
     contexts.symbols[generator.random(count) < 0.2] = -1
@@ -273,7 +273,7 @@ def test_the_objective_never_falls(small, regimes, gaps, reward):
 
 def switching(count, seed, share_missing=0.0):
     """Markov-switching data over the levelled campaign: symbols tell the regimes a little, rewards much more."""
-    features = feature_map(levelled(), 2)
+    features = get_feature_map(levelled(), 2)
     generator = np.random.default_rng(seed)
     truth = HmmParameters.checked(
         [[0.92, 0.08], [0.15, 0.85]], [[0.4, 0.3, 0.2, 0.1], [0.1, 0.2, 0.3, 0.4]], [0.5, 0.5]
@@ -353,7 +353,7 @@ def test_the_noise_is_about_right_from_few_rewards():
     """30 rewards against 15 columns: the plain residual would halve σ̂."""
     ratios = []
     for seed in range(60):
-        features = feature_map(levelled(), 1)
+        features = get_feature_map(levelled(), 1)
         generator = np.random.default_rng([seed, 30])
         contexts, actions = random_contexts(features, 30, generator), generator.integers(0, 2, 30).astype(np.int16)
         rewards = 0.2 * generator.normal(size=30)
@@ -489,7 +489,7 @@ def test_rounds_are_grouped_alike_with_and_without_sorting(count, monkeypatch):
         actions=["a", "b", "c"],
         variables=[{"name": "x", "levels": list("stuvw")}, {"name": "y", "cuts": [1, 2, 3]}],
     )
-    features = feature_map(config, 1)
+    features = get_feature_map(config, 1)
     levels = np.stack([rng.integers(0, size, count) for size in (5, 4)], axis=1).astype(np.int16)
     contexts = Contexts(levels, np.empty((count, 0)), np.zeros(count, np.int16))
     actions = rng.integers(0, 3, count).astype(np.int16)

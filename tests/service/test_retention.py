@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 import service.engine.background
 from policy import CampaignConfig, encode
-from policy.features import feature_map
+from policy.features import get_feature_map
 from service.engine.operations import Reduce
 from service.engine.requests import ImportRow
 from service.engine.retention import ROWS, campaigns_to_reduce
@@ -121,8 +121,8 @@ def test_it_happens_by_itself(start, direct, clock, monkeypatch):
 @pytest.mark.parametrize("cuts", [[0], [-3.5, 0, 2], [1e100], [10, 36, 54]])
 def test_a_reduced_context_is_encoded_alike(cuts):
     config = CampaignConfig(name="x", actions=["a", "b"], variables=[{"name": "v", "cuts": cuts}], regimes=1)
-    features = feature_map(config)
+    features = get_feature_map(config)
     for value in (-1e308, *cuts, *(cut + 0.1 for cut in cuts), 1e308):
-        left = features.reduced({"v": value})
+        left = features.reduce({"v": value})
         assert features.encode_one(left)[0].tolist() == features.encode_one({"v": value})[0].tolist()
-        assert features.reduced(left) == left
+        assert features.reduce(left) == left
