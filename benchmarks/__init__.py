@@ -16,13 +16,13 @@ from tqdm import tqdm
 __all__ = [
     "Timing",
     "Verdict",
-    "installed",
+    "compute_ratio",
+    "describe_package",
+    "format_table",
+    "format_verdicts",
     "print_table",
     "print_verdicts",
-    "ratio",
-    "table",
-    "timed_in_turns",
-    "verdict_table",
+    "time_in_turns",
 ]
 
 for _library in (
@@ -49,7 +49,7 @@ class Verdict(NamedTuple):
     met: bool | None  # None: there was no peer to measure against
 
 
-def timed_in_turns(
+def time_in_turns(
     topic: str, repetitions: int, contenders: Mapping[str, Callable[[], Callable[[], Any]]]
 ) -> dict[str, Timing]:
     """Time the contenders in turns. Each prepares, untimed, the function to time."""
@@ -64,34 +64,34 @@ def timed_in_turns(
     return timings
 
 
-def ratio(slow: Timing, fast: Timing) -> float:
+def compute_ratio(slow: Timing, fast: Timing) -> float:
     """The median over the repetitions of the ratio inside each one."""
     return statistics.median(a / b for a, b in zip(slow.seconds, fast.seconds, strict=True))
 
 
-def installed(package: str) -> str:
+def describe_package(package: str) -> str:
     try:
         return f"{package} {version(package)}"
     except PackageNotFoundError:
         return f"{package} not installed"
 
 
-def table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def format_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """In markdown."""
     lines = [f"### {title}", "", *(f"| {' | '.join(row)} |" for row in (header, *rows))]
     lines.insert(3, f"|{'---|' * len(header)}")
     return "\n".join(lines) + "\n"
 
 
-def verdict_table(verdicts: Sequence[Verdict]) -> str:
+def format_verdicts(verdicts: Sequence[Verdict]) -> str:
     words = {True: "PASS", False: "FAIL", None: ""}
     rows = [(v.target, v.measured, words[v.met]) for v in verdicts]
-    return table("Targets", ("target", "measured", "verdict"), rows)
+    return format_table("Targets", ("target", "measured", "verdict"), rows)
 
 
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    print(f"\n{table(title, header, rows)}", flush=True)
+    print(f"\n{format_table(title, header, rows)}", flush=True)
 
 
 def print_verdicts(verdicts: Sequence[Verdict]) -> None:
-    print(f"\n{verdict_table(verdicts)}", flush=True)
+    print(f"\n{format_verdicts(verdicts)}", flush=True)

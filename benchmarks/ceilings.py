@@ -10,7 +10,16 @@ from pydantic import AwareDatetime, BaseModel
 
 from benchmarks.load import HOST
 
-__all__ = ["DecideRequest", "Decision", "RewardAnswer", "RewardRequest", "Score", "empty_app", "hello_app", "serve"]
+__all__ = [
+    "DecideRequest",
+    "Decision",
+    "RewardAnswer",
+    "RewardRequest",
+    "Score",
+    "create_empty_app",
+    "hello_app",
+    "serve",
+]
 
 
 class DecideRequest(BaseModel):
@@ -58,7 +67,7 @@ class RewardAnswer(BaseModel):
     received_at: str
 
 
-def empty_app() -> FastAPI:
+def create_empty_app() -> FastAPI:
     """Endpoints with the shapes of /decide and /reward and no work: constant numbers, as many digits as real ones."""
     app = FastAPI()
     scores = [

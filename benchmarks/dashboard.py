@@ -19,9 +19,9 @@ from tqdm import tqdm
 
 from benchmarks import Verdict, print_table, print_verdicts
 from benchmarks.limits import fill, wait_until_quiet
-from benchmarks.load import described
-from benchmarks.measure import asked, client_of
-from benchmarks.servers import serve, server
+from benchmarks.load import describe_campaign
+from benchmarks.measure import open_client, post
+from benchmarks.servers import build_serve_command, run_server
 
 FEW = 1_000
 REPETITIONS = 7
@@ -51,7 +51,7 @@ class Load(NamedTuple):
     all: float
 
 
-def load(browser: Browser, url: str) -> Load:
+def load_page(browser: Browser, url: str) -> Load:
     """The page, once, in a browser of its own."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
@@ -63,25 +63,29 @@ def load(browser: Browser, url: str) -> Load:
     return Load(**seen)
 
 
-def measured(folder: Path, rounds: int) -> dict[int, list[Load]]:
+def measure_pages(folder: Path, rounds: int) -> dict[int, list[Load]]:
     """By the number of decisions: the first load, with nothing of the campaign in memory, and the others."""
     url = f"sqlite:///{folder / 'dashboard.db'}"
     sizes = (FEW, rounds)
-    with server("play", serve(url), folder) as at, client_of(at) as client:
+    with run_server("play", build_serve_command(url), folder) as at, open_client(at) as client:
         for size in sizes:
-            asked(client, "/campaigns", described(f"page-{size}") | {"control": {"share": 0.1}, "regimes": 2})
+            post(client, "/campaigns", describe_campaign(f"page-{size}") | {"control": {"share": 0.1}, "regimes": 2})
             with tqdm(total=size, desc=f"{size:,} decisions", leave=False) as bar:
                 for done in fill(client, f"page-{size}", size, rewarded=0.9):
                     bar.update(done - bar.n)
         wait_until_quiet(at)
-    with server("show", serve(url), folder) as at, client_of(at) as client, sync_playwright() as playwright:
+    with (
+        run_server("show", build_serve_command(url), folder) as at,
+        open_client(at) as client,
+        sync_playwright() as playwright,
+    ):
         wait_until_quiet(at)
         path = shutil.which("chromium") or shutil.which("chromium-browser")
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"])
         found: dict[int, list[Load]] = {size: [] for size in sizes}
         for _ in tqdm(range(REPETITIONS + 1), desc="loads", leave=False):
             for size in sizes:
-                found[size].append(load(browser, f"{client.base_url}/view/page-{size}"))
+                found[size].append(load_page(browser, f"{client.base_url}/view/page-{size}"))
         browser.close()
     return found
 
@@ -91,7 +95,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=100_000)
     rounds = parser.parse_args().rounds
     with tempfile.TemporaryDirectory() as temporary:
-        found = measured(Path(temporary), rounds)
+        found = measure_pages(Path(temporary), rounds)
     rows, charts = [], {}
     for size, (first, *later) in found.items():
         charts[size] = statistics.median(one.charts for one in later)

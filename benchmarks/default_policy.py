@@ -66,7 +66,7 @@ class Row(NamedTuple):
 
 
 @contextmanager
-def constants(changes: Mapping[str, Any]) -> Any:
+def change_constants(changes: Mapping[str, Any]) -> Any:
     """The constants of policy.selection changed for a while: ablations only."""
     before = {name: getattr(selection, name) for name in changes}
     for name, value in changes.items():
@@ -78,13 +78,13 @@ def constants(changes: Mapping[str, Any]) -> Any:
             setattr(selection, name, value)
 
 
-def regret(environment: str, preset: str, seed: int, rounds: int, overrides: Any, changes: Any) -> float:
-    with constants(changes):
+def compute_regret(environment: str, preset: str, seed: int, rounds: int, overrides: Any, changes: Any) -> float:
+    with change_constants(changes):
         run = replay_seed(load_environment(environment), preset, seed, rounds, overrides)
     return float(run.pseudo_regret[-1])
 
 
-def regimes_in_use(environment: str, seed: int, rounds: int) -> int:
+def count_regimes(environment: str, seed: int, rounds: int) -> int:
     """The number of regimes the default has picked by then."""
     world = load_environment(environment)
     episode = world.draw(rounds, np.random.default_rng(seed))
@@ -101,7 +101,7 @@ class Watched(StagedPolicy):
         return published
 
 
-def changes_of_regimes(environment: str, seed: int, rounds: int) -> int:
+def count_regime_changes(environment: str, seed: int, rounds: int) -> int:
     """How often the default changed its number of regimes."""
     world = load_environment(environment)
     episode = world.draw(rounds, np.random.default_rng(seed))
@@ -110,7 +110,7 @@ def changes_of_regimes(environment: str, seed: int, rounds: int) -> int:
     return int(np.count_nonzero(np.diff(policy.regimes)))
 
 
-def rescaled(seed: int, rounds: int) -> tuple[float, float]:
+def compare_rescaled(seed: int, rounds: int) -> tuple[float, float]:
     """Regret, and that of the same episode with rewards × 500 + 20, divided by 500."""
     world = load_environment("credit-card")
     episode = world.draw(rounds, np.random.default_rng(seed))
@@ -140,7 +140,7 @@ class Bench:
     ) -> list[float]:  # fmt: skip
         seeds = self.seeds(seeds)
         work = [(environment, preset, seed, rounds, overrides, changes or {}) for seed in seeds]
-        found: list[float] = self.over(regret, f"{part}: {policy}", work)
+        found: list[float] = self.over(compute_regret, f"{part}: {policy}", work)
         self.add(part, policy, seeds, rounds, found, note)
         return found
 
@@ -167,7 +167,7 @@ class Bench:
 
     def unit(self) -> None:
         seeds = self.seeds(PUBLISHED[:20])
-        pairs = self.over(rescaled, "unit", ((seed, 50_000) for seed in seeds))
+        pairs = self.over(compare_rescaled, "unit", ((seed, 50_000) for seed in seeds))
         same = sum(first == second for first, second in pairs)
         self.add("unit", "default", seeds, 50_000, [first for first, _ in pairs])
         note = f"the same regret in {same} of {len(pairs)} seeds"
@@ -176,7 +176,7 @@ class Bench:
     def regimes(self) -> None:
         for environment, right in (("credit-card", 2), ("iid", 1), ("quiet-regimes", 1), ("three-regimes", 3)):
             seeds = self.seeds(PUBLISHED)
-            picked = self.over(regimes_in_use, f"regimes: {environment}", ((environment, s, 10_000) for s in seeds))
+            picked = self.over(count_regimes, f"regimes: {environment}", ((environment, s, 10_000) for s in seeds))
             counts = {int(h): picked.count(h) for h in sorted(set(picked))}
             note = f"picked {counts}; {right} in {picked.count(right)} of {len(picked)}"
             self.add("regimes", f"{environment} at t = 10,000", seeds, 10_000, [float(h) for h in picked], note)
@@ -184,7 +184,9 @@ class Bench:
     def flapping(self) -> None:
         for environment in ("credit-card", "three-regimes", "quiet-regimes", "iid"):
             seeds = self.seeds(PUBLISHED[:20])
-            found = self.over(changes_of_regimes, f"changes: {environment}", ((environment, s, 20_000) for s in seeds))
+            found = self.over(
+                count_regime_changes, f"changes: {environment}", ((environment, s, 20_000) for s in seeds)
+            )
             self.add("changes of the number of regimes", environment, seeds, 20_000, [float(x) for x in found])
 
     def others(self) -> None:
@@ -249,21 +251,21 @@ def main() -> int:
     parser.add_argument("--show", action="store_true", help="only print the results kept so far, as in docs/policy.md")
     options = parser.parse_args()
     if options.show:
-        print(shown())
+        print(format_results())
         return 0
     bench = Bench(options.jobs, options.quick)
     for part in options.only:
         PARTS[part](bench)
         if not options.quick:
-            _keep(bench.rows)
+            _save_results(bench.rows)
     return 0
 
 
-def shown() -> str:
+def format_results() -> str:
     """The results as Markdown, a table a part."""
     lines: list[str] = []
     part = None
-    for row in map(Row._make, _kept()):
+    for row in map(Row._make, _read_results()):
         if row.part != part:
             part = row.part
             lines += [
@@ -286,18 +288,18 @@ def shown() -> str:
     return "\n".join(lines).strip()
 
 
-def _kept() -> list[list[str]]:
+def _read_results() -> list[list[str]]:
     if not RESULTS.exists():
         return []
     with RESULTS.open(encoding="utf-8", newline="") as file:
         return list(csv.reader(file))[1:]
 
 
-def _keep(rows: list[Row]) -> None:
+def _save_results(rows: list[Row]) -> None:
     """Replace these parts' rows in the results."""
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     done = {row.part for row in rows}
-    kept = _kept()
+    kept = _read_results()
     with RESULTS.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(Row._fields)

@@ -20,11 +20,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import sqlalchemy as sa
 
-from benchmarks import Verdict, table, verdict_table
+from benchmarks import Verdict, format_table, format_verdicts
 from benchmarks.limits import fill, wait_until_quiet
-from benchmarks.load import Client, Connection, described
-from benchmarks.measure import asked, client_of
-from benchmarks.servers import RunError, Server, serve, server
+from benchmarks.load import Client, Connection, describe_campaign
+from benchmarks.measure import open_client, post
+from benchmarks.servers import RunError, Server, build_serve_command, run_server
 from service.storage.store import Store
 from service.storage.tables import campaigns, decisions, live, rewards
 
@@ -48,9 +48,9 @@ class Measured(NamedTuple):
 def prepare(folder: Path, rows: int) -> str:
     """A database with a campaign of that many rounds, nine of ten rewarded."""
     url = f"sqlite:///{folder / 'export.db'}"
-    with server("prepare", serve(url), folder) as at, client_of(at) as client:
+    with run_server("prepare", build_serve_command(url), folder) as at, open_client(at) as client:
         for name in (CAMPAIGN, OTHER):
-            asked(client, "/campaigns", described(name))
+            post(client, "/campaigns", describe_campaign(name))
         for _ in fill(client, CAMPAIGN, min(PLAYED, rows), rewarded=0.9):
             pass
         wait_until_quiet(at)
@@ -58,13 +58,13 @@ def prepare(folder: Path, rows: int) -> str:
         number = tx.connection.execute(sa.select(campaigns.c.id).where(campaigns.c.name == CAMPAIGN)).scalar_one()
         for first in range(PLAYED, rows, PLAYED):
             for kind in (decisions, rewards):
-                tx.connection.execute(_copied(kind, number, first, rows))
+                tx.connection.execute(_copy_rounds(kind, number, first, rows))
         arrived = sa.select(sa.func.count()).where(rewards.c.campaign_id == number).scalar_subquery()
         tx.connection.execute(sa.update(live).where(live.c.campaign_id == number).values(round=rows, arrived=arrived))
     return url
 
 
-def _copied(kind: sa.Table, campaign: int, first: int, last: int) -> sa.Insert:
+def _copy_rounds(kind: sa.Table, campaign: int, first: int, last: int) -> sa.Insert:
     """The played rounds once more, after so many of them."""
     changed = {
         "round": kind.c.round + first,
@@ -79,25 +79,29 @@ def _copied(kind: sa.Table, campaign: int, first: int, last: int) -> sa.Insert:
     )
 
 
-def measure(folder: Path, url: str, format: str) -> Measured:
+def measure_export(folder: Path, url: str, format: str) -> Measured:
     """One export by a service of its own."""
     file = folder / f"log.{format}"
-    with server(format, serve(url), folder) as at, client_of(at) as client, closing(Deciding(at)) as deciding:
+    with (
+        run_server(format, build_serve_command(url), folder) as at,
+        open_client(at) as client,
+        closing(Deciding(at)) as deciding,
+    ):
         wait_until_quiet(at)
         before, resident = [deciding.milliseconds() for _ in range(300)], at.resident_mib()
-        with watched(at) as largest, deciding.alongside() as meanwhile, file.open("wb") as written:
+        with watch_memory(at) as largest, deciding.alongside() as meanwhile, file.open("wb") as written:
             begun = perf_counter()
             with client.stream("GET", f"/campaigns/{CAMPAIGN}/decisions", params={"format": format}) as answer:
                 if answer.status_code != 200:
                     raise RunError(f"the export answered {answer.status_code}: {answer.read()[:500]!r}")
                 written.writelines(answer.iter_raw())
             seconds = perf_counter() - begun
-    mib, rows = file.stat().st_size / 2**20, count(file, format)
+    mib, rows = file.stat().st_size / 2**20, count_rows(file, format)
     file.unlink()
     return Measured(format, rows, mib, seconds, resident, max(largest), before, meanwhile)
 
 
-def count(file: Path, format: str) -> int:
+def count_rows(file: Path, format: str) -> int:
     if format == "parquet":
         return int(pq.ParquetFile(file).metadata.num_rows)
     with file.open("rb") as lines:
@@ -105,7 +109,7 @@ def count(file: Path, format: str) -> int:
 
 
 @contextmanager
-def watched(at: Server) -> Iterator[list[float]]:
+def watch_memory(at: Server) -> Iterator[list[float]]:
     """The resident memory of a server while the block runs."""
     found, over = [at.resident_mib()], threading.Event()
 
@@ -154,7 +158,7 @@ class Deciding:
         self._connection.socket.close()
 
 
-def report(measured: list[Measured], rows: int) -> str:
+def format_report(measured: list[Measured], rows: int) -> str:
     def percentiles(times: list[float]) -> str:
         return " / ".join(f"{np.percentile(times, percent):.1f}" for percent in (50, 99))
 
@@ -177,7 +181,7 @@ def report(measured: list[Measured], rows: int) -> str:
         )
         for one in measured
     ]
-    return table("Exports from SQLite over HTTP", header, lines) + "\n" + verdict_table(verdicts)
+    return format_table("Exports from SQLite over HTTP", header, lines) + "\n" + format_verdicts(verdicts)
 
 
 def main() -> int:
@@ -188,7 +192,7 @@ def main() -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="undercurrent-export-") as folder:
             url = prepare(Path(folder), options.rows)
-            written = report([measure(Path(folder), url, format) for format in FORMATS], options.rows)
+            written = format_report([measure_export(Path(folder), url, format) for format in FORMATS], options.rows)
     except RunError as error:
         print(f"benchmarks.export: {error}", file=sys.stderr)
         return 1

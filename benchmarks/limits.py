@@ -13,11 +13,11 @@ import httpx
 import numpy as np
 from tqdm import tqdm
 
-from benchmarks.load import Client, Connection, described, drawn_rounds
-from benchmarks.measure import asked, client_of
-from benchmarks.servers import RunError, Server, serve, server, tree_seconds
+from benchmarks.load import Client, Connection, describe_campaign, draw_rounds
+from benchmarks.measure import open_client, post
+from benchmarks.servers import RunError, Server, build_serve_command, measure_tree_seconds, run_server
 
-__all__ = ["History", "Idle", "fill", "idle_campaigns", "long_history", "wait_until_quiet"]
+__all__ = ["History", "Idle", "fill", "measure_idle_campaigns", "measure_long_history", "wait_until_quiet"]
 
 LARGEST_BATCH = 1_000
 EARLY = 1_000  # rounds of the young campaign
@@ -26,14 +26,14 @@ QUIET_SECONDS = 180.0  # to wait for workers to start, and for background work
 
 def fill(client: httpx.Client, campaign: str, rounds: int, rewarded: float) -> Iterator[int]:
     """Decide so many rounds in batches and reward a share of each: the fastest way that the API has. Rounds done."""
-    drawn = drawn_rounds(rounds, random.Random(campaign))
+    drawn = draw_rounds(rounds, random.Random(campaign))
     done = 0
     while part := list(itertools.islice(drawn, LARGEST_BATCH)):
         ids = [uuid4().hex for _ in part]
         items = [{"decision_id": name, "context": context} for name, (context, _) in zip(ids, part, strict=True)]
-        asked(client, "/decide/batch", {"campaign": campaign, "items": items})
+        post(client, "/decide/batch", {"campaign": campaign, "items": items})
         rewards = [{"decision_id": name, "reward": reward} for name, (_, reward) in zip(ids, part, strict=True)]
-        asked(client, "/reward/batch", {"campaign": campaign, "items": rewards[: max(1, round(rewarded * len(part)))]})
+        post(client, "/reward/batch", {"campaign": campaign, "items": rewards[: max(1, round(rewarded * len(part)))]})
         done += len(part)
         yield done
 
@@ -42,9 +42,9 @@ def wait_until_quiet(at: Server) -> None:
     """Until all its workers have started, and no re-estimation or snapshot is under way."""
     patience = perf_counter() + QUIET_SECONDS
     while perf_counter() < patience:
-        before = tree_seconds(at.pid)
+        before = measure_tree_seconds(at.pid)
         time.sleep(0.5)
-        if tree_seconds(at.pid) - before < 0.05:
+        if measure_tree_seconds(at.pid) - before < 0.05:
             return
     raise RunError(f"the server was still at work after {QUIET_SECONDS:.0f} s without a request")
 
@@ -67,10 +67,13 @@ class History(NamedTuple):
         return [late / early for early, late in self.p99]
 
 
-def long_history(folder: Path, late: int, repetitions: int, pairs: int) -> History:
+def measure_long_history(folder: Path, late: int, repetitions: int, pairs: int) -> History:
     """Fill a campaign over HTTP and compare it with one at its beginning, in the same service."""
-    with server("history", serve(f"sqlite:///{folder / 'history.db'}"), folder) as at, client_of(at) as client:
-        asked(client, "/campaigns", described("late"))
+    with (
+        run_server("history", build_serve_command(f"sqlite:///{folder / 'history.db'}"), folder) as at,
+        open_client(at) as client,
+    ):
+        post(client, "/campaigns", describe_campaign("late"))
         begun = perf_counter()
         with tqdm(total=late, desc=f"filling {late:,} rounds", leave=False) as bar:
             for done in fill(client, "late", late, rewarded=0.1):
@@ -79,17 +82,17 @@ def long_history(folder: Path, late: int, repetitions: int, pairs: int) -> Histo
         p50, p99 = [], []
         for repetition in range(repetitions):
             early = f"early-{repetition}"
-            asked(client, "/campaigns", described(early))
+            post(client, "/campaigns", describe_campaign(early))
             for _ in fill(client, early, EARLY, rewarded=0.1):
                 pass
             wait_until_quiet(at)
-            seconds = _in_turns(at, (early, "late"), pairs)
+            seconds = _decide_in_turns(at, (early, "late"), pairs)
             p50.append((1e3 * float(np.percentile(seconds[0], 50)), 1e3 * float(np.percentile(seconds[1], 50))))
             p99.append((1e3 * float(np.percentile(seconds[0], 99)), 1e3 * float(np.percentile(seconds[1], 99))))
     return History(EARLY, late, rate, p50, p99)
 
 
-def _in_turns(at: Server, campaigns: tuple[str, str], pairs: int) -> tuple[list[float], list[float]]:
+def _decide_in_turns(at: Server, campaigns: tuple[str, str], pairs: int) -> tuple[list[float], list[float]]:
     """Seconds of the decides of two campaigns; every decision is rewarded before the next pair."""
     traffics = [Client([campaign]).mixed() for campaign in campaigns]
     seconds: tuple[list[float], list[float]] = ([], [])
@@ -116,28 +119,28 @@ class Idle(NamedTuple):
     start_cpu: list[float]  # the part that does not depend on who else is on the machine
 
 
-def idle_campaigns(folder: Path, campaigns: int, rounds: int, starts: int) -> Idle:
+def measure_idle_campaigns(folder: Path, campaigns: int, rounds: int, starts: int) -> Idle:
     """Create campaigns, play each a little, measure; then start anew on the same database."""
-    command = serve(f"sqlite:///{folder / 'idle.db'}")
+    command = build_serve_command(f"sqlite:///{folder / 'idle.db'}")
     names = [f"idle-{number:04}" for number in range(campaigns)]
-    with server("idle", command, folder) as at, client_of(at) as client:
+    with run_server("idle", command, folder) as at, open_client(at) as client:
         wait_until_quiet(at)
         before = at.resident_mib()
         for name in tqdm(names, desc="campaigns", leave=False):
-            asked(client, "/campaigns", described(name))
+            post(client, "/campaigns", describe_campaign(name))
             for _ in fill(client, name, rounds, rewarded=1.0):
                 pass
         wait_until_quiet(at)
         after = at.resident_mib()
-    times = [_start(folder, command, name) for name in tqdm(names[:starts], desc="starts", leave=False)]
+    times = [_time_start(folder, command, name) for name in tqdm(names[:starts], desc="starts", leave=False)]
     return Idle(campaigns, rounds, before, after, [wall for wall, _ in times], [cpu for _, cpu in times])
 
 
-def _start(folder: Path, command: list[str], campaign: str) -> tuple[float, float]:
+def _time_start(folder: Path, command: list[str], campaign: str) -> tuple[float, float]:
     """Seconds, and CPU seconds."""
     begun = perf_counter()
-    with server("start", command, folder) as at:
+    with run_server("start", command, folder) as at:
         connection = Connection(at.port)
         connection.ask(next(Client([campaign], rounds=1).decide()))
         connection.socket.close()
-        return perf_counter() - begun, tree_seconds(at.pid)
+        return perf_counter() - begun, measure_tree_seconds(at.pid)

@@ -27,8 +27,8 @@ __all__ = [
     "Connection",
     "ExchangeError",
     "Job",
-    "described",
-    "drawn_rounds",
+    "describe_campaign",
+    "draw_rounds",
     "generate",
 ]
 
@@ -47,7 +47,7 @@ STAY = 0.98
 # --- what clients send --------------------------------------------------------------------------------------
 
 
-def described(name: str) -> dict[str, Any]:
+def describe_campaign(name: str) -> dict[str, Any]:
     """A campaign as its creator describes it: 3 actions, 3 variables, every default of the policy."""
     return {
         "name": name,
@@ -62,7 +62,7 @@ def described(name: str) -> dict[str, Any]:
     }
 
 
-def drawn_rounds(count: int, draws: random.Random) -> Iterator[tuple[dict[str, Any], float]]:
+def draw_rounds(count: int, draws: random.Random) -> Iterator[tuple[dict[str, Any], float]]:
     """Contexts and rewards in the order of the rounds of one campaign."""
     regime = 0
     for _ in range(count):
@@ -75,7 +75,7 @@ def drawn_rounds(count: int, draws: random.Random) -> Iterator[tuple[dict[str, A
         yield context, round(draws.gauss(REWARDS[regime], 0.2), 6)
 
 
-def post(path: str, body: bytes) -> bytes:
+def encode_post(path: str, body: bytes) -> bytes:
     """One HTTP/1.1 request; the connection stays open."""
     head = f"POST {path} HTTP/1.1\r\nhost: {HOST}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
     return head.encode() + b"\r\n\r\n" + body
@@ -86,15 +86,17 @@ class Client:
 
     def __init__(self, campaigns: Sequence[str], rounds: int = 4_096) -> None:
         draws = random.Random(7)
-        played = {name: drawn_rounds(rounds, draws) for name in campaigns}
+        played = {name: draw_rounds(rounds, draws) for name in campaigns}
         blank = b"%b".ljust(36, b"?")  # as long as an id
         singles, items = [], []
         for _ in range(rounds):
             name = draws.choice(campaigns)
             context, reward = next(played[name])
             campaign, written = name.encode(), json.dumps(context).encode()
-            decide = post("/decide", b'{"campaign":"%b","context":%b,"decision_id":"%b"}' % (campaign, written, blank))
-            rewarded = post(
+            decide = encode_post(
+                "/decide", b'{"campaign":"%b","context":%b,"decision_id":"%b"}' % (campaign, written, blank)
+            )
+            rewarded = encode_post(
                 "/reward", b'{"campaign":"%b","decision_id":"%b","reward":%.6f}' % (campaign, blank, reward)
             )
             singles.append((decide.replace(blank, b"%b"), rewarded.replace(blank, b"%b")))
@@ -125,7 +127,7 @@ class Client:
     def batch(self) -> Iterator[bytes]:
         while True:
             items = b",".join([next(self._items) % self._id() for _ in range(BATCH)])
-            yield post("/decide/batch", b'{"campaign":"%b","items":[%b]}' % (next(self._campaigns), items))
+            yield encode_post("/decide/batch", b'{"campaign":"%b","items":[%b]}' % (next(self._campaigns), items))
 
 
 # --- connections --------------------------------------------------------------------------------------------

@@ -11,9 +11,27 @@ import numpy as np
 from tqdm import tqdm
 
 from benchmarks.load import HOST, Job
-from benchmarks.servers import Generator, RunError, Server, machine_seconds, tree_seconds, waited_seconds
+from benchmarks.servers import (
+    Generator,
+    RunError,
+    Server,
+    measure_machine_seconds,
+    measure_tree_seconds,
+    measure_wait_seconds,
+)
 
-__all__ = ["Bench", "Measured", "Slice", "Target", "asked", "client_of", "failure", "over", "spread", "summary"]
+__all__ = [
+    "Bench",
+    "Measured",
+    "Slice",
+    "Target",
+    "compute_ratios",
+    "find_failure",
+    "format_row",
+    "format_spread",
+    "open_client",
+    "post",
+]
 
 PATIENCE = 120.0  # seconds for one request outside the slices
 
@@ -58,8 +76,16 @@ class Bench(NamedTuple):
         marks: list[tuple[float, ...]] = []
 
         def used() -> None:
-            postgres = 0.0 if at.postmaster is None else tree_seconds(at.postmaster)
-            marks.append((perf_counter(), tree_seconds(at.pid), postgres, machine_seconds(), waited_seconds()))
+            postgres = 0.0 if at.postmaster is None else measure_tree_seconds(at.postmaster)
+            marks.append(
+                (
+                    perf_counter(),
+                    measure_tree_seconds(at.pid),
+                    postgres,
+                    measure_machine_seconds(),
+                    measure_wait_seconds(),
+                )
+            )
 
         job = Job(at.port, target.traffic, target.campaigns, target.connections, warm_up, seconds)
         result = self.generator.play(job, used)
@@ -89,25 +115,25 @@ class Bench(NamedTuple):
             for _ in range(repetitions):
                 for target in targets:
                     bar.set_postfix_str(f"{target.title}, {target.traffic}")
-                    if not failure(slices[target]):
+                    if not find_failure(slices[target]):
                         slices[target].append(self.load(target, warm_up, seconds))
                     bar.update()
         return slices
 
 
-def failure(slices: Sequence[Slice]) -> str:
+def find_failure(slices: Sequence[Slice]) -> str:
     """What went wrong in these slices, or nothing."""
     return next((part.failure for part in slices if part.failure), "")
 
 
-def over(upper: Sequence[Slice], lower: Sequence[Slice], figure: Callable[[Slice], float]) -> list[float]:
+def compute_ratios(upper: Sequence[Slice], lower: Sequence[Slice], figure: Callable[[Slice], float]) -> list[float]:
     """The ratio of two targets inside each repetition; none if one of them failed."""
-    if failure(upper) or failure(lower):
+    if find_failure(upper) or find_failure(lower):
         return []
     return [figure(a) / figure(b) for a, b in zip(upper, lower, strict=True)]
 
 
-def spread(values: Sequence[float], digits: int = 2) -> str:
+def format_spread(values: Sequence[float], digits: int = 2) -> str:
     """Median and range."""
     if not values:
         return "failed"
@@ -115,10 +141,10 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
     return f"{written[0]} ({written[1]} – {written[2]})"
 
 
-def summary(target: Target, slices: Sequence[Slice]) -> list[str]:
+def format_row(target: Target, slices: Sequence[Slice]) -> list[str]:
     """A row of the table: medians over the repetitions, and the range of the requests."""
     row = [target.title, target.traffic, str(target.connections)]
-    if failure(slices):
+    if find_failure(slices):
         return [*row, "FAILED", *[""] * 7]
 
     def median(figure: Callable[[Slice], float]) -> float:
@@ -127,7 +153,7 @@ def summary(target: Target, slices: Sequence[Slice]) -> list[str]:
     decisions = median(lambda s: s.decisions)
     return [
         *row,
-        spread([part.requests for part in slices], 0),
+        format_spread([part.requests for part in slices], 0),
         f"{decisions:,.0f}" if decisions else "",
         f"{median(lambda s: s.p50):.2f}",
         f"{median(lambda s: s.p99):.2f}",
@@ -138,7 +164,7 @@ def summary(target: Target, slices: Sequence[Slice]) -> list[str]:
     ]
 
 
-def asked(client: httpx.Client, path: str, body: Any) -> None:
+def post(client: httpx.Client, path: str, body: Any) -> None:
     """One POST outside the slices; anything but a success ends the run."""
     try:
         answer = client.post(path, json=body)
@@ -148,6 +174,6 @@ def asked(client: httpx.Client, path: str, body: Any) -> None:
         raise RunError(f"POST {path} answered {answer.status_code}: {answer.text[:500]}")
 
 
-def client_of(at: Server) -> httpx.Client:
+def open_client(at: Server) -> httpx.Client:
     """For requests outside the slices."""
     return httpx.Client(base_url=f"http://{HOST}:{at.port}", timeout=PATIENCE, trust_env=False)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from benchmarks import Timing, Verdict, installed, print_table, print_verdicts, ratio, timed_in_turns
+from benchmarks import Timing, Verdict, compute_ratio, describe_package, print_table, print_verdicts, time_in_turns
 from policy import CampaignConfig, FeatureMap, HmmParameters, StagedPolicy, em, spectral
 from policy.features import Contexts
 from simulator import presets
@@ -258,7 +258,7 @@ def decide_and_learn(rounds: Rounds, quick: bool, repetitions: int) -> list[Verd
             continue
         parts[name] = rounds.first(few if quick else ROUNDS)
         prepared[name] = lambda prepare=prepare, part=parts[name]: prepare(part)
-    timings = timed_in_turns("decide + learn", repetitions, prepared)
+    timings = time_in_turns("decide + learn", repetitions, prepared)
     # Seconds a round, because contenders may play different numbers of rounds.
     each = {
         name: Timing([s / len(parts[name].levels) for s in timing.seconds], timing.result)
@@ -276,8 +276,8 @@ def decide_and_learn(rounds: Rounds, quick: bool, repetitions: int) -> list[Verd
                 name,
                 f"{len(part):,}",
                 f"{1.0 / each[name].median:,.0f}",
-                f"{ratio(each[fastest], each[name]):.2f}" if fastest else "",
-                f"{ratio(each[NUMPY], each[name]):.2f}",
+                f"{compute_ratio(each[fastest], each[name]):.2f}" if fastest else "",
+                f"{compute_ratio(each[NUMPY], each[name]):.2f}",
                 f"{part[np.arange(len(part)), taken].mean():.3f}",
             ]
         )
@@ -296,10 +296,10 @@ def decide_and_learn(rounds: Rounds, quick: bool, repetitions: int) -> list[Verd
             if peer is None:
                 verdicts.append(Verdict(target, "none installed", None))
                 continue
-            reached = ratio(each[peer], each[name])
+            reached = compute_ratio(each[peer], each[name])
             verdicts.append(Verdict(target, f"{reached:.1f} ×", reached >= 10.0))
     if VOWPAL in each:
-        reached = ratio(each[VOWPAL], each[DEFAULT])
+        reached = compute_ratio(each[VOWPAL], each[DEFAULT])
         verdicts.append(Verdict(f"{DEFAULT}: ≥ 1 × {VOWPAL}", f"{reached:.1f} ×", reached >= 1.0))
     return verdicts
 
@@ -308,7 +308,7 @@ def longest_update(rounds: Rounds, repetitions: int) -> list[Verdict]:
     """The default's re-estimation of all 50,000 rounds: the longest that a decision may have to wait inline."""
     policy = StagedPolicy(presets.build_config("default", WORLD, 1951))
     state = policy.play(policy.initial_state(), rounds.contexts(), rounds.rewards)
-    timing = timed_in_turns("re-estimation", repetitions, {"it": lambda: lambda: policy.reestimate(state)})["it"]
+    timing = time_in_turns("re-estimation", repetitions, {"it": lambda: lambda: policy.reestimate(state)})["it"]
     slowest = 1e3 * max(timing.seconds)
     print(
         f"\nOne re-estimation of the default at t = {ROUNDS:,}: {1e3 * timing.median:.0f} ms, slowest {slowest:.0f} ms."
@@ -335,12 +335,12 @@ def estimation(rounds: Rounds, repetitions: int) -> list[Verdict]:
         pass
     for run in runs.values():  # compiles, untimed
         run()
-    timings = timed_in_turns("estimation", repetitions, {k: lambda run=run: run for k, run in runs.items()})
+    timings = time_in_turns("estimation", repetitions, {k: lambda run=run: run for k, run in runs.items()})
     peer = min(peers, key=lambda name: timings[name].median, default=None)
     rows = []
     for name, timing in timings.items():
         iteration = "" if "estimate" in name else f"{1e3 * timing.median / ITERATIONS:.2f}"
-        times = f"{ratio(timings[peer], timing):.2f}" if peer else ""
+        times = f"{compute_ratio(timings[peer], timing):.2f}" if peer else ""
         rows.append([name, f"{1e3 * timing.median:.2f}", iteration, times])
     print_table(
         f"Estimation: {ROUNDS:,} steps, 20 symbols, 2 regimes, {ITERATIONS} EM iterations",
@@ -353,7 +353,7 @@ def estimation(rounds: Rounds, repetitions: int) -> list[Verdict]:
     print(f"The two EM fits differ by at most {apart:.0e}. Ours is charged its closing pass as well.")
     verdicts = []
     for name in peers:
-        reached = ratio(timings[name], timings[fitted])
+        reached = compute_ratio(timings[name], timings[fitted])
         verdicts.append(Verdict(f"EM: ≥ 5 × {name}, per iteration", f"{reached:.1f} ×", reached >= 5.0))
     return verdicts
 
@@ -433,7 +433,7 @@ def main() -> None:
     quick = parser.parse_args().quick
     load = f"load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "load unknown"
     print(f"Python {platform.python_version()}, {os.cpu_count()} CPUs ({load} at the start), one thread.")
-    print(", ".join(installed(package) for package in ("numpy", "numba", *PEERS)) + ".")
+    print(", ".join(describe_package(package) for package in ("numpy", "numba", *PEERS)) + ".")
     rounds = drawn_rounds()
     verdicts = decide_and_learn(rounds, quick, repetitions=5 if quick else 3)
     verdicts += longest_update(rounds, repetitions=5 if quick else 15)

@@ -19,13 +19,13 @@ AUTHORS_SECONDS = 15 * 60  # paper, "Computational costs": 100 runs of one (ℓ,
 CELL = Cell("paper-complex", 37, 1.0, 5e-4)
 
 
-def peak_memory() -> int:
+def measure_peak_memory() -> int:
     """The most this process ever held, in KiB."""
     time.sleep(0.2)  # so that every worker takes one of these tasks
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def verdict(holds: bool) -> str:
+def format_verdict(holds: bool) -> str:
     return "PASS" if holds else "FAIL"
 
 
@@ -40,13 +40,13 @@ def main() -> None:
         sweep("credit-card", range(1951, 1951 + seeds), 50_000, [CELL], Path(folder) / "timed")
         seconds = (time.perf_counter() - began) * 100 / seeds
         regret = average(load_results(Path(folder) / "timed")[CELL.key][:, 0, -1])
-    workers = Parallel(n_jobs=-1)(delayed(peak_memory)() for _ in range(cpu_count()))
-    mebibytes = (sum(workers) + peak_memory()) / 1024
+    workers = Parallel(n_jobs=-1)(delayed(measure_peak_memory)() for _ in range(cpu_count()))
+    mebibytes = (sum(workers) + measure_peak_memory()) / 1024
     share = AUTHORS_SECONDS / seconds
     print(f"\n100 runs × 50,000 rounds of {CELL.key}{' (scaled up from 10)' if seeds < 100 else ''}")
     print(f"  regret {regret.mean:.0f} ({regret.two_se:.0f}), published 246 (9)")
-    print(f"  {seconds:.1f} s, 1/{share:.0f} of the authors' 15 minutes; target 1/60: {verdict(share >= 60)}")
-    print(f"  {mebibytes:.0f} MiB in all processes together; target 4096: {verdict(mebibytes < 4096)}")
+    print(f"  {seconds:.1f} s, 1/{share:.0f} of the authors' 15 minutes; target 1/60: {format_verdict(share >= 60)}")
+    print(f"  {mebibytes:.0f} MiB in all processes together; target 4096: {format_verdict(mebibytes < 4096)}")
 
 
 if __name__ == "__main__":

@@ -19,9 +19,9 @@ from tqdm import tqdm
 
 from benchmarks import Verdict, print_table, print_verdicts
 from benchmarks.limits import fill, wait_until_quiet
-from benchmarks.load import described, drawn_rounds
-from benchmarks.measure import asked, client_of
-from benchmarks.servers import serve, server
+from benchmarks.load import describe_campaign, draw_rounds
+from benchmarks.measure import open_client, post
+from benchmarks.servers import build_serve_command, run_server
 
 CAMPAIGN = "page"
 SERIES = f"/campaigns/{CAMPAIGN}/series"
@@ -29,22 +29,22 @@ REPETITIONS = 7
 LONGEST_MS = 500.0
 
 
-def played(folder: Path, rounds: int) -> str:
+def play_campaign(folder: Path, rounds: int) -> str:
     """A database with a campaign of that many rounds, nine of ten rewarded."""
     url = f"sqlite:///{folder / 'series.db'}"
-    with server("play", serve(url), folder) as at, client_of(at) as client:
-        asked(client, "/campaigns", described(CAMPAIGN) | {"control": {"share": 0.1}})
+    with run_server("play", build_serve_command(url), folder) as at, open_client(at) as client:
+        post(client, "/campaigns", describe_campaign(CAMPAIGN) | {"control": {"share": 0.1}})
         for name in ("old", "new"):  # the first decision and the last have a known id
             with tqdm(total=rounds // 2, desc="rounds", leave=False) as bar:
                 for done in fill(client, CAMPAIGN, rounds // 2, rewarded=0.9):
                     bar.update(done - bar.n)
-            ((context, _),) = drawn_rounds(1, random.Random(name))
-            asked(client, "/decide", {"campaign": CAMPAIGN, "decision_id": name, "context": context})
+            ((context, _),) = draw_rounds(1, random.Random(name))
+            post(client, "/decide", {"campaign": CAMPAIGN, "decision_id": name, "context": context})
         wait_until_quiet(at)
     return url
 
 
-def milliseconds(ask: Callable[[], httpx.Response], repetitions: int = REPETITIONS) -> tuple[float, int]:
+def time_request(ask: Callable[[], httpx.Response], repetitions: int = REPETITIONS) -> tuple[float, int]:
     """The median, and the size of the answer."""
     found = []
     for _ in range(repetitions):
@@ -61,17 +61,17 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        url = played(folder, rounds)
-        rows, verdicts = measured(url, folder)
+        url = play_campaign(folder, rounds)
+        rows, verdicts = measure_requests(url, folder)
     title = f"{rounds:,} decisions, SQLite, {os.cpu_count()} cores (load {os.getloadavg()[0]:.1f})"
     print_table(title, ("request", "ms", "KiB"), rows)
     print_verdicts(verdicts)
 
 
-def measured(url: str, folder: Path) -> tuple[list[tuple[str, str, str]], list[Verdict]]:
-    ((context, _),) = drawn_rounds(1, random.Random(1))
+def measure_requests(url: str, folder: Path) -> tuple[list[tuple[str, str, str]], list[Verdict]]:
+    ((context, _),) = draw_rounds(1, random.Random(1))
     preview, explain = (f"/campaigns/{CAMPAIGN}/{route}" for route in ("preview", "explain"))
-    with server("ask", serve(url), folder) as at, client_of(at) as client:
+    with run_server("ask", build_serve_command(url), folder) as at, open_client(at) as client:
         wait_until_quiet(at)
         before = at.resident_mib()
 
@@ -79,15 +79,15 @@ def measured(url: str, folder: Path) -> tuple[list[tuple[str, str, str]], list[V
             return lambda: client.get(SERIES, params=query)
 
         found = {
-            "series, nothing in memory": milliseconds(get(), 1),
-            "series": milliseconds(get()),
-            "series, points=10": milliseconds(get(points=10)),
-            "series, points=2000": milliseconds(get(points=2_000)),
-            "series, beliefs=now, campaign not in memory": milliseconds(get(beliefs="now"), 1),
-            "series, beliefs=now": milliseconds(get(beliefs="now")),
-            "preview": milliseconds(lambda: client.post(preview, json={"context": context})),
-            "explain, the newest": milliseconds(lambda: client.post(explain, json={"decision_id": "new"})),
-            "explain, half way back": milliseconds(lambda: client.post(explain, json={"decision_id": "old"}), 3),
+            "series, nothing in memory": time_request(get(), 1),
+            "series": time_request(get()),
+            "series, points=10": time_request(get(points=10)),
+            "series, points=2000": time_request(get(points=2_000)),
+            "series, beliefs=now, campaign not in memory": time_request(get(beliefs="now"), 1),
+            "series, beliefs=now": time_request(get(beliefs="now")),
+            "preview": time_request(lambda: client.post(preview, json={"context": context})),
+            "explain, the newest": time_request(lambda: client.post(explain, json={"decision_id": "new"})),
+            "explain, half way back": time_request(lambda: client.post(explain, json={"decision_id": "old"}), 3),
         }
         memory = f"{before:.0f} → {at.resident_mib():.0f} MiB resident"
     rows = [(name, f"{time:.1f}", f"{size / 1024:.0f}") for name, (time, size) in found.items()]

@@ -30,18 +30,18 @@ __all__ = [
     "PostgreSQL",
     "RunError",
     "Server",
-    "generator",
-    "machine_seconds",
-    "naive",
-    "postgresql",
-    "serve",
-    "server",
-    "tree_seconds",
-    "waited_seconds",
+    "build_naive_command",
+    "build_serve_command",
+    "measure_machine_seconds",
+    "measure_tree_seconds",
+    "measure_wait_seconds",
+    "run_generator",
+    "run_postgresql",
+    "run_server",
 ]
 
 STARTING, STOPPING = 90.0, 10.0  # seconds to wait for a server, and for its end
-EMPTY = ["-c", "from benchmarks import ceilings; ceilings.serve(ceilings.empty_app())"]
+EMPTY = ["-c", "from benchmarks import ceilings; ceilings.serve(ceilings.create_empty_app())"]
 HELLO = ["-c", "from benchmarks import ceilings; ceilings.serve(ceilings.hello_app)"]
 
 
@@ -49,7 +49,7 @@ class RunError(Exception):
     """The benchmark cannot go on; the message says why."""
 
 
-def serve(database_url: str, workers: int = 1) -> list[str]:
+def build_serve_command(database_url: str, workers: int = 1) -> list[str]:
     """Our service, as its users start it."""
     return [
         "-m",
@@ -64,14 +64,14 @@ def serve(database_url: str, workers: int = 1) -> list[str]:
     ]
 
 
-def naive(database: Path) -> list[str]:
+def build_naive_command(database: Path) -> list[str]:
     return ["-c", "import sys; from benchmarks import naive; naive.serve(sys.argv[1])", str(database)]
 
 
 # --- CPU time -----------------------------------------------------------------------------------------------
 
 
-def tree_seconds(pid: int) -> float:
+def measure_tree_seconds(pid: int) -> float:
     """CPU time of a process and all below it, also of those that ended and were waited for."""
     total = 0.0
     with suppress(psutil.NoSuchProcess):
@@ -82,14 +82,14 @@ def tree_seconds(pid: int) -> float:
     return total
 
 
-def machine_seconds() -> float:
+def measure_machine_seconds() -> float:
     """CPU time of all cores that was not idle, also what a hypervisor took."""
     times = psutil.cpu_times()
     idle = times.idle + getattr(times, "iowait", 0.0) + getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)
     return float(sum(times) - idle)
 
 
-def waited_seconds() -> float:
+def measure_wait_seconds() -> float:
     """For how long anybody had to wait for a core, as far as Linux tells."""
     try:
         return int(Path("/proc/pressure/cpu").read_text().partition("total=")[2].split()[0]) / 1e6
@@ -108,7 +108,7 @@ def _end_with_parent() -> None:
 
 
 @contextmanager
-def _process(command: Sequence[str], **streams: Any) -> Iterator["subprocess.Popen[str]"]:
+def _run_process(command: Sequence[str], **streams: Any) -> Iterator["subprocess.Popen[str]"]:
     """A Python process that ends with the block, in a group of its own so that Ctrl-C reaches it only through us."""
     # Our own settings must not change a server: it starts as its users start it.
     environ = {
@@ -152,10 +152,10 @@ class Server(NamedTuple):
 
 
 @contextmanager
-def server(name: str, command: Sequence[str], folder: Path, postmaster: int | None = None) -> Iterator[Server]:
+def run_server(name: str, command: Sequence[str], folder: Path, postmaster: int | None = None) -> Iterator[Server]:
     """A server that says where it is in its first line."""
     log = folder / f"{name}.log"
-    with log.open("w") as written, _process(command, stdout=written, stderr=subprocess.STDOUT) as child:
+    with log.open("w") as written, _run_process(command, stdout=written, stderr=subprocess.STDOUT) as child:
         patience = perf_counter() + STARTING
         while (place := re.search(rf"is at http://{re.escape(HOST)}:(\d+)\s", log.read_text())) is None:
             if child.poll() is not None or perf_counter() > patience:
@@ -184,9 +184,9 @@ class Generator(NamedTuple):
 
 
 @contextmanager
-def generator() -> Iterator[Generator]:
+def run_generator() -> Iterator[Generator]:
     command = ["-c", "from benchmarks import load; load.generate()"]
-    with _process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+    with _run_process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         yield Generator(child)
 
 
@@ -222,7 +222,7 @@ class PostgreSQL(NamedTuple):
 
 
 @contextmanager
-def postgresql() -> Iterator[PostgreSQL | None]:
+def run_postgresql() -> Iterator[PostgreSQL | None]:
     """A new PostgreSQL server, or nothing where none is installed."""
     # The server's package warns unless this names a folder that is ours alone, and reads it when imported.
     runtime = os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="undercurrent-runtime-")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from benchmarks import Verdict
 from benchmarks.limits import History, Idle
 from benchmarks.load import BATCH
-from benchmarks.measure import Measured, Slice, Target, over, spread
+from benchmarks.measure import Measured, Slice, Target, compute_ratios, format_spread
 
 __all__ = [
     "BULK",
@@ -19,10 +19,10 @@ __all__ = [
     "OURS",
     "QUICK",
     "Size",
-    "mixed",
-    "on_postgresql",
-    "targets",
-    "verdicts",
+    "add_rewards",
+    "build_postgresql_target",
+    "judge",
+    "list_targets",
 ]
 
 HOT = ("bench-00",)
@@ -60,75 +60,77 @@ BARE = Target("bare ASGI hello", "hello", "hello", CONNECTIONS, HOT)
 BATCHES = Target(f"(e) ours, SQLite, batches of {BATCH}", "sqlite", "batch", CONNECTIONS, BULK)
 
 
-def on_postgresql(workers: int, campaigns: Sequence[str], traffic: str = "decide") -> Target:
+def build_postgresql_target(workers: int, campaigns: Sequence[str], traffic: str = "decide") -> Target:
     count = "1 campaign" if len(campaigns) == 1 else f"{len(campaigns)} campaigns"
     title = f"(d) ours, PostgreSQL, {workers} worker{'s' if workers > 1 else ''}, {count}"
     return Target(title, f"postgresql-{workers}", traffic, CONNECTIONS, tuple(campaigns))
 
 
-def mixed(target: Target) -> Target:
+def add_rewards(target: Target) -> Target:
     return target._replace(traffic="mixed")
 
 
-def alone(target: Target) -> Target:
+def use_one_connection(target: Target) -> Target:
     return target._replace(connections=1)
 
 
-def targets(workers: Sequence[int]) -> list[Target]:
+def list_targets(workers: Sequence[int]) -> list[Target]:
     """In the order of each repetition: what is compared stands side by side."""
-    chosen = [EMPTY_ENDPOINT, NAIVE, OURS, BATCHES, *map(mixed, (EMPTY_ENDPOINT, NAIVE, OURS))]
-    chosen += map(alone, (EMPTY_ENDPOINT, NAIVE, OURS, BATCHES))
+    chosen = [EMPTY_ENDPOINT, NAIVE, OURS, BATCHES, *map(add_rewards, (EMPTY_ENDPOINT, NAIVE, OURS))]
+    chosen += map(use_one_connection, (EMPTY_ENDPOINT, NAIVE, OURS, BATCHES))
     for campaigns in (MANY, HOT):
-        ours = [on_postgresql(count, campaigns) for count in workers]
-        chosen += [*ours, *map(mixed, ours)]
-    return [*chosen, *([on_postgresql(1, BULK, "batch")] if workers else []), BARE]
+        ours = [build_postgresql_target(count, campaigns) for count in workers]
+        chosen += [*ours, *map(add_rewards, ours)]
+    return [*chosen, *([build_postgresql_target(1, BULK, "batch")] if workers else []), BARE]
 
 
 # --- verdicts -----------------------------------------------------------------------------------------------
 
 
-def at_least(target: str, ratios: Sequence[float], least: float) -> Verdict:
-    return Verdict(target, f"{spread(ratios)} ×", bool(ratios) and statistics.median(ratios) >= least)
+def require_at_least(target: str, ratios: Sequence[float], least: float) -> Verdict:
+    return Verdict(target, f"{format_spread(ratios)} ×", bool(ratios) and statistics.median(ratios) >= least)
 
 
-def at_most(target: str, ratios: Sequence[float], most: float) -> Verdict:
-    return Verdict(target, f"{spread(ratios)} ×", bool(ratios) and statistics.median(ratios) <= most)
+def require_at_most(target: str, ratios: Sequence[float], most: float) -> Verdict:
+    return Verdict(target, f"{format_spread(ratios)} ×", bool(ratios) and statistics.median(ratios) <= most)
 
 
-def compared(title: str, ratios: Sequence[float]) -> Verdict:
-    return Verdict(f"for comparison: {title}", f"{spread(ratios)} ×", None)
+def compare(title: str, ratios: Sequence[float]) -> Verdict:
+    return Verdict(f"for comparison: {title}", f"{format_spread(ratios)} ×", None)
 
 
-def sqlite_verdicts(measured: Measured) -> list[Verdict]:
+def judge_sqlite(measured: Measured) -> list[Verdict]:
     ours, empty, plain = measured[OURS], measured[EMPTY_ENDPOINT], measured[NAIVE]
-    faster = over(ours, empty, lambda s: s.requests)
+    faster = compute_ratios(ours, empty, lambda s: s.requests)
     goal = "reached" if faster and statistics.median(faster) >= 1.5 else "not reached"
-    mixes = [measured[mixed(target)] for target in (OURS, EMPTY_ENDPOINT, NAIVE)]
-    singly = [measured[alone(target)] for target in (OURS, EMPTY_ENDPOINT, NAIVE)]
+    mixes = [measured[add_rewards(target)] for target in (OURS, EMPTY_ENDPOINT, NAIVE)]
+    singly = [measured[use_one_connection(target)] for target in (OURS, EMPTY_ENDPOINT, NAIVE)]
     return [
-        at_least("(c) requests/s ≥ 1.0 × (a)", faster, 1.0),
+        require_at_least("(c) requests/s ≥ 1.0 × (a)", faster, 1.0),
         Verdict("goal: (c) requests/s ≥ 1.5 × (a)", goal, None),
-        at_most("(c) p99 ≤ 2 × (a)", over(ours, empty, lambda s: s.p99), 2.0),
-        at_least("(c) requests/s ≥ 5 × (b)", over(ours, plain, lambda s: s.requests), 5.0),
-        compared("(c) / (a), CPU of the server a request", over(ours, empty, lambda s: s.server_us)),
-        compared("(c) / (a), mixed", over(mixes[0], mixes[1], lambda s: s.requests)),
-        compared("(c) / (b), mixed", over(mixes[0], mixes[2], lambda s: s.requests)),
-        compared("(c) / (a), one connection", over(singly[0], singly[1], lambda s: s.requests)),
-        compared("(c) / (b), one connection", over(singly[0], singly[2], lambda s: s.requests)),
-        at_least(
+        require_at_most("(c) p99 ≤ 2 × (a)", compute_ratios(ours, empty, lambda s: s.p99), 2.0),
+        require_at_least("(c) requests/s ≥ 5 × (b)", compute_ratios(ours, plain, lambda s: s.requests), 5.0),
+        compare("(c) / (a), CPU of the server a request", compute_ratios(ours, empty, lambda s: s.server_us)),
+        compare("(c) / (a), mixed", compute_ratios(mixes[0], mixes[1], lambda s: s.requests)),
+        compare("(c) / (b), mixed", compute_ratios(mixes[0], mixes[2], lambda s: s.requests)),
+        compare("(c) / (a), one connection", compute_ratios(singly[0], singly[1], lambda s: s.requests)),
+        compare("(c) / (b), one connection", compute_ratios(singly[0], singly[2], lambda s: s.requests)),
+        require_at_least(
             f"(e) batches of {BATCH}: decisions/s ≥ 20 × single requests, one client after the other",
-            over(measured[alone(BATCHES)], measured[alone(OURS)], lambda s: s.decisions),
+            compute_ratios(
+                measured[use_one_connection(BATCHES)], measured[use_one_connection(OURS)], lambda s: s.decisions
+            ),
             20.0,
         ),
-        at_least(
+        require_at_least(
             f"(e) batches of {BATCH}: decisions/s ≥ 20 × single requests, {CONNECTIONS} connections",
-            over(measured[BATCHES], measured[OURS], lambda s: s.decisions),
+            compute_ratios(measured[BATCHES], measured[OURS], lambda s: s.decisions),
             20.0,
         ),
     ]
 
 
-def worker_verdicts(measured: Measured) -> Iterator[Verdict]:
+def judge_workers(measured: Measured) -> Iterator[Verdict]:
     """Two workers beside one; or all cores are busy, and it is the machine that ends it. And are they no slower?
 
     What the kernel does for the commits belongs to it, so the machine's cores count: nothing else runs there.
@@ -139,28 +141,28 @@ def worker_verdicts(measured: Measured) -> Iterator[Verdict]:
         return statistics.median(map(figure, slices)) if slices else 0.0
 
     for kind in ("decide", "mixed"):
-        one, two = (measured[on_postgresql(workers, MANY, kind)] for workers in (1, 2))
-        ratios = over(two, one, lambda s: s.requests)
+        one, two = (measured[build_postgresql_target(workers, MANY, kind)] for workers in (1, 2))
+        ratios = compute_ratios(two, one, lambda s: s.requests)
         reached, used = statistics.median(ratios or [0.0]), median(two, lambda s: s.machine)
         yield Verdict(
             f"(d) {kind}, 16 campaigns: 2 workers ≥ 1.2 × 1 worker, or the machine ≥ {SATURATED:.0%} busy",
-            f"{spread(ratios)} ×; {median(one, lambda s: s.machine):.2f} of {cores} cores with 1 worker,"
+            f"{format_spread(ratios)} ×; {median(one, lambda s: s.machine):.2f} of {cores} cores with 1 worker,"
             f" {used:.2f} with 2;"
             f" somebody waits for a core {median(one, lambda s: s.waited):.0%} of the time, with 2"
             f" {median(two, lambda s: s.waited):.0%}; with 2:"
             f" workers {median(two, lambda s: s.server):.2f}, PostgreSQL {median(two, lambda s: s.postgres):.2f},"
             f" generator {median(two, lambda s: s.generator):.2f}; CPU of the workers a request"
-            f" {spread(over(two, one, lambda s: s.server_us))} ×",
+            f" {format_spread(compute_ratios(two, one, lambda s: s.server_us))} ×",
             reached >= 1.2 or used >= SATURATED * cores,
         )
-        yield Verdict(f"our own bar: then no slower, ≥ {NOISE} ×", f"{spread(ratios)} ×", reached >= NOISE)
+        yield Verdict(f"our own bar: then no slower, ≥ {NOISE} ×", f"{format_spread(ratios)} ×", reached >= NOISE)
 
 
-def limit_verdicts(history: History, idle: Idle) -> list[Verdict]:
+def judge_limits(history: History, idle: Idle) -> list[Verdict]:
     rounds = f"round {history.late:,} / round {history.early:,}"
     return [
-        at_most(f"decide p50, {rounds} ≤ 1.2 ×", history.p50_ratios, 1.2),
-        at_most(f"decide p99, {rounds} ≤ 1.2 ×", history.p99_ratios, 1.2),
+        require_at_most(f"decide p50, {rounds} ≤ 1.2 ×", history.p50_ratios, 1.2),
+        require_at_most(f"decide p99, {rounds} ≤ 1.2 ×", history.p99_ratios, 1.2),
         Verdict(
             f"worker with {idle.campaigns:,} idle campaigns < 400 MiB",
             f"{idle.mib_after:.0f} MiB ({idle.mib_before:.0f} with none)",
@@ -168,13 +170,13 @@ def limit_verdicts(history: History, idle: Idle) -> list[Verdict]:
         ),
         Verdict(
             "start to first decision < 3 s",
-            f"{spread(idle.start_seconds)} s, of which {spread(idle.start_cpu)} s CPU",
+            f"{format_spread(idle.start_seconds)} s, of which {format_spread(idle.start_cpu)} s CPU",
             statistics.median(idle.start_seconds) < 3.0,
         ),
     ]
 
 
-def generator_verdict(measured: Measured) -> Verdict:
+def judge_generator(measured: Measured) -> Verdict:
     loaded = [part.generator for target, slices in measured.items() if target != BARE for part in slices]
     bare = statistics.median(part.requests for part in measured[BARE])
     return Verdict(
@@ -184,11 +186,11 @@ def generator_verdict(measured: Measured) -> Verdict:
     )
 
 
-def verdicts(measured: Measured, history: History, idle: Idle, with_postgresql: bool) -> list[Verdict]:
+def judge(measured: Measured, history: History, idle: Idle, with_postgresql: bool) -> list[Verdict]:
     """All of them; those of PostgreSQL where there is one."""
     return [
-        *sqlite_verdicts(measured),
-        *(worker_verdicts(measured) if with_postgresql else ()),
-        *limit_verdicts(history, idle),
-        generator_verdict(measured),
+        *judge_sqlite(measured),
+        *(judge_workers(measured) if with_postgresql else ()),
+        *judge_limits(history, idle),
+        judge_generator(measured),
     ]
