@@ -1,6 +1,6 @@
-"""Speed as ratios against peers of the same run: what every benchmark shares, from one thread to tables.
+"""Shared by all benchmarks: timing in turns, tables and verdicts. Speed is always a ratio to a peer in the same run.
 
-Contenders take turns and are timed in CPU seconds, so that a busy machine disturbs all of them alike.
+Contenders take turns and are timed in CPU seconds, so that a busy machine slows all of them equally.
 """
 
 import gc
@@ -35,8 +35,8 @@ for _library in (
 
 
 class Timing(NamedTuple):
-    seconds: list[float]  # one entry a repetition
-    result: Any  # of the last one
+    seconds: list[float]  # one per repetition
+    result: Any  # of the last repetition
 
     @property
     def median(self) -> float:
@@ -46,13 +46,13 @@ class Timing(NamedTuple):
 class Verdict(NamedTuple):
     target: str
     measured: str
-    met: bool | None  # None: there was no peer to measure against
+    met: bool | None  # None: for information only
 
 
 def time_in_turns(
     topic: str, repetitions: int, contenders: Mapping[str, Callable[[], Callable[[], Any]]]
 ) -> dict[str, Timing]:
-    """Time the contenders in turns. Each prepares, untimed, the function to time."""
+    """Time the contenders in turns. Each contender returns the function to time; preparing it is not timed."""
     timings = {name: Timing([], None) for name in contenders}
     for name in tqdm([*contenders] * repetitions, desc=topic, leave=False):
         run = contenders[name]()
@@ -65,7 +65,7 @@ def time_in_turns(
 
 
 def compute_ratio(slow: Timing, fast: Timing) -> float:
-    """The median over the repetitions of the ratio inside each one."""
+    """Return the median of the ratios within each repetition."""
     return statistics.median(a / b for a, b in zip(slow.seconds, fast.seconds, strict=True))
 
 
@@ -77,7 +77,7 @@ def describe_package(package: str) -> str:
 
 
 def format_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """In markdown."""
+    """Format a table in Markdown."""
     lines = [f"### {title}", "", *(f"| {' | '.join(row)} |" for row in (header, *rows))]
     lines.insert(3, f"|{'---|' * len(header)}")
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""What the service is compared with: (a) an empty FastAPI + pydantic endpoint, and the least that ASGI can do."""
+"""What the service is compared with: (a) an empty FastAPI + pydantic endpoint, and a minimal ASGI application."""
 
 import socket
 from collections.abc import Callable, Mapping
@@ -68,7 +68,7 @@ class RewardAnswer(BaseModel):
 
 
 def create_empty_app() -> FastAPI:
-    """Endpoints with the shapes of /decide and /reward and no work: constant numbers, as many digits as real ones."""
+    """Build endpoints with the shapes of /decide and /reward that return constants with realistic numbers of digits."""
     app = FastAPI()
     scores = [
         Score(action=action, estimate=0.5231470588235294, bonus=0.01314705882352941, score=0.5362941176470588)
@@ -99,13 +99,13 @@ def create_empty_app() -> FastAPI:
 
 
 async def hello_app(scope: Mapping[str, Any], receive: Callable[..., Any], send: Callable[..., Any]) -> None:
-    """The least that an ASGI application can do."""
+    """Answer every request with "hello"."""
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]})
     await send({"type": "http.response.body", "body": b"hello"})
 
 
 def serve(app: Any) -> None:
-    """Serve as the service does, and say where in the same words."""
+    """Serve an application with the service's server settings, and print its address in the same form."""
     listener = socket.create_server((HOST, 0))
     config = uvicorn.Config(app, loop="uvloop", http="httptools", lifespan="off", log_level="warning", access_log=False)
     print(f"is at http://{HOST}:{listener.getsockname()[1]}", flush=True)

@@ -1,8 +1,8 @@
-"""A campaign's page in Chromium, with many decisions and with few: python -m benchmarks.dashboard [--rounds N].
+"""Load a campaign's page in Chromium, with many and with few decisions: python -m benchmarks.dashboard [--rounds N].
 
-Both campaigns are in one service on SQLite, and their pages are loaded in turns, each time by a browser that has
-nothing cached. `charts` is the time from the navigation until the belief chart is drawn and answers to a key, as the
-page itself measures it; `all` is until every card is filled.
+Both campaigns are in one service on SQLite. Their pages are loaded in turns, each time in a browser with an empty
+cache. `charts` is the time from the navigation until the belief chart is drawn and reacts to a key, measured by the
+page itself; `all` is the time until every card is filled.
 """
 
 import argparse
@@ -27,7 +27,7 @@ FEW = 1_000
 REPETITIONS = 7
 LONGEST_MS = 1_000.0
 PATIENCE_MS = 120_000
-# Looks at every frame, as a person does. A key is pressed as soon as there is a chart, until the chart answers.
+# Checks every frame. Once there is a chart, it presses a key until the chart reacts.
 WATCH = """
 const seen = {};
 const look = () => {
@@ -52,7 +52,7 @@ class Load(NamedTuple):
 
 
 def load_page(browser: Browser, url: str) -> Load:
-    """The page, once, in a browser of its own."""
+    """Load the page once, in a new browser context."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
     page.add_init_script(WATCH)
@@ -64,7 +64,7 @@ def load_page(browser: Browser, url: str) -> Load:
 
 
 def measure_pages(folder: Path, rounds: int) -> dict[int, list[Load]]:
-    """By the number of decisions: the first load, with nothing of the campaign in memory, and the others."""
+    """Return the loads by number of decisions. The first load is after a restart, with the campaign not in memory."""
     url = f"sqlite:///{folder / 'dashboard.db'}"
     sizes = (FEW, rounds)
     with run_server("play", build_serve_command(url), folder) as at, open_client(at) as client:
@@ -82,12 +82,12 @@ def measure_pages(folder: Path, rounds: int) -> dict[int, list[Load]]:
         wait_until_quiet(at)
         path = shutil.which("chromium") or shutil.which("chromium-browser")
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"])
-        found: dict[int, list[Load]] = {size: [] for size in sizes}
+        loads: dict[int, list[Load]] = {size: [] for size in sizes}
         for _ in tqdm(range(REPETITIONS + 1), desc="loads", leave=False):
             for size in sizes:
-                found[size].append(load_page(browser, f"{client.base_url}/view/page-{size}"))
+                loads[size].append(load_page(browser, f"{client.base_url}/view/page-{size}"))
         browser.close()
-    return found
+    return loads
 
 
 def main() -> None:
@@ -95,9 +95,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=100_000)
     rounds = parser.parse_args().rounds
     with tempfile.TemporaryDirectory() as temporary:
-        found = measure_pages(Path(temporary), rounds)
+        loads = measure_pages(Path(temporary), rounds)
     rows, charts = [], {}
-    for size, (first, *later) in found.items():
+    for size, (first, *later) in loads.items():
         charts[size] = statistics.median(one.charts for one in later)
         everything = statistics.median(one.all for one in later)
         slowest = max(one.charts for one in later)
@@ -106,8 +106,8 @@ def main() -> None:
     title = f"ms to load the page, {os.cpu_count()} cores (load {os.getloadavg()[0]:.1f})"
     print_table(title, ("decisions", "charts, first", "charts", "slowest", "all, first", "all"), rows)
     ratio = charts[rounds] / charts[FEW]
-    said = f"{charts[rounds]:.0f} ms, {ratio:.2f} × the page with {FEW:,}"
-    print_verdicts([Verdict(f"charts answer within {LONGEST_MS:.0f} ms", said, charts[rounds] < LONGEST_MS)])
+    result = f"{charts[rounds]:.0f} ms, {ratio:.2f} × the page with {FEW:,}"
+    print_verdicts([Verdict(f"charts react within {LONGEST_MS:.0f} ms", result, charts[rounds] < LONGEST_MS)])
 
 
 if __name__ == "__main__":

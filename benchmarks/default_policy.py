@@ -1,9 +1,9 @@
-"""What the default policy earns, beside the paper's best cells and plain LinUCB: every figure of docs/policy.md.
+"""Measure the default policy against the paper's best cells and plain LinUCB: every figure of docs/policy.md.
 
     python -m benchmarks.default_policy [--quick] [--jobs 2] [--only credit-card …]
 
-Each part appends its rows to docs/policy/results.csv (mean, two standard errors, worst and median seed); --quick uses a
-tenth of the seeds and prints only.
+Each part replaces its rows in docs/policy/results.csv (mean, two standard errors, worst and median seed). --quick uses
+a tenth of the seeds and only prints.
 """
 
 import argparse
@@ -29,8 +29,8 @@ from simulator.sweep import build_grid, load_results, sweep
 RESULTS = Path(__file__).parent.parent / "docs" / "policy" / "results.csv"
 PUBLISHED, TUNING = range(1951, 2051), range(3001, 3025)
 SMOOTHED = {"estimator": "em", "statistics": "smoothed", "start_round": 51}
-FIXED = {"form": "elliptical", "scale": 0.6}  # κσ with the true σ = 0.2: statistics other than joint estimate none
-# Each ingredient removed in turn: overrides of the default, and constants of policy.selection.
+FIXED = {"form": "elliptical", "scale": 0.6}  # κσ with the true σ = 0.2; only joint statistics estimate σ
+# Each ingredient removed in turn: overrides of the default, and changed constants of policy.selection.
 ABLATIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "the default": ({}, {}),
     "H = 2 named, not found": ({"regimes": 2}, {}),
@@ -52,7 +52,7 @@ ABLATIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 class Row(NamedTuple):
-    """One line of the results: pseudo-regret over seeds."""
+    """One row of the results: pseudo-regret over seeds."""
 
     part: str
     policy: str
@@ -67,7 +67,7 @@ class Row(NamedTuple):
 
 @contextmanager
 def change_constants(changes: Mapping[str, Any]) -> Any:
-    """The constants of policy.selection changed for a while: ablations only."""
+    """Change constants of policy.selection inside the block, for ablations."""
     before = {name: getattr(selection, name) for name in changes}
     for name, value in changes.items():
         setattr(selection, name, value)
@@ -85,7 +85,7 @@ def compute_regret(environment: str, preset: str, seed: int, rounds: int, overri
 
 
 def count_regimes(environment: str, seed: int, rounds: int) -> int:
-    """The number of regimes the default has picked by then."""
+    """Return the number of regimes that the default policy uses after these rounds."""
     world = load_environment(environment)
     episode = world.draw(rounds, np.random.default_rng(seed))
     policy = StagedPolicy(build_config("default", world, seed))
@@ -93,7 +93,7 @@ def count_regimes(environment: str, seed: int, rounds: int) -> int:
 
 
 class Watched(StagedPolicy):
-    """Remembers the numbers of regimes it put in force."""
+    """Records the number of regimes of every published model."""
 
     def publish(self, state: Any, found: Any) -> Any:
         published = super().publish(state, found)
@@ -102,7 +102,7 @@ class Watched(StagedPolicy):
 
 
 def count_regime_changes(environment: str, seed: int, rounds: int) -> int:
-    """How often the default changed its number of regimes."""
+    """Count how often the default policy changed its number of regimes."""
     world = load_environment(environment)
     episode = world.draw(rounds, np.random.default_rng(seed))
     policy = Watched(build_config("default", world, seed))
@@ -111,7 +111,7 @@ def count_regime_changes(environment: str, seed: int, rounds: int) -> int:
 
 
 def compare_rescaled(seed: int, rounds: int) -> tuple[float, float]:
-    """Regret, and that of the same episode with rewards × 500 + 20, divided by 500."""
+    """Return the regret, and the regret of the same episode with rewards × 500 + 20."""
     world = load_environment("credit-card")
     episode = world.draw(rounds, np.random.default_rng(seed))
     policy = StagedPolicy(build_config("default", world, seed))
@@ -125,24 +125,24 @@ class Bench:
     def __init__(self, jobs: int, quick: bool) -> None:
         self.jobs, self.quick, self.rows = jobs, quick, list[Row]()
 
-    def over(self, function: Any, label: str, arguments: Iterable[tuple[Any, ...]]) -> list[Any]:
+    def map(self, function: Any, label: str, arguments: Iterable[tuple[Any, ...]]) -> list[Any]:
         work = list(arguments)
         parallel = Parallel(self.jobs, return_as="generator")
         results = parallel(delayed(function)(*each) for each in work)
         return list(tqdm(results, total=len(work), desc=label, disable=None))
 
-    def seeds(self, seeds: range) -> range:
+    def thin(self, seeds: range) -> range:
         return seeds[:: 10 if self.quick else 1]
 
-    def regrets(
+    def measure_regrets(
         self, part: str, policy: str, environment: str, preset: str, seeds: range, rounds: int,
         overrides: Any = None, changes: Any = None, note: str = "",
     ) -> list[float]:  # fmt: skip
-        seeds = self.seeds(seeds)
+        seeds = self.thin(seeds)
         work = [(environment, preset, seed, rounds, overrides, changes or {}) for seed in seeds]
-        found: list[float] = self.over(compute_regret, f"{part}: {policy}", work)
-        self.add(part, policy, seeds, rounds, found, note)
-        return found
+        regrets: list[float] = self.map(compute_regret, f"{part}: {policy}", work)
+        self.add(part, policy, seeds, rounds, regrets, note)
+        return regrets
 
     def add(self, part: str, policy: str, seeds: range, rounds: int, values: list[float], note: str = "") -> None:
         summary = average(values)
@@ -154,8 +154,8 @@ class Bench:
         print(" | ".join(str(cell) for cell in row), flush=True)
 
     def credit_card(self) -> None:
-        self.regrets("credit-card", "default, 51 columns", "credit-card", "default", PUBLISHED, 50_000)
-        self.regrets(
+        self.measure_regrets("credit-card", "default, 51 columns", "credit-card", "default", PUBLISHED, 50_000)
+        self.measure_regrets(
             "credit-card",
             "default, default feature map",
             "credit-card",
@@ -166,8 +166,8 @@ class Bench:
         )
 
     def unit(self) -> None:
-        seeds = self.seeds(PUBLISHED[:20])
-        pairs = self.over(compare_rescaled, "unit", ((seed, 50_000) for seed in seeds))
+        seeds = self.thin(PUBLISHED[:20])
+        pairs = self.map(compare_rescaled, "unit", ((seed, 50_000) for seed in seeds))
         same = sum(first == second for first, second in pairs)
         self.add("unit", "default", seeds, 50_000, [first for first, _ in pairs])
         note = f"the same regret in {same} of {len(pairs)} seeds"
@@ -175,25 +175,23 @@ class Bench:
 
     def regimes(self) -> None:
         for environment, right in (("credit-card", 2), ("iid", 1), ("quiet-regimes", 1), ("three-regimes", 3)):
-            seeds = self.seeds(PUBLISHED)
-            picked = self.over(count_regimes, f"regimes: {environment}", ((environment, s, 10_000) for s in seeds))
+            seeds = self.thin(PUBLISHED)
+            picked = self.map(count_regimes, f"regimes: {environment}", ((environment, s, 10_000) for s in seeds))
             counts = {int(h): picked.count(h) for h in sorted(set(picked))}
             note = f"picked {counts}; {right} in {picked.count(right)} of {len(picked)}"
             self.add("regimes", f"{environment} at t = 10,000", seeds, 10_000, [float(h) for h in picked], note)
 
     def flapping(self) -> None:
         for environment in ("credit-card", "three-regimes", "quiet-regimes", "iid"):
-            seeds = self.seeds(PUBLISHED[:20])
-            found = self.over(
-                count_regime_changes, f"changes: {environment}", ((environment, s, 20_000) for s in seeds)
-            )
+            seeds = self.thin(PUBLISHED[:20])
+            found = self.map(count_regime_changes, f"changes: {environment}", ((environment, s, 20_000) for s in seeds))
             self.add("changes of the number of regimes", environment, seeds, 20_000, [float(x) for x in found])
 
     def others(self) -> None:
-        """Beside the paper's grid, tuned in hindsight: the best of its cells on these very seeds."""
+        """Compare with the paper's grid, tuned in hindsight: its best cell on the same seeds."""
         for environment in ("three-regimes", "nelson"):
-            seeds = self.seeds(PUBLISHED[:20])
-            self.regrets(
+            seeds = self.thin(PUBLISHED[:20])
+            self.measure_regrets(
                 "other environments", f"{environment}: default", environment, "default", PUBLISHED[:20], 50_000
             )
             with tempfile.TemporaryDirectory() as folder:
@@ -205,8 +203,8 @@ class Bench:
 
     def hostile(self) -> None:
         for environment in HOSTILE:
-            ours = self.regrets("hostile", f"{environment}: default", environment, "default", PUBLISHED, 20_000)
-            plain = self.regrets(
+            ours = self.measure_regrets("hostile", f"{environment}: default", environment, "default", PUBLISHED, 20_000)
+            plain = self.measure_regrets(
                 "hostile", f"{environment}: one regime", environment, "default", PUBLISHED, 20_000, {"regimes": 1}
             )
             paired = average(a - b for a, b in zip(ours, plain, strict=True))
@@ -217,18 +215,18 @@ class Bench:
             print("   ", note, flush=True)
 
     def figure(self) -> None:
-        """Regret over time beside the paper's two policies at their best cells, on half of the seeds."""
+        """Draw regret over time with the paper's two policies at their best cells, on half of the seeds."""
         panel = []
         for preset in ("plain-linucb", "paper-complex", "default"):
-            seeds = self.seeds(PUBLISHED[:50])
+            seeds = self.thin(PUBLISHED[:50])
             world = load_environment("credit-card")
-            runs = self.over(replay_seed, f"figure: {preset}", ((world, preset, seed, 50_000) for seed in seeds))
+            runs = self.map(replay_seed, f"figure: {preset}", ((world, preset, seed, 50_000) for seed in seeds))
             panel.append((preset, np.stack([run.pseudo_regret for run in runs])))
         report.plot_curves([("", panel)], 50_000, RESULTS.with_name("regret.png"))
 
     def ablation(self) -> None:
         for name, (overrides, changes) in ABLATIONS.items():
-            self.regrets("ablation", name, "credit-card", "default", TUNING, 50_000, overrides, changes)
+            self.measure_regrets("ablation", name, "credit-card", "default", TUNING, 50_000, overrides, changes)
 
 
 PARTS = {
@@ -245,10 +243,10 @@ PARTS = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the seeds; print only")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the seeds; only print")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--show", action="store_true", help="only print the results kept so far, as in docs/policy.md")
+    parser.add_argument("--show", action="store_true", help="only print the stored results, as in docs/policy.md")
     options = parser.parse_args()
     if options.show:
         print(format_results())
@@ -262,7 +260,7 @@ def main() -> int:
 
 
 def format_results() -> str:
-    """The results as Markdown, a table a part."""
+    """Format the results in Markdown, one table per part."""
     lines: list[str] = []
     part = None
     for row in map(Row._make, _read_results()):
@@ -296,7 +294,7 @@ def _read_results() -> list[list[str]]:
 
 
 def _save_results(rows: list[Row]) -> None:
-    """Replace these parts' rows in the results."""
+    """Replace the rows of these parts in the results."""
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     done = {row.part for row in rows}
     kept = _read_results()

@@ -1,9 +1,8 @@
-"""A million decisions as one file, in bounded memory: python -m benchmarks.export [--rows N].
+"""Export a million decisions as one file, in bounded memory: python -m benchmarks.export [--rows N].
 
-A campaign is created and played over HTTP; the rest of its log are copies of those rounds, written to the database
-while no service runs. Then a new service for each format streams the log, while the resident memory of its process is
-read every 20 ms, and another client decides ten times a second. The rows of each file are counted. Writes
-results/export.md.
+A campaign is created and played over HTTP; copies of its rounds, written to the database while no service runs, fill
+the log. Then a new service for each format streams the log. Meanwhile its resident memory is read every 20 ms, and another
+client decides ten times a second. The rows of each file are counted. Writes results/export.md.
 """
 
 import argparse
@@ -39,14 +38,14 @@ class Measured(NamedTuple):
     rows: int
     mib: float  # of the file
     seconds: float
-    resident: float  # MiB before, and at the most
-    largest: float
-    decide: list[float]  # ms, before it and while it runs
-    meanwhile: list[float]
+    resident: float  # MiB before the export
+    largest: float  # MiB at most
+    decide: list[float]  # ms, before the export
+    meanwhile: list[float]  # ms, during the export
 
 
 def prepare(folder: Path, rows: int) -> str:
-    """A database with a campaign of that many rounds, nine of ten rewarded."""
+    """Create a database with a campaign of this many rounds, nine in ten of them rewarded."""
     url = f"sqlite:///{folder / 'export.db'}"
     with run_server("prepare", build_serve_command(url), folder) as at, open_client(at) as client:
         for name in (CAMPAIGN, OTHER):
@@ -65,14 +64,14 @@ def prepare(folder: Path, rows: int) -> str:
 
 
 def _copy_rounds(kind: sa.Table, campaign: int, first: int, last: int) -> sa.Insert:
-    """The played rounds once more, after so many of them."""
-    changed = {
+    """Build the statement that copies the played rounds, shifted by `first`."""
+    shifted = {
         "round": kind.c.round + first,
         "decision_id": decisions.c.decision_id + f"-{first}",
         "arrival": rewards.c.arrival + first,
         "after_round": rewards.c.after_round + first,
     }
-    columns = [changed.get(column.name, column) for column in kind.c]
+    columns = [shifted.get(column.name, column) for column in kind.c]
     return sa.insert(kind).from_select(
         list(kind.c.keys()),
         sa.select(*columns).where(kind.c.campaign_id == campaign, kind.c.round <= min(PLAYED, last - first)),
@@ -80,16 +79,16 @@ def _copy_rounds(kind: sa.Table, campaign: int, first: int, last: int) -> sa.Ins
 
 
 def measure_export(folder: Path, url: str, format: str) -> Measured:
-    """One export by a service of its own."""
+    """Measure one export by a new service."""
     file = folder / f"log.{format}"
     with (
         run_server(format, build_serve_command(url), folder) as at,
         open_client(at) as client,
-        closing(Deciding(at)) as deciding,
+        closing(Decider(at)) as decider,
     ):
         wait_until_quiet(at)
-        before, resident = [deciding.milliseconds() for _ in range(300)], at.resident_mib()
-        with watch_memory(at) as largest, deciding.alongside() as meanwhile, file.open("wb") as written:
+        before, resident = [decider.time_decide() for _ in range(300)], at.resident_mib()
+        with watch_memory(at) as largest, decider.decide_alongside() as meanwhile, file.open("wb") as written:
             begun = perf_counter()
             with client.stream("GET", f"/campaigns/{CAMPAIGN}/decisions", params={"format": format}) as answer:
                 if answer.status_code != 200:
@@ -110,46 +109,46 @@ def count_rows(file: Path, format: str) -> int:
 
 @contextmanager
 def watch_memory(at: Server) -> Iterator[list[float]]:
-    """The resident memory of a server while the block runs."""
-    found, over = [at.resident_mib()], threading.Event()
+    """Record the resident memory of a server, in MiB, while the block runs."""
+    readings, over = [at.resident_mib()], threading.Event()
 
     def watch() -> None:
         while not over.wait(0.02):
-            found.append(at.resident_mib())
+            readings.append(at.resident_mib())
 
     thread = threading.Thread(target=watch)
     thread.start()
     try:
-        yield found
+        yield readings
     finally:
         over.set()
         thread.join()
 
 
-class Deciding:
-    """One decide after the other."""
+class Decider:
+    """Sends one decide after another."""
 
     def __init__(self, at: Server) -> None:
         self._connection = Connection(at.port)
         self._requests = Client([OTHER]).decide()
 
-    def milliseconds(self) -> float:
+    def time_decide(self) -> float:
         return 1e3 * self._connection.ask(next(self._requests))
 
     @contextmanager
-    def alongside(self) -> Iterator[list[float]]:
-        """While the block runs, ten a second."""
-        found: list[float] = []
+    def decide_alongside(self) -> Iterator[list[float]]:
+        """Decide ten times a second while the block runs; yield the list of times in ms."""
+        times: list[float] = []
         over = threading.Event()
 
         def decide() -> None:
             while not over.wait(0.1):
-                found.append(self.milliseconds())
+                times.append(self.time_decide())
 
         thread = threading.Thread(target=decide)
         thread.start()
         try:
-            yield found
+            yield times
         finally:
             over.set()
             thread.join()

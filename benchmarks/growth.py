@@ -1,8 +1,8 @@
 """How a decide's cost grows with rounds, campaigns, actions, columns, regimes: python -m benchmarks.growth [--quick].
 
-In process, which is less noisy than over sockets: the service's own ASGI application on SQLite (synchronous=FULL), 16
-requests at a time, timed in CPU seconds of the event loop's thread. Each point takes turns with its panel's base, and
-is the median of their ratios. Writes benchmarks/growth.svg and growth.png, and results/growth.md.
+It runs in process, which is less noisy than sockets: the service's ASGI application on SQLite (synchronous=FULL), 16
+requests at a time, timed in CPU seconds of the event loop's thread. Each point takes turns with the base of its panel;
+the result is the median of their ratios. Writes benchmarks/growth.svg and growth.png, and results/growth.md.
 """
 
 import argparse
@@ -35,14 +35,14 @@ from service.storage.store import Store
 GATHER = 16  # requests at a time
 GATHERS = 5  # in one turn: 80 decides end 8 stages of 10 rounds
 BATCH = 1_000
-SYMBOLS = tuple("12345678")  # levels of the one signal: no fewer than regimes
+SYMBOLS = tuple("12345678")  # levels of the only signal; at least as many as regimes
 LEVELS = tuple("1234")  # of every other variable
-FIRST_ROUNDS = 1_000  # of every campaign that does not say otherwise
+FIRST_ROUNDS = 1_000  # of a campaign, unless set otherwise
 COLOUR = "#0072B2"
 
 
 class Point(NamedTuple):
-    """Campaigns that share the requests, and how they are made."""
+    """Campaigns that share the requests, and their sizes."""
 
     x: int
     campaigns: Sequence[str]
@@ -60,12 +60,12 @@ class Panel(NamedTuple):
 
 
 def list_variables(point: Point) -> dict[str, Sequence[str]]:
-    """The levels of each."""
+    """Return the levels of each variable."""
     return {f"v{number}": LEVELS if number else SYMBOLS for number in range(point.variables)}
 
 
 def describe_campaign(name: str, point: Point) -> dict[str, Any]:
-    """A campaign with a given HMM, so that it has just these regimes; re-estimation has its own schedule anyway."""
+    """Describe a campaign with a given HMM, so that it has exactly these regimes and never re-estimates."""
     stay, regimes = 0.9, range(point.regimes)
     others = max(1, point.regimes - 1)
     given = {
@@ -106,13 +106,13 @@ def plan_panels(quick: bool) -> Iterator[Panel]:
 
 
 class Caller:
-    """Calls the application as a server would, without sockets."""
+    """Calls the application the way a server does, without sockets."""
 
     def __init__(self, app: FastAPI, draws: random.Random) -> None:
         self._app, self._draws = app, draws
 
     async def post(self, path: str, body: Any) -> None:
-        written, sent = json.dumps(body).encode(), []
+        content, sent = json.dumps(body).encode(), []
         scope = {
             "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http",
             "path": path, "raw_path": path.encode(), "root_path": "", "query_string": b"",
@@ -121,7 +121,7 @@ class Caller:
         }  # fmt: skip
 
         async def receive() -> dict[str, Any]:
-            return {"type": "http.request", "body": written, "more_body": False}
+            return {"type": "http.request", "body": content, "more_body": False}
 
         async def send(message: Any) -> None:
             sent.append(message)
@@ -130,17 +130,17 @@ class Caller:
         if sent[0]["status"] not in (200, 201):
             raise RuntimeError(f"POST {path} answered {sent[0]['status']}: {sent[1]['body'][:500]!r}")
 
-    def context(self, point: Point) -> dict[str, str]:
+    def draw_context(self, point: Point) -> dict[str, str]:
         return {name: self._draws.choice(levels) for name, levels in list_variables(point).items()}
 
     async def create(self, point: Point) -> None:
-        """Its campaigns, each played in batches to its rounds; a tenth of them is rewarded, and the first ones all."""
+        """Create the campaigns and play their rounds in batches; the first batch is rewarded, then a tenth of each."""
         for name in tqdm(point.campaigns, desc="campaigns", leave=False, disable=len(point.campaigns) == 1):
             await self.post("/campaigns", describe_campaign(name, point))
             starts = range(0, point.rounds, BATCH)
             for start in tqdm(starts, desc=name, leave=False, disable=point.rounds <= 10 * BATCH):
                 count = min(BATCH, point.rounds - start)
-                items = [{"decision_id": uuid4().hex, "context": self.context(point)} for _ in range(count)]
+                items = [{"decision_id": uuid4().hex, "context": self.draw_context(point)} for _ in range(count)]
                 await self.post("/decide/batch", {"campaign": name, "items": items})
                 rewards = [
                     {"decision_id": item["decision_id"], "reward": self._draws.random()}
@@ -148,12 +148,12 @@ class Caller:
                 ]
                 await self.post("/reward/batch", {"campaign": name, "items": rewards})
 
-    async def turn(self, point: Point) -> float:
-        """CPU seconds of 80 decides, 16 at a time; each is rewarded, untimed."""
+    async def time_turn(self, point: Point) -> float:
+        """Return the CPU seconds of 80 decides, 16 at a time. Their rewards are not timed."""
         seconds = 0.0
         for _ in range(GATHERS):
             named = [(self._draws.choice(point.campaigns), uuid4().hex) for _ in range(GATHER)]
-            decides = [{"campaign": c, "decision_id": i, "context": self.context(point)} for c, i in named]
+            decides = [{"campaign": c, "decision_id": i, "context": self.draw_context(point)} for c, i in named]
             begun = time.thread_time()
             await asyncio.gather(*(self.post("/decide", body) for body in decides))
             seconds += time.thread_time() - begun
@@ -173,7 +173,7 @@ Measured = list[tuple[Panel, list[Cost]]]
 
 
 async def measure(panel: Panel, turns: int, folder: Path) -> list[Cost]:
-    """All points of a panel in one service, each in turns with the base."""
+    """Measure all points of a panel in one service, each in turns with the base."""
     url = f"sqlite:///{folder / panel.title}.db"
     store = Store(url)
     upgrade(store)
@@ -191,8 +191,8 @@ async def measure(panel: Panel, turns: int, folder: Path) -> list[Cost]:
             pairs = []
             for _ in range(turns + 2):
                 gc.collect()
-                pairs.append((await caller.turn(panel.base), await caller.turn(point)))
-            del pairs[:2]  # the first turns load and compile
+                pairs.append((await caller.time_turn(panel.base), await caller.time_turn(point)))
+            del pairs[:2]  # the first turns load caches and compile
             ratio = statistics.median(own / base for base, own in pairs)
             seconds = statistics.median(own for _, own in pairs) / GATHER / GATHERS
             costs.append(Cost(point.x, ratio, 1e6 * seconds, count_columns(point)))

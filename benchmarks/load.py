@@ -1,8 +1,8 @@
-"""The load generator: one process, one thread, plain sockets, so that it leaves the cores to what it measures.
+"""The load generator: one process, one thread, plain sockets, so that it leaves the cores to the servers.
 
-Every connection sends its next request when it has the answer to the last one. Requests are encoded beforehand but for
-the ids. `python -c "from benchmarks import load; load.generate()"` takes jobs and gives results, a line of JSON each,
-and says when a job's load begins and ends.
+Every connection sends its next request when the last one is answered. Requests are encoded beforehand, except for the
+ids. `python -c "from benchmarks import load; load.generate()"` reads jobs and writes results, one line of JSON each,
+and prints a line when the measured part of a job begins and ends.
 """
 
 import gc
@@ -35,10 +35,10 @@ __all__ = [
 HOST = "127.0.0.1"
 BATCH = 100  # decisions in one /decide/batch
 STALLED = 30.0  # seconds to wait for an answer
-BEGUN, ENDED = "begun", "ended"  # lines before a result: from when to when the load was measured
-APART = 0.002  # between two connections
+BEGUN, ENDED = "begun", "ended"  # printed when the measured part of a job begins and ends
+APART = 0.002  # seconds between two connections
 DECISIONS = {"decide": 1, "batch": BATCH}  # in one answer
-# Two regimes that last and matter, so that the default policy finds and filters them.
+# Two persistent regimes with different rewards, so that the default policy finds and filters them.
 RISKS = ((5, 4, 3, 2, 1), (1, 2, 3, 4, 5))
 REVENUES, REWARDS = (48_000.0, 20_000.0), (1.0, 0.0)  # means
 STAY = 0.98
@@ -48,7 +48,7 @@ STAY = 0.98
 
 
 def describe_campaign(name: str) -> dict[str, Any]:
-    """A campaign as its creator describes it: 3 actions, 3 variables, every default of the policy."""
+    """Describe a campaign with 3 actions, 3 variables and the default policy."""
     return {
         "name": name,
         "actions": ["none", "email", "call"],
@@ -63,7 +63,7 @@ def describe_campaign(name: str) -> dict[str, Any]:
 
 
 def draw_rounds(count: int, draws: random.Random) -> Iterator[tuple[dict[str, Any], float]]:
-    """Contexts and rewards in the order of the rounds of one campaign."""
+    """Draw contexts and rewards for consecutive rounds of one campaign."""
     regime = 0
     for _ in range(count):
         regime = regime if draws.random() < STAY else 1 - regime
@@ -76,13 +76,13 @@ def draw_rounds(count: int, draws: random.Random) -> Iterator[tuple[dict[str, An
 
 
 def encode_post(path: str, body: bytes) -> bytes:
-    """One HTTP/1.1 request; the connection stays open."""
+    """Encode one HTTP/1.1 request that keeps the connection open."""
     head = f"POST {path} HTTP/1.1\r\nhost: {HOST}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
     return head.encode() + b"\r\n\r\n" + body
 
 
 class Client:
-    """The requests to one server, about campaigns picked at random. Each method feeds one connection."""
+    """Requests to one server, for campaigns picked at random. Each method yields the traffic of one connection."""
 
     def __init__(self, campaigns: Sequence[str], rounds: int = 4_096) -> None:
         draws = random.Random(7)
@@ -105,8 +105,8 @@ class Client:
         self._campaigns = itertools.cycle([name.encode() for name in campaigns])
         self._bits = random.Random().getrandbits
 
-    def _id(self) -> bytes:
-        """A random UUID, faster than the library's."""
+    def _make_id(self) -> bytes:
+        """Make a random UUID, faster than the standard library."""
         digits = f"{self._bits(128):032x}"
         return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}".encode()
 
@@ -115,18 +115,18 @@ class Client:
 
     def decide(self) -> Iterator[bytes]:
         while True:
-            yield next(self._singles)[0] % self._id()
+            yield next(self._singles)[0] % self._make_id()
 
     def mixed(self) -> Iterator[bytes]:
         """A decision, then its reward."""
         while True:
-            decision, (decide, reward) = self._id(), next(self._singles)
+            decision, (decide, reward) = self._make_id(), next(self._singles)
             yield decide % decision
             yield reward % decision
 
     def batch(self) -> Iterator[bytes]:
         while True:
-            items = b",".join([next(self._items) % self._id() for _ in range(BATCH)])
+            items = b",".join([next(self._items) % self._make_id() for _ in range(BATCH)])
             yield encode_post("/decide/batch", b'{"campaign":"%b","items":[%b]}' % (next(self._campaigns), items))
 
 
@@ -134,7 +134,7 @@ class Client:
 
 
 class ExchangeError(Exception):
-    """No good answer; the message says why."""
+    """The answer is missing or wrong; the message says why."""
 
 
 class Connection:
@@ -144,7 +144,7 @@ class Connection:
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection((HOST, port), STALLED)
-        self.socket.settimeout(None)  # with a time-out, Python asks the system twice
+        self.socket.settimeout(None)  # with a timeout, Python makes two system calls per operation
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sent = 0.0
         self._received = b""
@@ -154,7 +154,7 @@ class Connection:
         self.socket.sendall(request)
 
     def receive(self) -> bytes | None:
-        """The body of the answer, or nothing if some of it is still on its way."""
+        """Return the body of the answer, or None if part of it has not arrived yet."""
         data = self.socket.recv(65_536)
         if not data:
             raise ExchangeError("connection lost")
@@ -172,7 +172,7 @@ class Connection:
         return answer[body:]
 
     def ask(self, request: bytes) -> float:
-        """Seconds to the answer of one request."""
+        """Send one request and return the seconds until its answer."""
         self.send(request)
         while self.receive() is None:
             pass
@@ -194,7 +194,7 @@ class Job(NamedTuple):
 
 
 class Tally:
-    """What all connections of one slice saw. The clock starts after the warm-up."""
+    """Counts and latencies of all connections in one slice. The slice starts after the warm-up."""
 
     def __init__(self, job: Job) -> None:
         self.begin = perf_counter() + job.warm_up
@@ -203,9 +203,9 @@ class Tally:
         self.answered = self.decisions = 0  # inside the slice
         self.latencies: list[float] = []  # ms, of every request sent inside the slice
         self.sample = b""
-        self.failure = ""  # the first one, also in the warm-up: it ends the slice
+        self.failure = ""  # the first failure, also in the warm-up; it ends the slice
 
-    def succeeded(self, sent: float, now: float, body: bytes) -> None:
+    def count_answer(self, sent: float, now: float, body: bytes) -> None:
         if not self.begun and now >= self.begin:
             self.begun = True
             print(BEGUN, flush=True)
@@ -216,7 +216,7 @@ class Tally:
             self.decisions += body.count(b'"propensity"')
             self.sample = body
 
-    def result(self, job: Job) -> dict[str, Any]:
+    def build_result(self, job: Job) -> dict[str, Any]:
         expected = DECISIONS.get(job.traffic)
         if not self.failure and expected is not None and self.decisions != expected * self.answered:
             self.failure = f"an answer without {expected} decisions, such as {self.sample[:500]!r}"
@@ -230,14 +230,14 @@ class Tally:
 
 
 def play(job: Job, client: Client) -> dict[str, Any]:
-    """Run one slice; a failure of any kind is in the result."""
+    """Run one slice; the result includes any failure."""
     with selectors.DefaultSelector() as selector:
         connections = []
         tally = Tally(job)
         try:
             for _ in range(job.connections):
                 connections.append(Connection(job.port))
-                time.sleep(APART)  # else the first worker to wake takes them all
+                time.sleep(APART)  # otherwise the first worker to wake accepts all of them
                 selector.register(connections[-1].socket, selectors.EVENT_READ, connections[-1])
             tally = Tally(job)
             _exchange(selector, connections, getattr(client, job.traffic), tally)
@@ -245,14 +245,14 @@ def play(job: Job, client: Client) -> dict[str, Any]:
             tally.failure = f"{type(error).__name__}: {error}"
         for connection in connections:
             connection.socket.close()
-    return tally.result(job)
+    return tally.build_result(job)
 
 
 def _exchange(selector: selectors.BaseSelector, connections: Sequence[Connection], traffic: Any, tally: Tally) -> None:
     requests = {connection: traffic() for connection in connections}
     for connection in connections:
         connection.send(next(requests[connection]))
-    # Written while the server works: who has many requests does not wait for an answer to write the next one.
+    # The next request is encoded while the server works on the last one.
     prepared = {connection: next(requests[connection]) for connection in connections}
     open_requests = len(connections)
     while open_requests:
@@ -265,7 +265,7 @@ def _exchange(selector: selectors.BaseSelector, connections: Sequence[Connection
             if body is None:
                 continue
             now = perf_counter()
-            tally.succeeded(answering.sent, now, body)
+            tally.count_answer(answering.sent, now, body)
             if now < tally.end:
                 answering.send(prepared[answering])
                 prepared[answering] = next(requests[answering])
@@ -275,7 +275,7 @@ def _exchange(selector: selectors.BaseSelector, connections: Sequence[Connection
 
 
 def generate() -> None:
-    """Jobs in and results out, until the input ends."""
+    """Read jobs and write results until the input ends."""
     clients: dict[tuple[int, tuple[str, ...]], Client] = {}
     for line in sys.stdin:
         job = Job(*json.loads(line))

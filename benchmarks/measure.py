@@ -1,4 +1,4 @@
-"""Measuring over HTTP: slices of load in turns, what each process spent on them, and ratios inside one repetition."""
+"""Measuring over HTTP: slices of load in turns, the CPU time of each process, and ratios within one repetition."""
 
 import os
 import statistics
@@ -45,18 +45,18 @@ class Target(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """One slice of one target. CPU is in cores: seconds of it a second."""
+    """One slice of one target. CPU time is in cores: CPU seconds per second."""
 
-    requests: float  # a second
+    requests: float  # per second
     decisions: float
     p50: float  # ms
     p99: float
-    server_us: float  # CPU µs of the server, all its processes, for each request
+    server_us: float  # CPU µs of all processes of the server, per request
     generator: float
     server: float
     postgres: float
     machine: float  # all processes of the machine
-    waited: float  # share of the time in which anybody had to wait for a core
+    waited: float  # share of the time in which some process waited for a core
     failure: str
     sample: str
 
@@ -65,7 +65,7 @@ Measured = dict[Target, list[Slice]]
 
 
 class Bench(NamedTuple):
-    """What one run measures with."""
+    """The running servers and the load generator."""
 
     servers: Mapping[str, Server]
     generator: Generator
@@ -75,7 +75,7 @@ class Bench(NamedTuple):
 
         marks: list[tuple[float, ...]] = []
 
-        def used() -> None:
+        def take_mark() -> None:
             postgres = 0.0 if at.postmaster is None else measure_tree_seconds(at.postmaster)
             marks.append(
                 (
@@ -88,7 +88,7 @@ class Bench(NamedTuple):
             )
 
         job = Job(at.port, target.traffic, target.campaigns, target.connections, warm_up, seconds)
-        result = self.generator.play(job, used)
+        result = self.generator.play(job, take_mark)
         spans = [end - begin for begin, end in zip(*marks, strict=True)] if len(marks) == 2 else [float("nan")] * 5
         wall, server, postgres, machine, waited = spans
         latencies = result["latencies"] or [float("nan")]
@@ -108,8 +108,8 @@ class Bench(NamedTuple):
             sample=result["sample"],
         )
 
-    def in_turns(self, targets: Sequence[Target], repetitions: int, warm_up: float, seconds: float) -> Measured:
-        """Every target once in each repetition; one that failed gets no further slice."""
+    def load_in_turns(self, targets: Sequence[Target], repetitions: int, warm_up: float, seconds: float) -> Measured:
+        """Load every target once per repetition; a target that failed is skipped from then on."""
         slices: Measured = {target: [] for target in targets}
         with tqdm(total=repetitions * len(targets), desc="slices of load", leave=False) as bar:
             for _ in range(repetitions):
@@ -122,27 +122,27 @@ class Bench(NamedTuple):
 
 
 def find_failure(slices: Sequence[Slice]) -> str:
-    """What went wrong in these slices, or nothing."""
+    """Return the first failure in these slices, or an empty string."""
     return next((part.failure for part in slices if part.failure), "")
 
 
 def compute_ratios(upper: Sequence[Slice], lower: Sequence[Slice], figure: Callable[[Slice], float]) -> list[float]:
-    """The ratio of two targets inside each repetition; none if one of them failed."""
+    """Return the ratio of two targets within each repetition; empty if one of them failed."""
     if find_failure(upper) or find_failure(lower):
         return []
     return [figure(a) / figure(b) for a, b in zip(upper, lower, strict=True)]
 
 
 def format_spread(values: Sequence[float], digits: int = 2) -> str:
-    """Median and range."""
+    """Format median and range."""
     if not values:
         return "failed"
-    written = [f"{value:,.{digits}f}" for value in (statistics.median(values), min(values), max(values))]
-    return f"{written[0]} ({written[1]} – {written[2]})"
+    parts = [f"{value:,.{digits}f}" for value in (statistics.median(values), min(values), max(values))]
+    return f"{parts[0]} ({parts[1]} – {parts[2]})"
 
 
 def format_row(target: Target, slices: Sequence[Slice]) -> list[str]:
-    """A row of the table: medians over the repetitions, and the range of the requests."""
+    """Format a row of the table: medians over the repetitions, and the range of requests per second."""
     row = [target.title, target.traffic, str(target.connections)]
     if find_failure(slices):
         return [*row, "FAILED", *[""] * 7]
@@ -165,7 +165,7 @@ def format_row(target: Target, slices: Sequence[Slice]) -> list[str]:
 
 
 def post(client: httpx.Client, path: str, body: Any) -> None:
-    """One POST outside the slices; anything but a success ends the run."""
+    """Send one POST outside the slices; anything but success ends the run."""
     try:
         answer = client.post(path, json=body)
     except httpx.HTTPError as error:
@@ -175,5 +175,5 @@ def post(client: httpx.Client, path: str, body: Any) -> None:
 
 
 def open_client(at: Server) -> httpx.Client:
-    """For requests outside the slices."""
+    """Open a client for requests outside the slices."""
     return httpx.Client(base_url=f"http://{HOST}:{at.port}", timeout=PATIENCE, trust_env=False)

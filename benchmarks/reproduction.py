@@ -1,7 +1,7 @@
-"""How fast the paper's experiment runs: `python -m benchmarks.reproduction [--quick]`.
+"""Time the paper's experiment: `python -m benchmarks.reproduction [--quick]`.
 
-One cell (ℓ = 37) over 100 seeds × 50,000 rounds, with drawing the episodes and estimating the beliefs, against the
-15 minutes that the authors report for the same on 8 cores; and the most memory that its processes held together.
+One cell (ℓ = 37) over 100 seeds × 50,000 rounds, including drawing the episodes and estimating the beliefs, against the
+15 minutes that the authors report for it on 8 cores; and the peak memory of all its processes together.
 """
 
 import argparse
@@ -20,8 +20,8 @@ CELL = Cell("paper-complex", 37, 1.0, 5e-4)
 
 
 def measure_peak_memory() -> int:
-    """The most this process ever held, in KiB."""
-    time.sleep(0.2)  # so that every worker takes one of these tasks
+    """Return the peak memory of this process, in KiB."""
+    time.sleep(0.2)  # so that every worker gets one of these tasks
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="10 seeds instead of 100, scaled up")
     seeds = 10 if parser.parse_args().quick else 100
     with tempfile.TemporaryDirectory() as folder:
-        # Start the workers and load the kernels before the clock runs.
+        # Start the workers and load the kernels before timing.
         sweep("credit-card", [1, 2], 1_500, [CELL], Path(folder) / "warm")
         began = time.perf_counter()
         sweep("credit-card", range(1951, 1951 + seeds), 50_000, [CELL], Path(folder) / "timed")

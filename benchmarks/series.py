@@ -1,7 +1,7 @@
-"""What a campaign's page asks for, over HTTP: python -m benchmarks.series [--rounds N].
+"""Time what a campaign's page requests over HTTP: python -m benchmarks.series [--rounds N].
 
-A campaign of so many rounds is played in batches on SQLite. Then a new service answers, first with nothing in memory:
-the series, in full and in other down-samplings, a preview and explanations of a new and an old decision.
+A campaign of this many rounds is played in batches on SQLite. Then a restarted service answers, first with nothing in
+memory: the series at several resolutions, a preview, and explanations of a new and an old decision.
 """
 
 import argparse
@@ -30,11 +30,11 @@ LONGEST_MS = 500.0
 
 
 def play_campaign(folder: Path, rounds: int) -> str:
-    """A database with a campaign of that many rounds, nine of ten rewarded."""
+    """Create a database with a campaign of this many rounds, nine in ten of them rewarded."""
     url = f"sqlite:///{folder / 'series.db'}"
     with run_server("play", build_serve_command(url), folder) as at, open_client(at) as client:
         post(client, "/campaigns", describe_campaign(CAMPAIGN) | {"control": {"share": 0.1}})
-        for name in ("old", "new"):  # the first decision and the last have a known id
+        for name in ("old", "new"):  # the middle and the last decision have a known id
             with tqdm(total=rounds // 2, desc="rounds", leave=False) as bar:
                 for done in fill(client, CAMPAIGN, rounds // 2, rewarded=0.9):
                     bar.update(done - bar.n)
@@ -45,14 +45,14 @@ def play_campaign(folder: Path, rounds: int) -> str:
 
 
 def time_request(ask: Callable[[], httpx.Response], repetitions: int = REPETITIONS) -> tuple[float, int]:
-    """The median, and the size of the answer."""
-    found = []
+    """Return the median time in ms and the size of the answer in bytes."""
+    times = []
     for _ in range(repetitions):
         begun = perf_counter()
         answer = ask()
-        found.append(1_000 * (perf_counter() - begun))
+        times.append(1_000 * (perf_counter() - begun))
         answer.raise_for_status()
-    return statistics.median(found), len(answer.content)
+    return statistics.median(times), len(answer.content)
 
 
 def main() -> None:
@@ -78,7 +78,7 @@ def measure_requests(url: str, folder: Path) -> tuple[list[tuple[str, str, str]]
         def get(**query: Any) -> Callable[[], httpx.Response]:
             return lambda: client.get(SERIES, params=query)
 
-        found = {
+        results = {
             "series, nothing in memory": time_request(get(), 1),
             "series": time_request(get()),
             "series, points=10": time_request(get(points=10)),
@@ -90,8 +90,8 @@ def measure_requests(url: str, folder: Path) -> tuple[list[tuple[str, str, str]]
             "explain, half way back": time_request(lambda: client.post(explain, json={"decision_id": "old"}), 3),
         }
         memory = f"{before:.0f} → {at.resident_mib():.0f} MiB resident"
-    rows = [(name, f"{time:.1f}", f"{size / 1024:.0f}") for name, (time, size) in found.items()]
-    first, later = found["series, nothing in memory"][0], found["series"][0]
+    rows = [(name, f"{time:.1f}", f"{size / 1024:.0f}") for name, (time, size) in results.items()]
+    first, later = results["series, nothing in memory"][0], results["series"][0]
     verdicts = [
         Verdict(f"the series takes under {LONGEST_MS:.0f} ms", f"{later:.0f} ms", later < LONGEST_MS),
         Verdict("also the first time", f"{first:.0f} ms, {memory}", first < LONGEST_MS),

