@@ -1,8 +1,8 @@
 """Export a million decisions as one file, in bounded memory: python -m benchmarks.export [--rows N].
 
 A campaign is created and played over HTTP; copies of its rounds, written to the database while no service runs, fill
-the log. Then a new service for each format streams the log. Meanwhile its resident memory is read every 20 ms, and another
-client decides ten times a second. The rows of each file are counted. Writes results/export.md.
+the log. Then a new service for each format streams the log. Meanwhile its resident memory is read every 20 ms, and
+another client decides ten times a second. The rows of each file are counted. Writes results/export.md.
 """
 
 import argparse

@@ -52,7 +52,7 @@ def downgrade() -> None:
 
 
 def _allow(kinds: str, sources: str) -> None:
-    """Replace check constraints. SQLite cannot change one, so there the tables are rewritten; no other refers to them."""
+    """Replace check constraints. SQLite cannot change one, so it rewrites the tables; no other table refers to them."""
     for table, column, condition in (("models", "kind", kinds), ("rewards", "source", sources)):
         with op.batch_alter_table(table) as altered:
             altered.drop_constraint(op.f(f"ck_{table}_{column}"), type_="check")
