@@ -1,4 +1,4 @@
-"""What is computed from the log for people: summaries, series, diagnostics, files, verification.
+"""What is computed from the log for people: reports, series, regimes, previews, diagnostics, files, verification.
 
-Reads through `storage` and `engine`, never writes, and never sees a request.
+Reads through `storage` and `engine`; knows nothing of HTTP. Nothing here writes to the database.
 """

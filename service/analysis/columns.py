@@ -1,7 +1,7 @@
-"""A campaign's log as columns in memory: what pictures of it are made of, read once and then only what is new.
+"""A campaign's log as columns in memory, for charts: read once, then only what is new.
 
-The log only grows, so columns that were read stay good; but after an erasure (R22) they are read anew. They hold no id,
-context or name: a subject is a number that means nothing outside this process.
+The log only grows, so columns stay valid; only an erasure (R22) makes them be read again. They hold no ids, contexts or
+names: a subject is a number that means nothing outside this process.
 """
 
 import threading
@@ -22,8 +22,8 @@ from service.storage.transaction import Transaction
 __all__ = ["KINDS", "MODES", "ColumnCache", "Columns"]
 
 CHUNK = 50_000  # rows read at a time
-MOST_ROUNDS = 2_000_000  # kept in memory, of all campaigns together: some 100 MB
-LEAST_ROUNDS = 10_000  # that a campaign counts for, however few it has: many that are short, or deleted, cost too
+MAX_ROUNDS = 2_000_000  # in memory, of all campaigns together: about 100 MB
+MIN_ROUNDS = 10_000  # that any campaign counts for: many short or deleted campaigns take memory too
 MODES = ("warm_start", "optimistic", "control", "imported")
 KINDS = ("update", "estimation", "actions", "rollback", "erasure")
 _MODE = {mode: code for code, mode in enumerate(MODES)}
@@ -31,37 +31,37 @@ _MODEL = np.dtype([("version", "i8"), ("round", "i8"), ("published_at", "i8"), (
 
 
 class Columns:
-    """One campaign, as far as it was read. Whoever uses it holds its lock."""
+    """The rounds of one campaign that have been read. Hold the lock while using them."""
 
     def __init__(self, regimes: int) -> None:
         self.lock = threading.Lock()
-        self._most = regimes
+        self._max_regimes = regimes
         self._clear(0)
 
     def _clear(self, erasure: int) -> None:
-        self._erasure = erasure  # the revision of the last one
+        self._erasure = erasure  # the revision of the last erasure
         self._rounds, self._arrived = 0, 0
         self._rows = np.zeros(
             0,
             [
                 ("decided_at", "i8"),
                 ("cluster", "i8"),
-                ("reward", "f8"),  # NaN where none has come, or it was erased
-                ("belief", "f8", (self._most,)),  # as decided; 0 beyond the regimes in use
+                ("reward", "f8"),  # NaN where there is none or it was erased
+                ("belief", "f8", (self._max_regimes,)),  # of the decision; 0 beyond the regimes in use
                 ("action", "i2"),
                 ("mode", "i1"),
-                ("regimes", "i1"),  # in use; 0 if it was erased
+                ("regimes", "i1"),  # in use; 0 if erased
             ],
         )
         self.models = np.zeros(0, _MODEL)
 
     @property
     def rows(self) -> npt.NDArray[Any]:
-        """A row a round."""
+        """One row per round."""
         return self._rows[: self._rounds]
 
     def read(self, tx: Transaction, row: LiveRow, revisions: list[RevisionRow], config: CampaignConfig) -> None:
-        """What is new up to the live row's moment; nothing if a later one was read before."""
+        """Read what is new up to this live row; nothing if a later row has been read already."""
         erasure = max((revision.revision for revision in revisions if revision.erased is not None), default=0)
         if erasure > self._erasure:
             self._clear(erasure)
@@ -72,7 +72,7 @@ class Columns:
         places = {action: place for place, action in enumerate(config.actions)}
         while self._rounds < row.round:
             last = min(self._rounds + CHUNK, row.round)
-            self._add(decision_columns(tx, row.campaign_id, self._rounds, last), places, last)
+            self._append(decision_columns(tx, row.campaign_id, self._rounds, last), places, last)
         while self._arrived < row.arrived:
             last = min(self._arrived + CHUNK, row.arrived)
             rounds, values = reward_columns(tx, row.campaign_id, self._arrived, last)
@@ -83,7 +83,7 @@ class Columns:
             new = model_columns(tx, row.campaign_id, version, row.model_version)
             self.models = np.concatenate([self.models, np.array(new, _MODEL)])
 
-    def _add(self, new: DecisionColumns, places: dict[str, int], last: int) -> None:
+    def _append(self, new: DecisionColumns, places: dict[str, int], last: int) -> None:
         at = np.array(new.round, np.int64) - 1
         if at.size != last - self._rounds or at.min() != self._rounds or at.max() != last - 1:
             raise RuntimeError(f"the log has no rounds {self._rounds + 1} to {last}; run `undercurrent verify`")
@@ -95,7 +95,7 @@ class Columns:
         rows["mode"] = [_MODE[mode] for mode in new.mode]
         regimes = np.fromiter(map(len, new.belief), np.int8, at.size)
         rows["regimes"] = regimes
-        beliefs = np.zeros((at.size, self._most))
+        beliefs = np.zeros((at.size, self._max_regimes))
         in_use = np.arange(beliefs.shape[1]) < regimes[:, None]
         beliefs[in_use] = np.fromiter(chain.from_iterable(new.belief), np.float64, int(in_use.sum()))
         rows["belief"] = beliefs
@@ -104,32 +104,32 @@ class Columns:
 
 
 class ColumnCache:
-    """The columns of the campaigns that were looked at last, keyed by the campaign's id (R23)."""
+    """The columns of the campaigns that were used last, by the campaign's id (R23)."""
 
     def __init__(self) -> None:
-        self._held: dict[int, Columns] = {}
+        self._columns: dict[int, Columns] = {}
         self._lock = threading.Lock()
 
     @contextmanager
     def read(
         self, tx: Transaction, row: LiveRow, revisions: list[RevisionRow], config: CampaignConfig
     ) -> Iterator[Columns]:
-        """A campaign's columns up to its live row, or to a moment later, for one reader at a time."""
+        """A campaign's columns up to its live row or later, for one reader at a time."""
         with self._lock:
-            columns = self._held.pop(row.campaign_id, None) or Columns(config.regime_counts[-1])
-            self._held[row.campaign_id] = columns
+            columns = self._columns.pop(row.campaign_id, None) or Columns(config.regime_counts[-1])
+            self._columns[row.campaign_id] = columns
         with columns.lock:
             columns.read(tx, row, revisions, config)
-            self._forget()
+            self._evict()
             yield columns
 
-    def _forget(self) -> None:
-        """Those that nobody has looked at for longest, if there are too many rounds in memory."""
+    def _evict(self) -> None:
+        """Drop the campaigns that were not used for longest while there are too many rounds in memory."""
         with self._lock:
-            sizes = {campaign: max(columns.rows.size, LEAST_ROUNDS) for campaign, columns in self._held.items()}
+            sizes = {campaign: max(columns.rows.size, MIN_ROUNDS) for campaign, columns in self._columns.items()}
             total = sum(sizes.values())
             for campaign in list(sizes)[:-1]:
-                if total <= MOST_ROUNDS:
+                if total <= MAX_ROUNDS:
                     break
                 total -= sizes[campaign]
-                del self._held[campaign]
+                del self._columns[campaign]

@@ -1,4 +1,4 @@
-"""What the diagnostics judge by, load_facts once: the state, and a bounded number of recent rows of the log."""
+"""The facts about a campaign that the checks look at: its state, and a bounded number of recent rows of the log."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -22,9 +22,9 @@ from service.storage.transaction import Transaction
 __all__ = ["Facts", "OverdueRewards", "WaitingJob", "load_facts"]
 
 FloatArray = npt.NDArray[np.float64]
-RECENT_ROUNDS = 2_000  # decisions and rewards of the log that are looked at
-SCORED_ROUNDS = 300  # of them, the last ones whose scores are looked at
-MOST_SCORES = 600  # scores of which standard errors are worked out, some 10 ms
+RECENT_ROUNDS = 2_000  # decisions, and rewards, read from the log
+SCORED_ROUNDS = 300  # the last of these decisions, whose scores are read
+MAX_SCORES = 600  # whose standard errors are computed: about 10 ms
 
 
 class _Score(msgspec.Struct):
@@ -38,7 +38,7 @@ class _Explanation(msgspec.Struct):
 
 
 class Scored(NamedTuple):
-    """A decision that the scores made: its round, and what its eligible actions were worth."""
+    """A decision made by score: its round, and the estimate and bonus of each eligible action."""
 
     round: int
     propensity: float
@@ -48,15 +48,15 @@ class Scored(NamedTuple):
 
 
 class WaitingJob(NamedTuple):
-    """A re-estimation in the background that is not finished."""
+    """A re-estimation in the background that has not finished."""
 
     input_round: int
     attempts: int
-    seconds: float  # since it was made
+    seconds: float  # since it was created
 
 
 class OverdueRewards(NamedTuple):
-    """Decisions whose reward has not come in time, and has not been set to its default."""
+    """Decisions whose reward is late and has not been set to the default yet."""
 
     decisions: int
     oldest_round: int
@@ -64,7 +64,7 @@ class OverdueRewards(NamedTuple):
 
 
 class Facts:
-    """One campaign at one moment. What only some checks need is worked out when the first of them asks."""
+    """One campaign at one moment. What only some checks need is computed when the first of them uses it."""
 
     def __init__(
         self,
@@ -99,13 +99,13 @@ class Facts:
 
     @cached_property
     def plays(self) -> dict[str, int]:
-        """How often each action was chosen, ever."""
+        """How often each action has been chosen since the campaign began."""
         chosen = np.bincount(self.state.history.actions[: self.state.round], minlength=len(self.config.actions))
         return dict(zip(self.config.actions, chosen.tolist(), strict=True))
 
     @cached_property
     def available_since(self) -> dict[str, int]:
-        """The round after which each action was in the configuration and not retired; of a retired one, none."""
+        """The round after which each action became available. Retired actions have none."""
         since: dict[str, int] = {}
         for revision in self._revisions:
             config = msgspec.json.decode(revision.config)
@@ -115,13 +115,13 @@ class Facts:
 
     @cached_property
     def decided(self) -> list[tuple[LoggedDecision, _Explanation]]:
-        """The recent decisions that were made here, with what explains them."""
-        own = [row for row in self.log if row.mode in MODES and row.explanation]
-        return [(row, msgspec.json.decode(row.explanation, type=_Explanation)) for row in own]
+        """The recent decisions that were made here and not imported, with their explanations."""
+        rows = [row for row in self.log if row.mode in MODES and row.explanation]
+        return [(row, msgspec.json.decode(row.explanation, type=_Explanation)) for row in rows]
 
     @cached_property
     def scored(self) -> list[Scored]:
-        """The last decisions that scores made between several actions."""
+        """The last decisions made by score between several actions."""
         return [
             Scored(
                 row.round,
@@ -136,8 +136,8 @@ class Facts:
 
     @cached_property
     def uncertainty(self) -> tuple[float, float] | None:
-        """Of the scored decisions: the median of bonus over standard error, and the share in which the second-best
-        estimate is within two standard errors of the best. None if the noise is not known."""
+        """The median ratio of bonus to standard error, and the share of decisions in which the second-best estimate is
+        within two standard errors of the best. None if the noise is unknown."""
         noise, state = self.model.noise_std, self.state
         features, inverse = self.policy.maps[state.belief.size], state.statistics.inverse
         width = sum(len(decision.actions) for decision in self.scored)
@@ -145,7 +145,7 @@ class Facts:
             return None
         ratios: list[float] = []
         close = []
-        step = -(-width // MOST_SCORES)
+        step = -(-width // MAX_SCORES)
         places = {name: place for place, name in enumerate(self.config.actions)}
         for decision in self.scored[::step]:
             row = decision.round - 1
@@ -161,7 +161,7 @@ class Facts:
 
 
 def load_facts(tx: Transaction, row: LiveRow, now: int, policy: StagedPolicy, state: State) -> Facts:
-    """The facts about a campaign; `now` is the service's time."""
+    """Read the facts about a campaign; `now` is the service's time in microseconds."""
     campaign, now = row.campaign_id, max(now, row.clock)
     log = [one for page in logged(tx, campaign, max(state.round - RECENT_ROUNDS, 0), state.round) for one in page]
     first = [one for page in logged(tx, campaign, 0, min(state.round, 1)) for one in page]
@@ -174,19 +174,21 @@ def load_facts(tx: Transaction, row: LiveRow, now: int, policy: StagedPolicy, st
         rewards=list(islice(tx.rewards_after(campaign, max(state.arrived - RECENT_ROUNDS, 0)), RECENT_ROUNDS)),
         revisions=tx.revisions_after(campaign, 0),
         first_decided_at=first[0].decided_at if first else None,
-        job=_waiting_job(tx, campaign, now),
-        overdue=_overdue(tx, row, now, policy.config, state),
+        job=_load_waiting_job(tx, campaign, now),
+        overdue=_find_overdue(tx, row, now, policy.config, state),
     )
 
 
-def _waiting_job(tx: Transaction, campaign: int, now: int) -> WaitingJob | None:
+def _load_waiting_job(tx: Transaction, campaign: int, now: int) -> WaitingJob | None:
     query = select(jobs.c.input_round, jobs.c.attempts, jobs.c.created_at)
     query = query.where(jobs.c.campaign_id == campaign, jobs.c.status == "waiting")
     found = tx.connection.execute(query.order_by(jobs.c.input_round).limit(1)).one_or_none()
     return WaitingJob(found.input_round, found.attempts, (now - found.created_at) / SECOND) if found else None
 
 
-def _overdue(tx: Transaction, row: LiveRow, now: int, config: CampaignConfig, state: State) -> OverdueRewards | None:
+def _find_overdue(
+    tx: Transaction, row: LiveRow, now: int, config: CampaignConfig, state: State
+) -> OverdueRewards | None:
     if config.rewards.wait_seconds is None:
         return None
     last = min(tx.last_decided(row.campaign_id, now - int(config.rewards.wait_seconds * SECOND)), state.round)

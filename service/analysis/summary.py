@@ -1,4 +1,4 @@
-"""A campaign's decisions added up, a page of the log at a time: counts and means, the lift, other policies' values."""
+"""The sums behind a report, over pages of the log: counts and means, the lift, the values of other policies."""
 
 import math
 import zlib
@@ -44,7 +44,7 @@ class _Control(msgspec.Struct):
 
 
 class _Config(msgspec.Struct):
-    """What the law of a decision depends on."""
+    """The parts of a configuration that the probabilities of a decision depend on."""
 
     actions: list[str]
     retired_actions: list[str]
@@ -57,7 +57,7 @@ _explanations = msgspec.json.Decoder(list[_Explanation])
 
 
 class Version(NamedTuple):
-    """A model version to be evaluated: only on rounds after its publication."""
+    """A model to evaluate, only on rounds after its publication."""
 
     number: int
     round: int
@@ -71,7 +71,7 @@ class _Page(NamedTuple):
     rows: Sequence[LoggedDecision]
     taken: IntArray
     beliefs: Sequence[list[float]]
-    rewards: FloatArray  # NaN where none has come
+    rewards: FloatArray  # NaN where there is none
     erased: BoolArray
     imported: BoolArray
     scores: FloatArray  # n×K, NaN where an action was not eligible
@@ -79,18 +79,21 @@ class _Page(NamedTuple):
 
 
 class Summary:
-    """What a report tells about the decisions it was given."""
+    """What a report says about the decisions that were added."""
 
     def __init__(
         self, revisions: Sequence[RevisionRow], regimes: int, versions: Sequence[Version], settled: int | None = None
     ) -> None:
-        """With a default reward, `settled` is the last round that has a reward for sure, and later ones tell nothing
-        yet: of them only those whose reward has come could be counted, which are not like the others."""
+        """With a default reward, `settled` is the last round up to which every decision has its reward. Later rounds do
+        not count yet: the rewards that have already come are not like those that have not."""
         self._settled = math.inf if settled is None else settled
         configs = [msgspec.json.decode(row.config, type=_Config) for row in revisions]
-        self.actions, self._stage_length = configs[-1].actions, configs[-1].stage_length  # actions are only appended
+        self.actions, self._stage_length = (
+            configs[-1].actions,
+            configs[-1].stage_length,
+        )  # actions are only ever appended
         self._index = {action: place for place, action in enumerate(self.actions)}
-        self._since = np.array([row.round for row in revisions])  # a revision holds from the round after on
+        self._since = np.array([row.round for row in revisions])  # a revision is in force from the next round on
         self._share = np.array([config.control.share for config in configs])
         self._baseline = np.array([config.control.kind == "baseline" for config in configs])
         self._floors = np.array(
@@ -100,9 +103,9 @@ class Summary:
         self.decisions = self.erased = self.imported = self.awaited = self.open = self.other_regimes = 0
         self.ours_awaited = self.unexplained = 0
         self.modes, self.sources = Counter[str](), Counter[str]()
-        self.control_baseline: bool | None = None  # of the last decision while control was on
-        self.control_changed_at: int | None = None  # the last time that its kind became another
-        # One row an action, and for the regimes one column each: decisions, rewards, sum of rewards.
+        self.control_baseline: bool | None = None  # in the last decision while control was on
+        self.control_changed_at: int | None = None  # the last time its kind changed
+        # Decisions, rewards, and the sum of rewards: by action, and by action and regime.
         self.by_action = np.zeros((3, count))
         self.by_regime = np.zeros((3, count, regimes))
         self.lift = LiftSums()
@@ -111,22 +114,22 @@ class Summary:
         self.versions = versions
 
     def add(self, rows: Sequence[LoggedDecision], start: int) -> None:
-        """The next rows of the log. Those up to `start` are not reported: they only move the versions' beliefs."""
+        """Add the next rows of the log. Rows up to round `start` only advance the beliefs of the versions."""
         inside = [row for row in rows if row.round > start]
-        contexts = self._contexts(rows)
-        values = [(version, self._followed(version, rows, contexts, len(inside))) for version in self.versions]
+        contexts = self._parse_contexts(rows)
+        values = [(version, self._predict(version, rows, contexts, len(inside))) for version in self.versions]
         if not inside:
             return
-        page = self._page(inside)
+        page = self._parse_page(inside)
         self._count(page)
         revision = np.searchsorted(self._since, [row.round - 1 for row in inside], side="right") - 1
-        clusters = _clusters(inside)
+        clusters = _cluster_by_subject(inside)
         self._add_lift(page, revision, clusters)
         self._add_off_policy(page, revision, clusters, values)
 
     # --- counts and means --------------------------------------------------------------------------------------
 
-    def _page(self, rows: Sequence[LoggedDecision]) -> _Page:
+    def _parse_page(self, rows: Sequence[LoggedDecision]) -> _Page:
         texts = ",".join("{}" if row.erased else row.explanation for row in rows)
         explanations = _explanations.decode(f"[{texts}]")
         shape, index = (len(rows), len(self.actions)), self._index
@@ -212,7 +215,7 @@ class Summary:
         rewarded = own & ~np.isnan(page.rewards)
         self.unexplained += int((rewarded & ~explained).sum())
         counted = rewarded & explained
-        # Before the first stage update θ̂ is no estimate (Box A begins with 1/λ): nothing is predicted there.
+        # Before the first stage update θ̂ is not an estimate (Box A starts from 1/λ), so nothing is predicted.
         rounds = np.array([row.round for row in page.rows])
         predictions = np.where((rounds > self._stage_length)[:, None], page.estimates, 0.0)
         every = Rewarded(page.rewards, page.taken, propensity, law, predictions, clusters)
@@ -227,28 +230,29 @@ class Summary:
             later = counted & (rounds > version.round) & (target.sum(axis=1) > 0.0)
             version.sums.add(every.picked(later), target[later])
 
-    def _contexts(self, rows: Sequence[LoggedDecision]) -> list[dict[str, Any] | None]:
+    def _parse_contexts(self, rows: Sequence[LoggedDecision]) -> list[dict[str, Any] | None]:
         if not self.versions:
             return []
-        found: list[dict[str, Any] | None] = msgspec.json.decode(f"[{','.join(row.context or 'null' for row in rows)}]")
-        return found
+        contexts: list[dict[str, Any] | None]
+        contexts = msgspec.json.decode(f"[{','.join(row.context or 'null' for row in rows)}]")
+        return contexts
 
-    def _followed(
+    def _predict(
         self,
         version: Version,
         rows: Sequence[LoggedDecision],
         contexts: Sequence[dict[str, Any] | None],
         inside: int,
     ) -> FloatArray:
-        """What a version expects of each action, in the last `inside` of the rows; NaN up to its publication."""
+        """The reward a version expects of each action in the last `inside` rows; NaN up to its publication."""
         first = bisect_right(rows, version.round, key=attrgetter("round"))
         times = [None if row.at is None else row.at / SECOND for row in rows[first:]]
-        found = version.model.follow(contexts[first:], times)
+        expected = version.model.follow(contexts[first:], times)
         values = np.full((len(rows), len(self.actions)), np.nan)
-        values[first:, : found.shape[1]] = found
+        values[first:, : expected.shape[1]] = expected
         return values[len(rows) - inside :]
 
 
-def _clusters(rows: Sequence[LoggedDecision]) -> IntArray:
+def _cluster_by_subject(rows: Sequence[LoggedDecision]) -> IntArray:
     groups = [ALONE if row.subject is None else zlib.crc32(row.subject.encode()) % GROUPS for row in rows]
     return np.array(groups, np.intp)

@@ -1,4 +1,4 @@
-"""`undercurrent verify`: fold the log from its first round and compare everything with what is stored (R14, R15)."""
+"""Verification: replay the log of a campaign from its first round and compare it with what is stored (R14, R15)."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -22,14 +22,14 @@ __all__ = ["find_differences"]
 
 
 def find_differences(tx: Transaction, live: LiveRow, progress: bool = False) -> Iterator[str]:
-    """What the fold finds different from the log's answers, the stored models and the live row."""
+    """Describe every difference between the replay and the stored decisions, models, snapshots and live row."""
     campaign = live.campaign_id
-    moments = []
-    for moment in reversed(tx.snapshot_moments(campaign)):
-        round = moment[0]
+    snapshots = []
+    for snapshot in reversed(tx.snapshot_moments(campaign)):
+        round = snapshot[0]
         try:
             decode(tx.snapshot(campaign, round))
-            moments.append(moment)
+            snapshots.append(snapshot)
         except CodecError as error:
             yield f"snapshot of round {round}: {error}"
     for job in tx.jobs_after(campaign, 0):
@@ -38,75 +38,79 @@ def find_differences(tx: Transaction, live: LiveRow, progress: bool = False) -> 
                 decode_estimate(job.result)
         except CodecError as error:
             yield f"re-estimation of round {job.input_round}: {error}"
-    replay = Replay(load_first_position(tx, campaign), tx, campaign, recompute=True, pauses=moments)
+    replay = Replay(load_first_position(tx, campaign), tx, campaign, recompute=True, pauses=snapshots)
     models = _Models(tx.models_of(campaign))
     try:
         with tqdm(total=live.round, desc=live.name, unit=" decisions", disable=not progress, leave=False) as bar:
             for part in replay.parts():
-                yield from models.differences(replay)
+                yield from models.compare(replay)
                 if part.decided:
                     for row, decision in zip(part.rows, part.decisions, strict=True):
-                        yield from _decision_differences(row, decision)
+                        yield from _compare_decision(row, decision)
                 elif part.beliefs is not None:
                     for row, belief in zip(part.rows, part.beliefs, strict=True):
-                        yield from _belief_differences(row, belief)
-                yield from _snapshot_differences(tx, campaign, replay)
+                        yield from _compare_belief(row, belief)
+                yield from _compare_snapshots(tx, campaign, replay)
                 bar.update(len(part.rows))
     except MissingInput:
-        yield f"after round {replay.state.round} the log goes back to a model that it never made"
+        yield f"after round {replay.state.round} the log rolls back to a model that was never published"
         return
     except (PolicyError, ValueError, AssertionError) as error:
-        yield f"after round {replay.state.round} the log cannot be folded: {error}"
+        yield f"after round {replay.state.round} the log cannot be replayed: {error}"
         return
-    yield from models.differences(replay)
-    yield from _snapshot_differences(tx, campaign, replay)
+    yield from models.compare(replay)
+    yield from _compare_snapshots(tx, campaign, replay)
     yield from (
-        f"snapshot of round {moment[0]}: the log never had {moment[1]} rewards then" for moment in replay.missed
+        f"snapshot of round {round}: the log never had {arrived} rewards at that point"
+        for round, arrived, _ in replay.missed
     )
-    yield from models.left()
-    state = replay.state
-    for field, found in (
+    yield from models.find_unpublished()
+    yield from _compare_live_row(live, replay.state)
+    yield from _compare_ids(tx, campaign)
+
+
+def _compare_live_row(live: LiveRow, state: State) -> Iterator[str]:
+    for field, replayed in (
         ("round", state.round),
         ("arrived", state.arrived),
         ("folded", state.folded),
         ("model_version", state.model_version),
     ):
-        if getattr(live, field) != found:
-            yield f"live {field} is {getattr(live, field)}, the fold gives {found}"
+        if getattr(live, field) != replayed:
+            yield f"live {field} is {getattr(live, field)}, the replay gives {replayed}"
     if not numbers_match(msgspec.json.decode(live.belief), state.belief):
-        yield f"live belief is {live.belief}, the fold gives {state.belief.tolist()}"
-    yield from _id_differences(tx, campaign)
+        yield f"live belief is {live.belief}, the replay gives {state.belief.tolist()}"
 
 
-def _id_differences(tx: Transaction, campaign: int) -> Iterator[str]:
-    """Ids that two decisions have, and blocks of hashes that are not those of the ids."""
+def _compare_ids(tx: Transaction, campaign: int) -> Iterator[str]:
+    """Ids that several decisions share, and stored blocks of hashes that do not match the ids."""
     ids, names, blocks = Ids(), tx.ids_after(campaign, 0), tx.id_blocks(campaign)
     while page := list(islice(names, PAGE)):
         hashes = hash_ids(page)
         before = tx.known(campaign, ids.rounds_of(hashes))
         for name, times in Counter(page).items():
             if times > 1 or name in before:
-                yield f"decision_id {name!r} is that of several decisions"
+                yield f"decision_id {name!r} belongs to several decisions"
         ids.extend(ids.count, hashes)
     done = 0
     for last, stored in blocks:
         if stored != ids.block(done, last):
-            yield f"the ids of rounds {done + 1} to {last} have other hashes than are stored"
+            yield f"the stored hashes of the ids of rounds {done + 1} to {last} are wrong"
         done = last
 
 
-def _snapshot_differences(tx: Transaction, campaign: int, replay: Replay) -> Iterator[str]:
+def _compare_snapshots(tx: Transaction, campaign: int, replay: Replay) -> Iterator[str]:
     for state in replay.paused:
         stored = decode(tx.snapshot(campaign, state.round))
-        for name, was, now in (
+        for name, old, new in (
             ("belief", stored.belief, state.belief),
             ("beliefs of record", stored.history.beliefs[: state.round], state.history.beliefs[: state.round]),
             ("excluded rewards", stored.history.excluded, state.history.excluded),
             ("schedule", _schedule(stored), _schedule(state)),
             *((name, getattr(stored.statistics, name), a) for name, a in state.statistics._asdict().items()),
         ):
-            if not numbers_match(was, now):
-                yield f"snapshot of round {state.round}: its {name} differ from the fold's"
+            if not numbers_match(old, new):
+                yield f"snapshot of round {state.round}: its {name} differs from the replay"
     replay.paused.clear()
 
 
@@ -114,67 +118,67 @@ def _schedule(state: State) -> list[int]:
     return [state.next_update, state.next_estimation, state.trial_end, state.rebuild]
 
 
-def _decision_differences(row: DecisionRow, found: Decision) -> Iterator[str]:
+def _compare_decision(row: DecisionRow, replayed: Decision) -> Iterator[str]:
     for field in ("round", "model_version", "mode", "action"):
-        if getattr(row, field) != getattr(found, field):
-            yield f"round {row.round}: {field} is {getattr(row, field)}, the fold gives {getattr(found, field)}"
+        if getattr(row, field) != getattr(replayed, field):
+            yield f"round {row.round}: {field} is {getattr(row, field)}, the replay gives {getattr(replayed, field)}"
     stored = msgspec.json.decode(row.explanation)
     scores = stored["scores"]
-    if [score["action"] for score in scores] != list(found.eligible):
-        yield f"round {row.round}: other actions were scored than the fold allows"
+    if [score["action"] for score in scores] != list(replayed.eligible):
+        yield f"round {row.round}: the scored actions are not those of the replay"
         return
-    for field, was, now in (
-        ("propensity", [row.propensity], [found.propensity]),
-        ("belief", stored["belief"], found.belief),
-        ("estimates", [score["estimate"] for score in scores], found.estimates),
-        ("bonuses", [score["bonus"] for score in scores], found.bonuses),
-        ("scores", [score["score"] for score in scores], [score.score for score in found.scores]),
+    for field, old, new in (
+        ("propensity", [row.propensity], [replayed.propensity]),
+        ("belief", stored["belief"], replayed.belief),
+        ("estimates", [score["estimate"] for score in scores], replayed.estimates),
+        ("bonuses", [score["bonus"] for score in scores], replayed.bonuses),
+        ("scores", [score["score"] for score in scores], [score.score for score in replayed.scores]),
     ):
-        if not numbers_match(was, now):
-            yield f"round {row.round}: {field} is {was}, the fold gives {list(now)}"
+        if not numbers_match(old, new):
+            yield f"round {row.round}: {field} is {old}, the replay gives {list(new)}"
 
 
-def _belief_differences(row: DecisionRow, found: npt.NDArray[np.float64]) -> Iterator[str]:
-    """Of a row that carries no request: its action is a fact, only its belief is the fold's."""
+def _compare_belief(row: DecisionRow, replayed: npt.NDArray[np.float64]) -> Iterator[str]:
+    """Compare a row without a request: its action was given, so only its belief can be checked."""
     stored = msgspec.json.decode(row.explanation)["belief"]
-    if stored and not numbers_match(stored, found):  # an erased row has none
-        yield f"round {row.round}: belief is {stored}, the fold gives {found.tolist()}"
+    if stored and not numbers_match(stored, replayed):  # an erased row has no belief
+        yield f"round {row.round}: belief is {stored}, the replay gives {replayed.tolist()}"
 
 
 class _Models:
-    """The stored models, in step with the fold's."""
+    """The stored models, read in step with the replay."""
 
     def __init__(self, rows: Iterator[NewModel]) -> None:
         self._rows = rows
         self._next = next(rows, None)
 
-    def differences(self, replay: Replay) -> Iterator[str]:
-        """Of the models that the fold has made since it was last asked."""
+    def compare(self, replay: Replay) -> Iterator[str]:
+        """Compare the models that the replay has published since the last call."""
         for kind, start in replay.models:
-            yield from self._differences(kind, start.state, start.revision < replay.rebuilt_by)
+            yield from self._compare(kind, start.state, start.revision < replay.rebuilt_by)
         replay.models.clear()
 
-    def _differences(self, kind: str, state: State, rebuilt: bool) -> Iterator[str]:
-        """What was learned before an erasure is not what it was; when it was published still is."""
+    def _compare(self, kind: str, state: State, rebuilt: bool) -> Iterator[str]:
+        """Compare one model. An erasure changes what earlier models learned, but not when they were published."""
         version, row = state.model_version, self._next
         if row is None or row.version > version:
             yield f"model {version} is missing"
             return
         self._next = next(self._rows, None)
-        for field, found in (
+        for field, replayed in (
             ("version", version),
             ("kind", kind),
             ("round", state.round),
             ("arrived", state.arrived),
             *(() if rebuilt else (("folded", state.counted), ("regimes", state.belief.size))),
         ):
-            if getattr(row, field) != found:
-                yield f"model {version}: {field} is {getattr(row, field)}, the fold gives {found}"
+            if getattr(row, field) != replayed:
+                yield f"model {version}: {field} is {getattr(row, field)}, the replay gives {replayed}"
         if not rebuilt and not coefficients_match(row.theta, state):
-            yield f"model {version}: its coefficients differ from the fold's"
+            yield f"model {version}: its coefficients differ from the replay"
 
-    def left(self) -> Iterator[str]:
-        """Models that the fold did not make."""
+    def find_unpublished(self) -> Iterator[str]:
+        """Stored models that the replay did not publish."""
         while self._next is not None:
-            yield f"model {self._next.version} is stored but the log does not lead to it"
+            yield f"model {self._next.version} is stored, but the log does not lead to it"
             self._next = next(self._rows, None)

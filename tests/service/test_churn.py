@@ -44,7 +44,7 @@ def objects(worker):
 
 def test_a_deleted_campaign_leaves_no_object(start, monkeypatch):
     """Without a scrape of the metrics, too. The columns of a few are kept, whether they are still there or not."""
-    monkeypatch.setattr(service.analysis.columns, "MOST_ROUNDS", 3 * service.analysis.columns.LEAST_ROUNDS)
+    monkeypatch.setattr(service.analysis.columns, "MAX_ROUNDS", 3 * service.analysis.columns.MIN_ROUNDS)
     worker = start()
     client = worker.client
     for number in range(FIRST):

@@ -204,7 +204,7 @@ GOOD = "high,1,mail,1,1,\n"
 @pytest.mark.parametrize(
     ("name", "text", "where", "message"),
     [
-        ("log.txt", "", "log.txt", "not a kind of file"),
+        ("log.txt", "", "log.txt", "unknown file type"),
         ("log.csv", "", "log.csv, header", "no column action"),
         ("log.csv", "risk,action\n", "log.csv, header", "no column for the variable 'spend'"),
         ("log.csv", "context.risk,context.spend,context.x,action\n", "log.csv, header", "'context.x' is not a vari"),

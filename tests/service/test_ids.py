@@ -264,8 +264,8 @@ def test_verify_sees_ids_that_are_not_unique_and_blocks_that_are_wrong(direct, c
     assert worker.differences(script.name) == []
     worker.execute(sa.update(decisions).where(decisions.c.round == 9).values(decision_id="d3"))
     assert sorted(worker.differences(script.name)) == [
-        "decision_id 'd3' is that of several decisions",
-        f"the ids of rounds 1 to {block['last_round']} have other hashes than are stored",
+        "decision_id 'd3' belongs to several decisions",
+        f"the stored hashes of the ids of rounds 1 to {block['last_round']} are wrong",
     ]
 
 

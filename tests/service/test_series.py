@@ -320,16 +320,16 @@ def test_what_was_read_is_only_added_to(start, clock, monkeypatch):
 
 @pytest.mark.parametrize(("least", "campaigns"), [(1, 2), (45, 1)])  # rounds that a campaign counts for
 def test_memory_is_bounded(start, clock, monkeypatch, least, campaigns):
-    monkeypatch.setattr(service.analysis.columns, "MOST_ROUNDS", 50)
-    monkeypatch.setattr(service.analysis.columns, "LEAST_ROUNDS", least)
+    monkeypatch.setattr(service.analysis.columns, "MAX_ROUNDS", 50)
+    monkeypatch.setattr(service.analysis.columns, "MIN_ROUNDS", least)
     held = []
-    real = service.analysis.columns.ColumnCache._forget
+    real = service.analysis.columns.ColumnCache._evict
 
     def watched(cache):
         real(cache)
-        held.append([columns.rows.size for columns in cache._held.values()])
+        held.append([columns.rows.size for columns in cache._columns.values()])
 
-    monkeypatch.setattr(service.analysis.columns.ColumnCache, "_forget", watched)
+    monkeypatch.setattr(service.analysis.columns.ColumnCache, "_evict", watched)
     worker = start()
     post = http_post(worker.client)
     for number in range(4):

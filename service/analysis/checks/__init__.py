@@ -1,43 +1,44 @@
-"""The checks behind "why is nothing learning?": each looks at the facts and says what it finds, with numbers.
+"""The checks behind "why is nothing learning?". Each looks at the facts about a campaign and yields what it finds.
 
-A problem keeps the campaign from learning, a warning makes it learn less than it could, an info is worth knowing.
+A problem keeps the campaign from learning, a warning makes it learn less than it could, and an info is worth knowing.
 """
 
 from collections.abc import Callable, Iterator
 
 from service.analysis.checks import inputs, learning, rewards, running
-from service.analysis.checks.finding import Code, Finding, Severity
+from service.analysis.checks.finding import Finding, Severity
 from service.analysis.facts import Facts
 
-__all__ = ["CHECKS", "Code", "Finding", "Severity", "run_checks"]
+__all__ = ["run_checks"]
 
-# Among findings of one severity, those of earlier checks come first.
+# The order of findings of the same severity.
 CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
-    running.update_failed,
-    rewards.no_rewards,
-    rewards.rewards_stopped,
-    rewards.only_default_rewards,
-    rewards.constant_rewards,
-    inputs.constant_inputs,
-    running.archived,
-    running.paused,
-    running.job_waiting,
-    rewards.rewards_missing,
-    rewards.rewards_overdue,
-    rewards.rewards_at_bounds,
-    inputs.actions_left_out,
-    inputs.clock_skew,
-    running.no_decisions,
-    learning.warming_up,
-    learning.regimes_not_estimable,
-    learning.belief_stuck,
-    learning.exploration,
-    learning.guard_active,
+    running.check_last_update,
+    rewards.check_any_reward,
+    rewards.check_stopped,
+    rewards.check_defaults,
+    rewards.check_variation,
+    inputs.check_variables,
+    running.check_archived,
+    running.check_paused,
+    running.check_job,
+    rewards.check_missing,
+    rewards.check_overdue,
+    rewards.check_bounds,
+    inputs.check_actions,
+    inputs.check_clock,
+    running.check_decisions,
+    learning.check_warm_start,
+    learning.check_estimate,
+    learning.check_belief,
+    learning.check_exploration,
+    learning.check_overlap,
+    learning.check_guard,
 )
 _WORST_FIRST: tuple[Severity, ...] = ("problem", "warning", "info")
 
 
 def run_checks(facts: Facts) -> list[Finding]:
-    """What all checks find, worst first."""
+    """The findings of all checks, worst first."""
     findings = [finding for check in CHECKS for finding in check(facts)]
     return sorted(findings, key=lambda finding: _WORST_FIRST.index(finding.severity))

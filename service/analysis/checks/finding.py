@@ -1,4 +1,4 @@
-"""What a check says: a code, how bad it is, and in words what, by which numbers, and what to do."""
+"""What a check reports: a code, a severity, a message, the numbers behind it, and advice."""
 
 from typing import Any, Literal, NamedTuple
 
@@ -31,15 +31,13 @@ Code = Literal[
     "update_failed",
     "warm_start",
 ]
-ENOUGH_DECISIONS = 50  # a default warm start: before that nobody expects anything
-CHANCE = 1e-6  # of what is no coincidence
+ENOUGH_DECISIONS = 50  # the default warm start: before it ends, nobody expects anything
+CHANCE = 1e-6  # a probability below this is no coincidence
 
 
 class Finding(NamedTuple):
-    """Something that a check found."""
-
     code: Code
     severity: Severity
     message: str
-    evidence: dict[str, Any]
+    evidence: dict[str, Any]  # the numbers behind the message
     advice: str

@@ -1,69 +1,67 @@
-"""Do requests say anything: variables that vary, actions that may be chosen, times that go on?"""
+"""Do requests carry information: variables that vary, actions that can be chosen, times that move on?"""
 
 from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
 
-from service.analysis.checks.finding import ENOUGH_DECISIONS, Finding, Severity
+from service.analysis.checks.finding import ENOUGH_DECISIONS, Finding
 from service.analysis.facts import Facts
 from service.engine.fold import SECOND
 from service.engine.unit import AHEAD_SECONDS
 
-__all__ = ["actions_left_out", "clock_skew", "constant_inputs"]
+__all__ = ["check_actions", "check_clock", "check_variables"]
 
-ENOUGH_TO_VARY = 100  # decisions: what one customer in ten has is missed by all of them once in 38,000 times
-PLAYS_EXPECTED = 20  # decisions an action: chosen evenly, one is missed by all of them with chance e⁻²⁰
-BEHIND_SECONDS = 3_600.0  # that times may be old where there is no clock to mislead
-PERIODS_BEHIND = 2.0  # and where there is one
+ENOUGH_TO_VARY = 100  # decisions: all of them miss a level of one customer in ten once in 38,000 cases
+PLAYS_EXPECTED = 20  # per action: if choices were even, all would miss one action with probability e⁻²⁰
+BEHIND_SECONDS = 3_600.0  # by how much times may lag in a campaign without a clock
+PERIODS_BEHIND = 2.0  # by how many periods in a campaign with a clock
 
 
-def constant_inputs(facts: Facts) -> Iterator[Finding]:
-    config, contexts, count = facts.config, facts.state.history.contexts, facts.state.round
-    known = np.flatnonzero(contexts.symbols[:count] >= 0)  # an erased context is not known
+def check_variables(facts: Facts) -> Iterator[Finding]:
+    decisions, constant = _find_constants(facts)
+    signals = facts.config.signals or ()
+    is_blind = all(name in constant for name in signals)
+    for name, value in constant.items():
+        evidence = {"variable": name, "value": value, "decisions": decisions}
+        observed = f"{name} was {value} in all {decisions} decisions"
+        advice = "Check that the right value is sent. A number may need other cuts. Or clone the campaign without it."
+        if name in signals:
+            rest = " Neither does any other signal, so the regimes cannot be told apart." if is_blind else ""
+            message = f"The signal {observed}: it says nothing about the regime.{rest}"
+            yield Finding("constant_signal", "problem" if is_blind else "warning", message, evidence, advice)
+        else:
+            message = f"The variable {observed}: it says nothing about the customer."
+            yield Finding("constant_variable", "warning", message, evidence, advice)
+
+
+def _find_constants(facts: Facts) -> tuple[int, dict[str, str]]:
+    """The number of decisions whose context is known, and the value of each variable that never varied in them."""
+    contexts, count = facts.state.history.contexts, facts.state.round
+    known = np.flatnonzero(contexts.symbols[:count] >= 0)  # the context of an erased decision is unknown
+    constant: dict[str, str] = {}
     if known.size < ENOUGH_TO_VARY:
-        return
-    signals, numbers = config.signals or (), iter(range(contexts.values.shape[1]))
-    still: dict[str, str] = {}
-    for place, variable in enumerate(config.variables):
+        return int(known.size), constant
+    numbers = iter(range(contexts.values.shape[1]))
+    for place, variable in enumerate(facts.config.variables):
         column = contexts.levels[:count, place] if variable.range is None else contexts.values[:count, next(numbers)]
         first = float(column[known[0]])
         if (column[known] != first).any():
             continue
         if variable.range is None:
-            still[variable.name] = variable.level_names[int(first)]
+            constant[variable.name] = variable.level_names[int(first)]
         else:
             low, high = variable.range
-            still[variable.name] = f"{low + first * (high - low):g}"
-    blind = all(name in still for name in signals)
-    for name, value in still.items():
-        evidence = {"variable": name, "value": value, "decisions": int(known.size)}
-        told = f"{name} has been {value} in all {known.size} decisions"
-        if name in signals:
-            end = ", and neither does any other: regimes cannot be seen." if blind else "."
-            yield Finding(
-                "constant_signal",
-                "problem" if blind else "warning",
-                f"The signal {told}: it says nothing about the regime{end}",
-                evidence,
-                "Is the right value sent? A number may need other cuts. Otherwise clone the campaign without it.",
-            )
-        else:
-            yield Finding(
-                "constant_variable",
-                "warning",
-                f"The variable {told}: it says nothing about the customer.",
-                evidence,
-                "Is the right value sent? A number may need other cuts. Otherwise clone the campaign without it.",
-            )
+            constant[variable.name] = f"{low + first * (high - low):g}"
+    return int(known.size), constant
 
 
-def actions_left_out(facts: Facts) -> Iterator[Finding]:
+def check_actions(facts: Facts) -> Iterator[Finding]:
     config, since = facts.config, facts.available_since
     eligible: Counter[str] = Counter()
     offered: Counter[str] = Counter()
-    for row, explained in facts.decided:
-        eligible.update(score.action for score in explained.scores)
+    for row, explanation in facts.decided:
+        eligible.update(score.action for score in explanation.scores)
         offered.update(name for name, start in since.items() if row.round > start)
     for name in config.actions:
         plays = facts.plays[name]
@@ -72,32 +70,31 @@ def actions_left_out(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 "action_never_eligible",
                 "info",
-                f"{name} is retired and never chosen; it was played {plays} times before.",
+                f"{name} is retired and no longer chosen; it was chosen {plays} times before.",
                 evidence,
-                'POST …/actions {"action": …} brings it back.',
+                'To bring it back, POST …/actions {"action": …}.',
             )
         elif not eligible[name] and offered[name] >= ENOUGH_DECISIONS:
             yield Finding(
                 "action_never_eligible",
                 "warning",
-                f"{name} was excluded in each of the last {offered[name]} decisions: nothing is learned about it.",
+                f"{name} was excluded from each of the last {offered[name]} decisions: nothing is learned about it.",
                 evidence,
-                "Look at the excluded_actions that come with decisions. If they are meant, retire the action.",
+                "Check the excluded_actions of the requests. If they are intended, retire the action.",
             )
         elif not plays and eligible[name] >= PLAYS_EXPECTED * len(since):
             yield Finding(
                 "action_never_chosen",
                 "warning",
-                f"{name} could have been chosen in {eligible[name]} decisions and never was: nothing is known about "
-                "it.",
+                f"{name} was eligible in {eligible[name]} decisions and never chosen: nothing is known about it.",
                 evidence,
-                "Let it be tried: PATCH propensity_floor (to 0.01, say) or control, or clone with more "
+                "To have it tried, PATCH propensity_floor (0.01, say) or control, or clone the campaign with more "
                 "warm_start_rounds.",
             )
 
 
-def clock_skew(facts: Facts) -> Iterator[Finding]:
-    """Times go forward only (R27): one that goes back is stored as the last one, so that it stands still."""
+def check_clock(facts: Facts) -> Iterator[Finding]:
+    """Times never go back (R27): an earlier time is stored as the last one, so the stored time stands still."""
     clock = facts.config.clock
     timed = [(row.at, row.decided_at) for row in facts.log if row.at is not None and row.mode != "imported"]
     if len(timed) < ENOUGH_DECISIONS:
@@ -109,18 +106,18 @@ def clock_skew(facts: Facts) -> Iterator[Finding]:
     still, span = int(at.size - first), float(decided[-1] - decided[first])
     allowed = max(AHEAD_SECONDS, PERIODS_BEHIND * clock.period_seconds) if clock else BEHIND_SECONDS
     if still >= ENOUGH_DECISIONS and span > allowed:
-        told = f"has stood still for {still} decisions and {span:.0f} s, because the times sent go back"
+        problem = f"has stood still for {still} decisions and {span:.0f} s, because the times sent go back"
     elif behind > allowed:
-        told = f"is {behind:.0f} s behind the service's clock in half of {len(timed)} decisions"
-    elif behind < -1.0:  # the tolerance is for single requests; half of them ahead is a wrong clock
-        told = f"is {-behind:.0f} s ahead of the service's clock in half of {len(timed)} decisions"
+        problem = f"is at least {behind:.0f} s behind the service's clock in half of {len(timed)} decisions"
+    elif behind < -1.0:  # single requests may be further ahead, but not half of them
+        problem = f"is at least {-behind:.0f} s ahead of the service's clock in half of {len(timed)} decisions"
     else:
         return
-    severity: Severity = "warning" if clock else "info"
+    effect = "The regimes move with it." if clock else "It is only recorded, because the campaign has no clock."
     yield Finding(
         "clock_skew",
-        severity,
-        f"`at` {told}. {'The regimes move with it.' if clock else 'It is only recorded: the campaign has no clock.'}",
+        "warning" if clock else "info",
+        f"`at` {problem}. {effect}",
         {"decisions": len(timed), "seconds_behind": behind, "same_time": still, "same_time_seconds": span},
-        "Send as `at` when it happened, with the time zone and in order; or leave it out: then it is now.",
+        "Send the time of the event as `at`, with a time zone and in order. Or leave it out: then the time is now.",
     )

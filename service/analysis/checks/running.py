@@ -1,4 +1,4 @@
-"""Does the campaign run at all?"""
+"""Is the campaign running at all?"""
 
 from collections.abc import Iterator
 
@@ -6,66 +6,66 @@ from service.analysis.checks.finding import Finding
 from service.analysis.facts import Facts
 from service.engine.unit import LEASE_SECONDS
 
-__all__ = ["archived", "job_waiting", "no_decisions", "paused", "update_failed"]
+__all__ = ["check_archived", "check_decisions", "check_job", "check_last_update", "check_paused"]
 
-WAITING_SECONDS = 2.0 * LEASE_SECONDS  # by then a job has been done, or taken over by another worker
+MAX_JOB_SECONDS = 2.0 * LEASE_SECONDS  # by then a job is done, or another worker has taken it over
 
 
-def archived(facts: Facts) -> Iterator[Finding]:
+def check_archived(facts: Facts) -> Iterator[Finding]:
     if facts.row.archived_at is not None:
         yield Finding(
             "archived",
             "warning",
-            f"The campaign is archived since round {facts.state.round}: it decides nothing.",
+            f"The campaign has been archived since round {facts.state.round}: it makes no decisions.",
             {"round": facts.state.round},
-            "Open it again with POST …/unarchive.",
+            "To reopen it, POST …/unarchive.",
         )
 
 
-def paused(facts: Facts) -> Iterator[Finding]:
+def check_paused(facts: Facts) -> Iterator[Finding]:
     if facts.config.paused:
         yield Finding(
             "paused",
             "warning",
-            f"The campaign is paused since round {facts.state.round}: it takes rewards, but decides nothing.",
+            f"The campaign has been paused since round {facts.state.round}: it accepts rewards but makes no decisions.",
             {"round": facts.state.round},
-            'Let it decide again with PATCH {"paused": false}.',
+            'To resume, PATCH {"paused": false}.',
         )
 
 
-def no_decisions(facts: Facts) -> Iterator[Finding]:
+def check_decisions(facts: Facts) -> Iterator[Finding]:
     if not facts.state.round:
         yield Finding(
             "no_decisions",
             "info",
-            "There are 0 decisions so far.",
+            "No decisions yet.",
             {"round": 0},
-            "Ask POST /decide for the first customer.",
+            "Send the first customer to POST /decide.",
         )
 
 
-def update_failed(facts: Facts) -> Iterator[Finding]:
+def check_last_update(facts: Facts) -> Iterator[Finding]:
     if facts.row.failure is not None:
         yield Finding(
             "update_failed",
             "problem",
-            f"The last update failed, and model {facts.state.model_version} of before it is still in force: "
+            f"The last update failed, so the earlier model {facts.state.model_version} is still in force: "
             f"{facts.row.failure}.",
             {"failure": facts.row.failure, "model_version": facts.state.model_version},
-            "The next one tries again. If it keeps failing, look at the service's log, and at the rewards for "
-            "numbers far too large; POST …/rollback goes back to an earlier model.",
+            "The next update will try again. If it keeps failing, look in the service's log for the error and check "
+            "for rewards that are far too large. POST …/rollback returns to an earlier model.",
         )
 
 
-def job_waiting(facts: Facts) -> Iterator[Finding]:
+def check_job(facts: Facts) -> Iterator[Finding]:
     job = facts.job
-    if job is not None and job.seconds > WAITING_SECONDS:
+    if job is not None and job.seconds > MAX_JOB_SECONDS:
         yield Finding(
             "job_waiting",
             "warning",
             f"The re-estimation of round {job.input_round} has been waiting for {job.seconds / 60:.0f} minutes: the "
             "regimes are out of date.",
             {"input_round": job.input_round, "seconds": job.seconds, "attempts": job.attempts},
-            "Is the service busy, or out of memory? What a worker leaves is taken over by another one after "
-            f"{LEASE_SECONDS // 60} minutes. Fewer signals or regimes make re-estimations smaller.",
+            "Check whether the service is overloaded or out of memory. If a worker dies, another one takes the job "
+            f"over after {LEASE_SECONDS // 60} minutes. Fewer signals or regimes make re-estimations smaller.",
         )
