@@ -24,7 +24,8 @@ from starlette.types import Scope
 
 from service.access.roles import ROLES, Access
 from service.base.errors import ForbiddenError, TooManyRequestsError, UnauthorizedError, UnavailableError
-from service.storage.audit import Record, add, by_request
+from service.storage.audit import Record, add_record, record_request
+from service.storage.keys import read_keys
 from service.storage.rows import KeyRow
 from service.storage.store import Store
 
@@ -120,7 +121,7 @@ def asked(scope: Scope, what: str, campaign: str | None = None, **details: Any) 
     """What a request asks for, as the audit log tells it."""
     key: Key | None = scope.get(KEY)
     actor, role = (LOCAL, None) if key is None else (key.row.id, key.row.role)
-    return by_request(actor, role, what, campaign, details)
+    return record_request(actor, role, what, campaign, details)
 
 
 def limited_to(scope: Scope) -> frozenset[str] | None:
@@ -196,7 +197,7 @@ class Keys:
     def load(self) -> None:
         """Read all keys. Those that are as before keep their buckets."""
         with self._store.reading() as tx:
-            rows = tx.all_keys()
+            rows = read_keys(tx)
         held, now = self._keys, self._clock()
         self._keys = {
             row.id: held[row.id] if row.id in held and held[row.id].row == row else Key(row, self._workers, now)
@@ -232,7 +233,7 @@ class Keys:
         try:
             with self._store.writing() as tx:
                 record = Record(STRANGER, None, "refuse keys", None, dict(counts), outcome="refused")
-                add(tx, record, time.time_ns() // 1_000)
+                add_record(tx, record, time.time_ns() // 1_000)
         except UnavailableError:
             self._refused.update(counts)
             raise

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from policy import CampaignConfig
 from policy.lift import ALONE
-from service.storage.reading import DecisionColumns, decision_columns, model_columns, reward_columns
+from service.storage.reading import DecisionColumns, read_decision_columns, read_model_summaries, read_reward_columns
 from service.storage.rows import LiveRow, RevisionRow
 from service.storage.transaction import Transaction
 
@@ -72,15 +72,15 @@ class Columns:
         places = {action: place for place, action in enumerate(config.actions)}
         while self._rounds < row.round:
             last = min(self._rounds + CHUNK, row.round)
-            self._append(decision_columns(tx, row.campaign_id, self._rounds, last), places, last)
+            self._append(read_decision_columns(tx, row.campaign_id, self._rounds, last), places, last)
         while self._arrived < row.arrived:
             last = min(self._arrived + CHUNK, row.arrived)
-            rounds, values = reward_columns(tx, row.campaign_id, self._arrived, last)
+            rounds, values = read_reward_columns(tx, row.campaign_id, self._arrived, last)
             self._rows["reward"][np.array(rounds, np.int64) - 1] = np.array(values, np.float64)  # None becomes NaN
             self._arrived = last
         version = int(self.models["version"][-1]) if self.models.size else 0
         if version < row.model_version:
-            new = model_columns(tx, row.campaign_id, version, row.model_version)
+            new = read_model_summaries(tx, row.campaign_id, version, row.model_version)
             self.models = np.concatenate([self.models, np.array(new, _MODEL)])
 
     def _append(self, new: DecisionColumns, places: dict[str, int], last: int) -> None:

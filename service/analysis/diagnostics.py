@@ -22,7 +22,7 @@ class Diagnosis(NamedTuple):
 
 def diagnose(tx: Transaction, policy: StagedPolicy, state: State, now: int) -> Diagnosis:
     """Run every check on a campaign; `now` is the service's time in microseconds."""
-    row, _ = get_campaign(tx, policy.config.name)
+    row = get_campaign(tx, policy.config.name)
     findings = run_checks(load_facts(tx, row, now, policy, state))
     return Diagnosis(_summarize(findings), findings)
 

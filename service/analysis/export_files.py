@@ -12,7 +12,7 @@ import numpy as np
 from policy import CampaignConfig
 from policy.config import Variable
 from service.engine.recovery import get_campaign, load_config
-from service.storage.reading import LoggedDecision, logged, rounds_between
+from service.storage.reading import LoggedDecision, find_rounds_between, read_decision_pages
 from service.storage.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -68,10 +68,10 @@ class OpenLog(NamedTuple):
 
 def open_log(tx: Transaction, name: str, times: tuple[int | None, int | None]) -> OpenLog:
     """The decisions of a campaign between two times (microseconds, half open)."""
-    row, _ = get_campaign(tx, name)
-    after, last = rounds_between(tx, row.campaign_id, *times)
+    row = get_campaign(tx, name)
+    after, last = find_rounds_between(tx, row.campaign_id, *times)
     config = load_config(tx, row.campaign_id)
-    return OpenLog(config, logged(tx, row.campaign_id, after, last, PAGE), max(0, last - after))
+    return OpenLog(config, read_decision_pages(tx, row.campaign_id, after, last, PAGE), max(0, last - after))
 
 
 def is_number(variable: Variable) -> bool:

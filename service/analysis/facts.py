@@ -8,15 +8,14 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import select
 
 from policy import CampaignConfig, StagedPolicy, State, describe
 from policy.description import ModelDescription
 from policy.state import MODES
 from service.engine.fold import SECOND
-from service.storage.reading import LoggedDecision, logged
+from service.storage.jobs import find_waiting_job
+from service.storage.reading import LoggedDecision, read_decision_pages
 from service.storage.rows import LiveRow, RevisionRow, RewardRow
-from service.storage.tables import jobs
 from service.storage.transaction import Transaction
 
 __all__ = ["Facts", "OverdueRewards", "WaitingJob", "load_facts"]
@@ -163,16 +162,20 @@ class Facts:
 def load_facts(tx: Transaction, row: LiveRow, now: int, policy: StagedPolicy, state: State) -> Facts:
     """Read the facts about a campaign; `now` is the service's time in microseconds."""
     campaign, now = row.campaign_id, max(now, row.clock)
-    log = [one for page in logged(tx, campaign, max(state.round - RECENT_ROUNDS, 0), state.round) for one in page]
-    first = [one for page in logged(tx, campaign, 0, min(state.round, 1)) for one in page]
+    log = [
+        one
+        for page in read_decision_pages(tx, campaign, max(state.round - RECENT_ROUNDS, 0), state.round)
+        for one in page
+    ]
+    first = [one for page in read_decision_pages(tx, campaign, 0, min(state.round, 1)) for one in page]
     return Facts(
         policy=policy,
         state=state,
         row=row,
         now=now,
         log=log,
-        rewards=list(islice(tx.rewards_after(campaign, max(state.arrived - RECENT_ROUNDS, 0)), RECENT_ROUNDS)),
-        revisions=tx.revisions_after(campaign, 0),
+        rewards=list(islice(tx.read_rewards(campaign, max(state.arrived - RECENT_ROUNDS, 0)), RECENT_ROUNDS)),
+        revisions=tx.read_revisions(campaign, 0),
         first_decided_at=first[0].decided_at if first else None,
         job=_load_waiting_job(tx, campaign, now),
         overdue=_find_overdue(tx, row, now, policy.config, state),
@@ -180,10 +183,8 @@ def load_facts(tx: Transaction, row: LiveRow, now: int, policy: StagedPolicy, st
 
 
 def _load_waiting_job(tx: Transaction, campaign: int, now: int) -> WaitingJob | None:
-    query = select(jobs.c.input_round, jobs.c.attempts, jobs.c.created_at)
-    query = query.where(jobs.c.campaign_id == campaign, jobs.c.status == "waiting")
-    found = tx.connection.execute(query.order_by(jobs.c.input_round).limit(1)).one_or_none()
-    return WaitingJob(found.input_round, found.attempts, (now - found.created_at) / SECOND) if found else None
+    job = find_waiting_job(tx, campaign)
+    return WaitingJob(job.input_round, job.attempts, (now - job.created_at) / SECOND) if job else None
 
 
 def _find_overdue(
@@ -191,12 +192,12 @@ def _find_overdue(
 ) -> OverdueRewards | None:
     if config.rewards.wait_seconds is None:
         return None
-    last = min(tx.last_decided(row.campaign_id, now - int(config.rewards.wait_seconds * SECOND)), state.round)
+    last = min(tx.get_last_round(row.campaign_id, now - int(config.rewards.wait_seconds * SECOND)), state.round)
     part, history = slice(row.settled, last), state.history
     erased = history.contexts.symbols[part] < 0
     missing = np.flatnonzero(np.isnan(history.rewards[part]) & ~erased) + row.settled + 1
     if not missing.size:
         return None
     oldest = int(missing[0])
-    ((decision,),) = logged(tx, row.campaign_id, oldest - 1, oldest)
+    ((decision,),) = read_decision_pages(tx, row.campaign_id, oldest - 1, oldest)
     return OverdueRewards(int(missing.size), oldest, (now - decision.decided_at) / SECOND)

@@ -16,6 +16,7 @@ from service.engine.campaigns import Campaigns
 from service.engine.recovery import load_config, load_first_position, numbers_match, rebuild_model
 from service.engine.requests import Customer
 from service.engine.unit import Unit
+from service.storage.models import get_erasure_version
 from service.storage.rows import LiveRow
 from service.storage.transaction import Transaction
 
@@ -107,7 +108,7 @@ def explain_decision(
     """What the model of a decision would have chosen in each regime; or None, and why that is unknown."""
     if decision.mode == "imported" or decision.context is None:
         return None, "The decision was imported: no model of this campaign made it."
-    if decision.model_version < tx.erasure_version(row.campaign_id):
+    if decision.model_version < get_erasure_version(tx, row.campaign_id):
         return None, "Decisions that its model learned from have been erased, so the model cannot be rebuilt."
     try:
         policy, state = _rebuild_model(tx, row, campaigns, decision)
@@ -129,7 +130,7 @@ def _rebuild_model(
     if state.model_version != version:
         state = (rebuild_model(tx, row, version) if version else load_first_position(tx, campaign)).state
     # The configuration may have changed since the model was published; a different set of actions is a new model.
-    revisions = tx.revisions_after(campaign, 0)
+    revisions = tx.read_revisions(campaign, 0)
     config = [revision.config for revision in revisions if revision.round < decision.round][-1]
     return StagedPolicy(CampaignConfig.model_validate_json(config)), state._replace(round=decision.round - 1)
 

@@ -3,12 +3,11 @@
 from typing import NamedTuple
 
 import msgspec
-from sqlalchemy import select
 
 from policy import CampaignConfig, StagedPolicy, State
 from policy.regimes import Likeliest, RegimeDescription, describe_regimes, likeliest_regime, why_no_regimes
 from service.engine.recovery import get_campaign
-from service.storage.tables import models
+from service.storage.models import get_regimes_before
 from service.storage.transaction import Transaction
 
 __all__ = ["RegimesSummary", "summarize_regimes"]
@@ -27,13 +26,13 @@ def summarize_regimes(tx: Transaction, policy: StagedPolicy, state: State) -> Re
     regimes, config = describe_regimes(policy, state), policy.config
     labels_note = None
     if regimes and config.regime_labels and config.beliefs.estimator != "given":
-        labels_note = _check_labels(tx, get_campaign(tx, config.name)[0].campaign_id, config, len(regimes))
+        labels_note = _check_labels(tx, get_campaign(tx, config.name).campaign_id, config, len(regimes))
     return RegimesSummary(regimes, likeliest_regime(state), why_no_regimes(policy, state), labels_note)
 
 
 def _check_labels(tx: Transaction, campaign: int, config: CampaignConfig, regimes: int) -> str | None:
     """Why the labels may no longer fit: they belong to regime numbers, which not every change preserves (R6)."""
-    revisions, labels = tx.revisions_after(campaign, 0), list(config.regime_labels)
+    revisions, labels = tx.read_revisions(campaign, 0), list(config.regime_labels)
     labelled = None  # the revision that set the labels
     for row in reversed(revisions):
         if msgspec.json.decode(row.config).get("regime_labels") != labels:
@@ -42,11 +41,9 @@ def _check_labels(tx: Transaction, campaign: int, config: CampaignConfig, regime
     if labelled is None:  # the labels were changed just now
         return None
     check = "Check that the labels fit; if not, set regime_labels again."
-    before = select(models.c.regimes).where(models.c.campaign_id == campaign, models.c.round < labelled.round)
-    estimated = tx.connection.execute(before.where(models.c.kind == "estimation").limit(1)).one_or_none()
-    if estimated is None:
+    then = get_regimes_before(tx, campaign, labelled.round)
+    if then is None:
         return f"The labels were set before the regimes were estimated. {check}"
-    then = int(tx.connection.execute(before.order_by(models.c.version.desc()).limit(1)).scalar_one())
     if then != regimes:
         count = f"{then} regime{'s' if then > 1 else ''}"
         return f"The labels were set at round {labelled.round}, with {count} in use; now there are {regimes}. {check}"

@@ -12,7 +12,8 @@ from service.analysis.summary import Summary, Version
 from service.base.errors import ConflictError, FieldProblem, InvalidError
 from service.base.times import timestamp
 from service.engine.recovery import get_campaign, load_config, rebuild_model
-from service.storage.reading import logged, rounds_between
+from service.storage.models import get_erasure_version
+from service.storage.reading import find_rounds_between, read_decision_pages
 from service.storage.rows import LiveRow
 from service.storage.transaction import Transaction
 
@@ -29,13 +30,13 @@ def build_report(
     tx: Transaction, name: str, times: tuple[int | None, int | None], model_versions: Sequence[int]
 ) -> dict[str, Any]:
     """The report on the decisions between two times (microseconds, half open), as `GET …/report` answers."""
-    row, _ = get_campaign(tx, name)
-    after, last = rounds_between(tx, row.campaign_id, *times)
+    row = get_campaign(tx, name)
+    after, last = find_rounds_between(tx, row.campaign_id, *times)
     config = load_config(tx, row.campaign_id)
     versions, erased = _load_versions(tx, row, sorted(set(model_versions)))
     settled = None if config.rewards.default is None else row.settled
-    summary = Summary(tx.revisions_after(row.campaign_id, 0), len(msgspec.json.decode(row.belief)), versions, settled)
-    for page in logged(tx, row.campaign_id, min([after, *(version.round for version in versions)]), last):
+    summary = Summary(tx.read_revisions(row.campaign_id, 0), len(msgspec.json.decode(row.belief)), versions, settled)
+    for page in read_decision_pages(tx, row.campaign_id, min([after, *(version.round for version in versions)]), last):
         summary.add(page, after)
     start, end = (None if time is None else timestamp(time) for time in times)
     return {
@@ -66,7 +67,7 @@ def _load_versions(tx: Transaction, row: LiveRow, numbers: list[int]) -> tuple[l
         allowed = f"1 to {row.model_version}" if row.model_version else "there is no model yet"
         message = f"{unknown[0]} is not a model of this campaign"
         raise InvalidError([FieldProblem(field="model_version", message=message, allowed=allowed)])
-    oldest = tx.erasure_version(row.campaign_id)
+    oldest = get_erasure_version(tx, row.campaign_id)
     versions = []
     for number in numbers:
         if number >= oldest:

@@ -16,7 +16,7 @@ from service.analysis.columns import KINDS, MODES, ColumnCache, Columns
 from service.base.times import timestamp
 from service.engine.campaigns import Campaigns
 from service.engine.recovery import get_campaign
-from service.storage.reading import rounds_between
+from service.storage.reading import find_rounds_between
 from service.storage.rows import RevisionRow
 from service.storage.transaction import Transaction
 
@@ -42,9 +42,9 @@ def compute_series(
 
     A regime change always starts a bucket, so there are more buckets than `points` if there are more changes.
     """
-    row, _ = get_campaign(tx, name)
-    after, last = rounds_between(tx, row.campaign_id, *times)
-    revisions = tx.revisions_after(row.campaign_id, 0)
+    row = get_campaign(tx, name)
+    after, last = find_rounds_between(tx, row.campaign_id, *times)
+    revisions = tx.read_revisions(row.campaign_id, 0)
     state = campaigns.read_entry(tx, row).state if beliefs == "now" else None
     config = CampaignConfig.model_validate_json(revisions[-1].config)
     with cache.read(tx, row, revisions, config) as columns:

@@ -14,7 +14,9 @@ from policy.codec import decode_estimate
 from service.engine.fold import MissingInput, Replay
 from service.engine.ids import Ids, hash_ids
 from service.engine.recovery import coefficients_match, load_first_position, numbers_match
-from service.storage.rows import DecisionRow, LiveRow, NewModel
+from service.storage.models import read_models
+from service.storage.rows import DecisionRow, LiveRow, ModelRow
+from service.storage.snapshots import get_snapshot, read_id_blocks, read_snapshot_points
 from service.storage.statements import PAGE
 from service.storage.transaction import Transaction
 
@@ -25,21 +27,21 @@ def find_differences(tx: Transaction, live: LiveRow, progress: bool = False) -> 
     """Describe every difference between the replay and the stored decisions, models, snapshots and live row."""
     campaign = live.campaign_id
     snapshots = []
-    for snapshot in reversed(tx.snapshot_moments(campaign)):
+    for snapshot in reversed(read_snapshot_points(tx, campaign)):
         round = snapshot[0]
         try:
-            decode(tx.snapshot(campaign, round))
+            decode(get_snapshot(tx, campaign, round))
             snapshots.append(snapshot)
         except CodecError as error:
             yield f"snapshot of round {round}: {error}"
-    for job in tx.jobs_after(campaign, 0):
+    for job in tx.read_jobs(campaign, 0):
         try:
             if job.result is not None:
                 decode_estimate(job.result)
         except CodecError as error:
             yield f"re-estimation of round {job.input_round}: {error}"
     replay = Replay(load_first_position(tx, campaign), tx, campaign, recompute=True, pauses=snapshots)
-    models = _Models(tx.models_of(campaign))
+    models = _Models(read_models(tx, campaign))
     try:
         with tqdm(total=live.round, desc=live.name, unit=" decisions", disable=not progress, leave=False) as bar:
             for part in replay.parts():
@@ -84,10 +86,10 @@ def _compare_live_row(live: LiveRow, state: State) -> Iterator[str]:
 
 def _compare_ids(tx: Transaction, campaign: int) -> Iterator[str]:
     """Ids that several decisions share, and stored blocks of hashes that do not match the ids."""
-    ids, names, blocks = Ids(), tx.ids_after(campaign, 0), tx.id_blocks(campaign)
+    ids, names, blocks = Ids(), tx.read_decision_ids(campaign, 0), read_id_blocks(tx, campaign)
     while page := list(islice(names, PAGE)):
         hashes = hash_ids(page)
-        before = tx.known(campaign, ids.rounds_of(hashes))
+        before = tx.get_known_decisions(campaign, ids.rounds_of(hashes))
         for name, times in Counter(page).items():
             if times > 1 or name in before:
                 yield f"decision_id {name!r} belongs to several decisions"
@@ -101,7 +103,7 @@ def _compare_ids(tx: Transaction, campaign: int) -> Iterator[str]:
 
 def _compare_snapshots(tx: Transaction, campaign: int, replay: Replay) -> Iterator[str]:
     for state in replay.paused:
-        stored = decode(tx.snapshot(campaign, state.round))
+        stored = decode(get_snapshot(tx, campaign, state.round))
         for name, old, new in (
             ("belief", stored.belief, state.belief),
             ("beliefs of record", stored.history.beliefs[: state.round], state.history.beliefs[: state.round]),
@@ -148,7 +150,7 @@ def _compare_belief(row: DecisionRow, replayed: npt.NDArray[np.float64]) -> Iter
 class _Models:
     """The stored models, read in step with the replay."""
 
-    def __init__(self, rows: Iterator[NewModel]) -> None:
+    def __init__(self, rows: Iterator[ModelRow]) -> None:
         self._rows = rows
         self._next = next(rows, None)
 

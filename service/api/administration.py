@@ -24,7 +24,8 @@ from service.engine.operations import Archive, Change, Create, Current, Delete, 
 from service.engine.recovery import get_campaign
 from service.engine.requests import CAMPAIGN_EXAMPLE
 from service.engine.worker import Service
-from service.storage.audit import receiver, tell
+from service.storage.audit import describe_receiver, log_record
+from service.storage.campaigns import find_campaign, read_revision_page
 from service.storage.rows import RevisionRow
 from service.web.application import Application
 from service.web.openapi import describe_errors
@@ -45,7 +46,7 @@ def add_administration(app: Application, service: Service) -> None:
     ) -> schemas.CampaignState:
         record = asked(request.scope, what, operation.campaign, **details)
         await service.submit(operation if isinstance(operation, Current) else operation._replace(record=record))
-        tell(record)
+        log_record(record)
         return await run_in_threadpool(campaign_state, service, operation.campaign)
 
     async def config_of(name: str) -> CampaignConfig:
@@ -107,7 +108,7 @@ def add_administration(app: Application, service: Service) -> None:
         if operation.made.changed:
             record = asked(request.scope, "import", name, rows=operation.told["rows"])
             await service.submit(operation._replace(record=record))
-            tell(record)
+            log_record(record)
         return schemas.Imported.model_validate({"campaign": name, **operation.told})
 
     @app.post("/campaigns/{name}/clone", tags=["campaigns"], status_code=201, responses=describe_errors(404, 409, 422))
@@ -123,9 +124,11 @@ def add_administration(app: Application, service: Service) -> None:
         service.sender.check(config)
         given = msgspec.json.encode([name, patch], order="sorted")
         digest = hashlib.blake2b(given, digest_size=16).digest()
-        record = asked(request.scope, "clone", config.name, source=name, given=sorted(patch), **receiver(config))
+        record = asked(
+            request.scope, "clone", config.name, source=name, given=sorted(patch), **describe_receiver(config)
+        )
         stored = await service.submit(Create(config.name, policy, digest, record))
-        tell(record)
+        log_record(record)
         return CampaignConfig.model_validate_json(stored)
 
     @app.post("/campaigns/{name}/archive", tags=["campaigns"], responses=describe_errors(404))
@@ -149,7 +152,7 @@ def add_administration(app: Application, service: Service) -> None:
             raise InvalidError([FieldProblem(field="confirm", message=message, allowed=name)])
         record = asked(request.scope, "delete", name)
         await service.submit(Delete(possible(name), record))
-        tell(record)
+        log_record(record)
         return Response(status_code=204)
 
     @app.get("/campaigns/{name}/revisions", tags=["campaigns"], responses=describe_errors(404, 422))
@@ -157,8 +160,8 @@ def add_administration(app: Application, service: Service) -> None:
     def revisions(name: str, limit: Limit = 50, cursor: RevisionCursor = None) -> schemas.RevisionPage:
         """What was changed so far, newest first, a page at a time."""
         with service.store.reading() as tx:
-            row, _ = get_campaign(tx, name)
-            rows = tx.revision_page(row.campaign_id, cursor, limit + 1)
+            row = get_campaign(tx, name)
+            rows = read_revision_page(tx, row.campaign_id, cursor, limit + 1)
         older = [*rows[1:], None]
         return schemas.RevisionPage(
             revisions=[_revision(row, before) for row, before in zip(rows[:limit], older, strict=False)],
@@ -179,9 +182,9 @@ async def _made(change: Callable[[CampaignConfig], CampaignConfig], config: Camp
 
 def _would_be(service: Service, wanted: Create) -> bytes:
     with service.store.reading() as tx:
-        taken = tx.campaign(wanted.campaign)
+        taken = find_campaign(tx, wanted.campaign)
         answer = (
-            answer_repeated_creation(tx, taken[0], wanted) if taken else wanted.policy.config.model_dump_json().encode()
+            answer_repeated_creation(tx, taken, wanted) if taken else wanted.policy.config.model_dump_json().encode()
         )
     if isinstance(answer, ConflictError):
         raise answer

@@ -12,7 +12,7 @@ from service.base.times import timestamp
 from service.engine.recovery import get_campaign, load_config
 from service.engine.webhooks import describe_regime
 from service.engine.worker import Service
-from service.storage.outbox import AlertRow, alert_page
+from service.storage.outbox import AlertRow, read_alert_page
 from service.web.openapi import describe_errors
 
 __all__ = ["add_alerts"]
@@ -60,9 +60,9 @@ def add_alerts(app: FastAPI, service: Service) -> None:
     def alerts(name: str, limit: Limit = 50, cursor: VersionCursor = None) -> AlertPage:
         """When the likeliest regime changed and stayed changed, newest first, a page at a time."""
         with service.store.reading() as tx:
-            row, _ = get_campaign(tx, name)
+            row = get_campaign(tx, name)
             labels = dict(enumerate(load_config(tx, row.campaign_id).regime_labels, 1))
-            rows = alert_page(tx, row.campaign_id, cursor, limit + 1)
+            rows = read_alert_page(tx, row.campaign_id, cursor, limit + 1)
         return AlertPage(
             alerts=[_alert(row, labels) for row in rows[:limit]],
             next_cursor=rows[limit - 1].number if len(rows) > limit else None,

@@ -10,7 +10,8 @@ from service.access.roles import ADMINS, allow
 from service.api.routes import Limit, VersionCursor
 from service.base.times import timestamp
 from service.engine.worker import Service
-from service.storage.audit import AuditRow, page
+from service.storage.audit import read_audit_page
+from service.storage.rows import AuditRow
 from service.web.openapi import describe_errors
 from service.web.times import TIME, QueryTime, make_interval
 
@@ -51,7 +52,7 @@ def add_audit(app: FastAPI, service: Service) -> None:
         """What administrators did, newest first, a page at a time; of campaigns that were deleted too."""
         asked = make_interval(start, end)
         with service.store.reading() as tx:
-            rows = page(tx, cursor, limit + 1, campaign, asked)
+            rows = read_audit_page(tx, cursor, limit + 1, campaign, asked)
         return AuditPage(
             entries=[entry_of(row) for row in rows[:limit]],
             next_cursor=rows[limit - 1].number if len(rows) > limit else None,

@@ -80,7 +80,7 @@ def add_preview_routes(app: FastAPI, service: Service) -> None:
         The answer is what `/decide` would give for the same request now, even if the campaign is paused. Nothing
         changes, and the round does not advance."""
         with service.store.reading() as tx:
-            row, _ = get_campaign(tx, name)
+            row = get_campaign(tx, name)
             return preview_answer(name, preview_decision(tx, row, service.campaigns, body))
 
     @app.post("/campaigns/{name}/explain", tags=["decisions"], responses=describe_errors(404, 410, 422))
@@ -90,7 +90,7 @@ def add_preview_routes(app: FastAPI, service: Service) -> None:
 
         The model that made the decision is rebuilt from the log. For an old decision this may take seconds."""
         with service.store.reading() as tx:
-            row, _ = get_campaign(tx, name)
+            row = get_campaign(tx, name)
             decision = stored_decision(tx, service.campaigns, row, body.decision_id)
             regimes, missing = explain_decision(tx, row, service.campaigns, past_decision(decision))
         answer = decision.model_dump() | {"regimes": regimes, "regimes_missing": missing}

@@ -25,8 +25,10 @@ from service.engine.operations import Create, Current, Decide, Reward
 from service.engine.recovery import get_campaign, load_config
 from service.engine.requests import CAMPAIGN_EXAMPLE, DecideBatch, DecideRequest, RewardBatch, RewardRequest
 from service.engine.worker import Service
-from service.storage.audit import receiver, tell
-from service.storage.rows import KnownDecision, LiveRow, Row
+from service.storage.audit import describe_receiver, log_record
+from service.storage.campaigns import read_campaign_page
+from service.storage.models import read_model_page
+from service.storage.rows import LiveRow, ModelRow
 from service.storage.schema import require_current
 from service.storage.transaction import Transaction
 from service.web.application import Answer, Application
@@ -108,9 +110,9 @@ def add_routes(app: Application, service: Service) -> None:
         config: Annotated[CampaignConfig, BodyField(examples=[CAMPAIGN_EXAMPLE])], request: Request
     ) -> bytes:
         """Create a campaign. The answer is its configuration with every default filled in."""
-        record = asked(request.scope, "create", config.name, **receiver(config))
+        record = asked(request.scope, "create", config.name, **describe_receiver(config))
         answer: bytes = await submit((await creation(service, config))._replace(record=record))
-        tell(record)
+        log_record(record)
         return answer
 
     @app.get("/campaigns", tags=["campaigns"], responses=describe_errors(422))
@@ -120,7 +122,7 @@ def add_routes(app: Application, service: Service) -> None:
     ) -> schemas.CampaignPage:
         """The campaigns that your key is good for, by name, a page at a time: those in use, or the archived ones."""
         with service.store.reading() as tx:
-            rows = tx.campaign_page(cursor, limit + 1, archived, limited_to(request.scope))
+            rows = read_campaign_page(tx, cursor, limit + 1, archived, limited_to(request.scope))
             configs = [load_config(tx, row.campaign_id) for row in rows[:limit]]
         return schemas.CampaignPage(
             campaigns=[schemas.CampaignSummary(**_summary(r, c)) for r, c in zip(rows, configs, strict=False)],
@@ -138,7 +140,7 @@ def add_routes(app: Application, service: Service) -> None:
     def decision(name: str, decision_id: str) -> schemas.StoredDecision:
         """A decision as it was made: request, answer, explanation, and the reward if it has come."""
         with service.store.reading() as tx:
-            row, _ = get_campaign(tx, name)
+            row = get_campaign(tx, name)
             return stored_decision(tx, service.campaigns, row, decision_id)
 
     @app.get("/campaigns/{name}/model", tags=["models"], responses=describe_errors(404))
@@ -153,12 +155,12 @@ def add_routes(app: Application, service: Service) -> None:
     def stages(name: str, limit: Limit = 50, cursor: VersionCursor = None) -> schemas.StagePage:
         """The models so far, newest first, a page at a time."""
         with service.store.reading() as tx:
-            row, _ = get_campaign(tx, name)
+            row = get_campaign(tx, name)
             length = load_config(tx, row.campaign_id).stage_length
-            rows = tx.model_page(row.campaign_id, cursor, limit + 1)
+            rows = read_model_page(tx, row.campaign_id, cursor, limit + 1)
         return schemas.StagePage(
             stages=[_stage(model, length) for model in rows[:limit]],
-            next_cursor=rows[limit - 1]["version"] if len(rows) > limit else None,
+            next_cursor=rows[limit - 1].version if len(rows) > limit else None,
         )
 
     @app.get("/healthz", tags=["operations"])
@@ -215,9 +217,9 @@ async def current(service: Service, name: str) -> tuple[StagedPolicy, State]:
 def campaign_state(service: Service, name: str) -> schemas.CampaignState:
     """Where a campaign stands, and its configuration."""
     with service.store.reading() as tx:
-        row, created_at = get_campaign(tx, name)
+        row = get_campaign(tx, name)
         config = load_config(tx, row.campaign_id)
-    return schemas.CampaignState(**_summary(row, config), created_at=timestamp(created_at), config=config)
+    return schemas.CampaignState(**_summary(row, config), created_at=timestamp(row.created_at), config=config)
 
 
 def stored_decision(
@@ -227,17 +229,16 @@ def stored_decision(
     row = campaigns.get_decision(tx, campaign, decision_id)
     if row is None:
         raise NotFoundError(f"Campaign {campaign.name} has no decision {decision_id!r}")
-    if row["erased"]:
+    if row.erased:
         raise GoneError(f"Decision {decision_id!r} was erased")
     stage_length = load_config(tx, campaign.campaign_id).stage_length
-    known = KnownDecision(**{field: row[field] for field in KnownDecision._fields})
-    reward = {field: row[field] for field in ("reward", "source")} | {"received_at": _when(row["received_at"])}
+    reward = {"reward": row.reward, "source": row.source, "received_at": _when(row.received_at)}
     return schemas.StoredDecision(
-        **msgspec.json.decode(encode_decisions(campaign.name, stage_length, [known])[0]),
-        context=None if row["context"] is None else msgspec.json.decode(row["context"]),
-        excluded_actions=msgspec.json.decode(row["excluded_actions"] or "[]"),
-        at=_when(row["at"]),
-        reward=None if row["reward"] is None else schemas.StoredReward.model_validate(reward),
+        **msgspec.json.decode(encode_decisions(campaign.name, stage_length, [row])[0]),
+        context=None if row.context is None else msgspec.json.decode(row.context),
+        excluded_actions=msgspec.json.decode(row.excluded_actions or "[]"),
+        at=_when(row.at),
+        reward=None if row.reward is None else schemas.StoredReward.model_validate(reward),
     )
 
 
@@ -263,16 +264,16 @@ def _summary(row: LiveRow, config: CampaignConfig) -> dict[str, Any]:
     }
 
 
-def _stage(row: Row, stage_length: int) -> schemas.Stage:
+def _stage(row: ModelRow, stage_length: int) -> schemas.Stage:
     return schemas.Stage(
-        model_version=row["version"],
-        kind=row["kind"],
-        round=row["round"],
-        stage=row["round"] // stage_length + 1,
-        rewards_folded=row["folded"],
-        regimes=row["regimes"],
-        seconds=row["seconds"],
-        published_at=timestamp(row["published_at"]),
+        model_version=row.version,
+        kind=row.kind,  # type: ignore[arg-type]  # the database allows no other
+        round=row.round,
+        stage=row.round // stage_length + 1,
+        rewards_folded=row.folded,
+        regimes=row.regimes,
+        seconds=row.seconds,
+        published_at=timestamp(row.published_at),
     )
 
 

@@ -19,8 +19,9 @@ from service.base.times import timestamp
 from service.engine.recovery import get_campaign
 from service.engine.requests import Text
 from service.engine.worker import Service
-from service.storage.audit import add, tell
-from service.storage.reading import LoggedDecision, subject_decisions
+from service.storage.audit import add_record, log_record
+from service.storage.erasure import read_subject_campaigns
+from service.storage.reading import LoggedDecision, read_subject_decisions
 from service.web.openapi import describe_errors
 
 __all__ = ["add_subject_routes"]
@@ -80,7 +81,7 @@ def add_subject_routes(app: FastAPI, service: Service) -> None:
 
     def campaigns_of(subject: str, request: Request) -> list[str]:
         with service.store.reading() as tx:
-            return tx.campaigns_of_subject(subject, limited_to(request.scope))
+            return read_subject_campaigns(tx, subject, limited_to(request.scope))
 
     async def erased(campaign: str, subject: str, request: Request) -> int:
         record, count = asked(request.scope, "erase", campaign), None
@@ -91,7 +92,7 @@ def add_subject_routes(app: FastAPI, service: Service) -> None:
             except NotFoundError:  # it was deleted meanwhile
                 return 0
         if count:
-            tell(record, decisions=count)
+            log_record(record, decisions=count)
         return int(count)
 
     @app.post("/subjects/erase", tags=["subjects"], responses=describe_errors(422))
@@ -114,13 +115,15 @@ def add_subject_routes(app: FastAPI, service: Service) -> None:
     def export(body: SubjectRequest, request: Request) -> SubjectData:
         """Everything that is kept about a person, for their request of access."""
         with service.store.reading() as tx:
-            names = tx.campaigns_of_subject(body.subject, limited_to(request.scope))
-            rows = {name: subject_decisions(tx, get_campaign(tx, name)[0].campaign_id, body.subject) for name in names}
+            names = read_subject_campaigns(tx, body.subject, limited_to(request.scope))
+            rows = {
+                name: read_subject_decisions(tx, get_campaign(tx, name).campaign_id, body.subject) for name in names
+            }
         count = sum(map(len, rows.values()))
         record = asked(request.scope, "export subject", campaigns=names, decisions=count)
         with service.store.writing() as tx:  # nobody gets it unseen
-            add(tx, record, service.campaigns.clock())
-        tell(record)
+            add_record(tx, record, service.campaigns.clock())
+        log_record(record)
         kept = [Kept(campaign=name, decisions=[_kept(row) for row in rows[name]]) for name in names]
         return SubjectData(subject=body.subject, campaigns=kept)
 

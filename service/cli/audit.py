@@ -5,7 +5,7 @@ import argparse
 from service.api.audit import entry_of
 from service.cli.database import open_database
 from service.cli.flags import Flags, add_settings
-from service.storage.audit import page
+from service.storage.audit import read_audit_page
 from service.web.times import parse_interval
 
 __all__ = ["add_arguments", "run"]
@@ -24,9 +24,9 @@ def run(flags: Flags) -> int:
     """Print every entry as a line of JSON, newest first, read from the database directly."""
     times, campaign = parse_interval(flags["from"], flags["to"]), flags["campaign"]
     with open_database(flags) as store, store.reading() as tx:
-        rows = page(tx, None, PAGE, campaign, times)
+        rows = read_audit_page(tx, None, PAGE, campaign, times)
         while rows:
             for row in rows:
                 print(entry_of(row).model_dump_json())
-            rows = page(tx, rows[-1].number, PAGE, campaign, times)
+            rows = read_audit_page(tx, rows[-1].number, PAGE, campaign, times)
     return 0

@@ -19,7 +19,7 @@ from service.engine.campaigns import Campaigns
 from service.engine.operations import KeepSnapshot, Snapshot
 from service.engine.recovery import get_campaign, load_config
 from service.engine.requests import ImportId, ImportRow
-from service.storage.audit import by_command
+from service.storage.audit import record_command
 
 __all__ = ["add_arguments", "run"]
 
@@ -39,7 +39,7 @@ def run(flags: Flags) -> int:
     with open_database(flags) as store:
         campaigns = Campaigns(store, lambda: time.time_ns() // 1_000)
         with store.reading() as tx:
-            config = load_config(tx, get_campaign(tx, name)[0].campaign_id)
+            config = load_config(tx, get_campaign(tx, name).campaign_id)
         rows = read_rows(path, config)
         try:
             import_id, size = _check_id(flags["import_id"] or _derive_id(path)), count_rows(path)
@@ -52,7 +52,7 @@ def run(flags: Flags) -> int:
         if not operation.made.changed:
             print(f"{name}: {told['import_id']!r} has already been imported; nothing to do")
             return 0
-        record = by_command("import", name, rows=told["rows"])
+        record = record_command("import", name, rows=told["rows"])
         (outcome,), work = campaigns.process([operation._replace(record=record)])
         if outcome is not None:
             raise outcome

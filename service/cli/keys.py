@@ -15,7 +15,9 @@ from service.access.auth import HOW, id_of, new_key
 from service.access.roles import ROLES
 from service.base.errors import NotFoundError
 from service.cli.flags import Flags, add_settings, load_settings
-from service.storage.audit import add, by_command
+from service.storage.audit import add_record, record_command
+from service.storage.campaigns import find_campaign
+from service.storage.keys import add_key, read_keys, revoke_key
 from service.storage.rows import KeyRow
 from service.storage.schema import require_current, upgrade
 from service.storage.store import Store
@@ -67,10 +69,10 @@ def run(flags: Flags) -> int:
 def _create(store: Store, flags: Flags) -> None:
     key, row = new_key(flags["role"], flags["campaigns"], flags["rate_limit"], flags["name"], _now())
     with store.writing() as tx:
-        tx.add_key(row)
-        record = by_command("create key", key=row.id, role=row.role, rate_limit=row.rate_limit)
-        add(tx, record, row.created_at, campaigns=flags["campaigns"] or None)
-        missing = [name for name in flags["campaigns"] if tx.campaign(name) is None]
+        add_key(tx, row)
+        record = record_command("create key", key=row.id, role=row.role, rate_limit=row.rate_limit)
+        add_record(tx, record, row.created_at, campaigns=flags["campaigns"] or None)
+        missing = [name for name in flags["campaigns"] if find_campaign(tx, name) is None]
     print(key)
     print(f"Keep it: it is not shown again. It is valid for services on {store.engine.url!r}. {HOW}.", file=sys.stderr)
     for name in missing:
@@ -79,7 +81,7 @@ def _create(store: Store, flags: Flags) -> None:
 
 def _list(store: Store, _: Flags) -> None:
     with store.reading() as tx:
-        rows = [_format_row(key) for key in tx.all_keys()]
+        rows = [_format_row(key) for key in read_keys(tx)]
     if not rows:
         print("There are no keys yet. Without keys the service listens on this machine only.", file=sys.stderr)
         return
@@ -99,10 +101,10 @@ def _revoke(store: Store, flags: Flags) -> None:
     key_id = flags["id"]
     with store.writing() as tx:
         now = _now()
-        revoked = tx.revoke_key(key_id, now)
+        revoked = revoke_key(tx, key_id, now)
         if revoked:
-            add(tx, by_command("revoke key", key=key_id), now)
-        known = any(key.id == key_id for key in tx.all_keys())
+            add_record(tx, record_command("revoke key", key=key_id), now)
+        known = any(key.id == key_id for key in read_keys(tx))
     if not known:
         # A longer text may be a secret, which must not be printed.
         problem = f"There is no key {key_id!r}" if len(key_id) <= MAX_ID else "There is no key with that id"

@@ -27,7 +27,8 @@ from service.cli.server import configure_server_with_logs
 from service.cli.supervisor import Supervisor, serve_worker
 from service.engine.metrics import SHARED_FOLDER
 from service.engine.warm_up import load_first, warm_up
-from service.storage.engines import shown
+from service.storage.engines import hide_password
+from service.storage.keys import read_keys
 from service.storage.schema import require_current, upgrade
 from service.storage.store import Store
 
@@ -59,7 +60,7 @@ def serve(settings: Settings, report: Report) -> int:
     has_keys = _prepare_database(settings)
     host = settings.host if has_keys else choose_host(settings.host)
     if host != settings.host:
-        database = shown(make_url(settings.database_url))
+        database = hide_password(make_url(settings.database_url))
         report(
             f"there are no keys yet, so the service listens on {host} only, not on {settings.host}. "
             f"Create a key and start again: undercurrent keys create --role admin --database-url {database}",
@@ -89,7 +90,7 @@ def _prepare_database(settings: Settings) -> bool:
             store.require_writes()
         require_current(store)
         with store.reading() as tx:
-            return bool(tx.all_keys())
+            return bool(read_keys(tx))
 
 
 def _load_kernels(report: Report) -> None:
@@ -131,7 +132,7 @@ def _serve_alone(settings: Settings, listener: socket.socket, announcement: str)
 
 def _announcement(settings: Settings, url: str, has_keys: bool) -> str:
     """Where the service is, in the format of the logs."""
-    head, data = f"Undercurrent {__version__} is at {url}", shown(make_url(settings.database_url))
+    head, data = f"Undercurrent {__version__} is at {url}", hide_password(make_url(settings.database_url))
     if settings.log_format == "json":
         fields = {"docs": f"{url}/docs", "data": data, "keys": has_keys}
         record = {"name": log.name, "levelname": "INFO", "msg": head, **fields}

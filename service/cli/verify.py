@@ -7,6 +7,7 @@ from service.analysis.verify import find_differences
 from service.base.errors import NotFoundError
 from service.cli.database import open_database
 from service.cli.flags import Flags, add_settings
+from service.storage.campaigns import find_campaign, read_campaign_page
 from service.storage.store import Store
 
 __all__ = ["add_arguments", "run"]
@@ -29,10 +30,9 @@ def run(flags: Flags) -> int:
 
 def _verify(store: Store, name: str) -> bool:
     with store.reading() as tx:
-        campaign = tx.campaign(name)
-        if campaign is None:
+        live, count = find_campaign(tx, name), 0
+        if live is None:
             raise NotFoundError(f"There is no campaign {name!r}")
-        live, count = campaign[0], 0
         for difference in find_differences(tx, live, progress=sys.stderr.isatty()):
             count += 1
             if count <= MAX_PRINTED:
@@ -45,6 +45,6 @@ def _verify(store: Store, name: str) -> bool:
 def _list_campaigns(store: Store) -> list[str]:
     names: list[str] = []
     with store.reading() as tx:
-        while page := tx.campaign_page(names[-1] if names else "", 1_000):
+        while page := read_campaign_page(tx, names[-1] if names else "", 1_000):
             names += [row.name for row in page]
     return names

@@ -8,19 +8,16 @@ from heapq import nsmallest
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from sqlalchemy import func, select
 from starlette.concurrency import run_in_threadpool
 
 from policy import CampaignConfig
 from policy.config import Variable
 from service.base.errors import ApiError, ConflictError, FieldProblem, InvalidError
-from service.storage.rows import LiveRow
-from service.storage.statements import PAGE
+from service.storage.campaigns import get_newest_revisions, read_campaigns
+from service.storage.rows import LiveRow, RevisionRow
 from service.storage.store import Store
-from service.storage.tables import config_revisions
-from service.storage.transaction import Transaction
 
-__all__ = ["Directory", "Shape", "config_at", "values_of"]
+__all__ = ["Directory", "Shape", "values_of"]
 
 RELOAD_SECONDS = 0.5  # what other workers did to a campaign is known that soon, as keys are
 MOST_VALUES = 5_000  # of a request's features
@@ -186,12 +183,14 @@ class Directory:
         """Only configurations that are new are read: there may be thousands."""
         held = self._known.shapes
         with self._store.reading() as tx:
-            rows = {row.campaign_id: row for row in tx.standing()}
+            rows = {row.campaign_id: row for row in read_campaigns(tx)}
             changes = {number: shape.changes for number, shape in held.items()}
-            new = _newest(tx, [number for number, row in rows.items() if changes.get(number) != row.changes])
+            new = get_newest_revisions(
+                tx, [number for number, row in rows.items() if changes.get(number) != row.changes]
+            )
         shapes: dict[int, Shape] = {}
         for number, row in rows.items():
-            shape = _shape(row, *new[number]) if number in new else held[number]
+            shape = _shape(row, new[number]) if number in new else held[number]
             archived = row.archived_at is not None
             shapes[number] = shape if shape.archived == archived else shape._replace(archived=archived)
         if shapes.keys() == held.keys() and all(shape is held[number] for number, shape in shapes.items()):
@@ -247,36 +246,16 @@ def _several(fitting: Sequence[Shape]) -> ApiError:
     return ConflictError(f"{len(fitting)} campaigns fit: {names}{rest}; {SETTLED}", told)
 
 
-def _newest(tx: Transaction, numbers: Sequence[int]) -> dict[int, tuple[int, int, str]]:
-    """(revision, round, configuration) in force, of each of these campaigns."""
-    table, other = config_revisions, config_revisions.alias()
-    latest = select(func.max(other.c.revision)).where(other.c.campaign_id == table.c.campaign_id).scalar_subquery()
-    query = select(table.c.campaign_id, table.c.revision, table.c.round, table.c.config)
-    found: dict[int, tuple[int, int, str]] = {}
-    for start in range(0, len(numbers), PAGE):
-        part = table.c.campaign_id.in_(numbers[start : start + PAGE])
-        rows = tx.connection.execute(query.where(part, table.c.revision == latest))
-        found |= {row.campaign_id: (row.revision, row.round, row.config) for row in rows}
-    return found
-
-
-def _shape(row: LiveRow, revision: int, round: int, text: str) -> Shape:
-    config = CampaignConfig.model_validate_json(text)
+def _shape(row: LiveRow, revision: RevisionRow) -> Shape:
+    config = CampaignConfig.model_validate_json(revision.config)
     return Shape(
         campaign_id=row.campaign_id,
         name=row.name,
         archived=row.archived_at is not None,
         changes=row.changes,
-        revision=revision,
-        round=round,
+        revision=revision.revision,
+        round=revision.round,
         config=config,
         actions=frozenset(config.actions),
         variables=frozenset(variable.name for variable in config.variables),
     )
-
-
-def config_at(tx: Transaction, campaign: int, round: int) -> CampaignConfig:
-    """The configuration that a round was decided with."""
-    own = (config_revisions.c.campaign_id == campaign) & (config_revisions.c.round < round)
-    query = select(config_revisions.c.config).where(own).order_by(config_revisions.c.revision.desc()).limit(1)
-    return CampaignConfig.model_validate_json(tx.connection.execute(query).scalar_one())

@@ -20,7 +20,7 @@ from policy.logging_law import Logged, logging_law, possible_floors
 from service.access.auth import limited_to
 from service.access.roles import DECIDERS, allow
 from service.base.errors import ApiError, ConflictError, FieldProblem, GoneError, InvalidError, NotFoundError
-from service.compat.matching import Directory, Shape, config_at, values_of
+from service.compat.matching import Directory, Shape, values_of
 from service.engine.campaigns import Campaigns, MovedError
 from service.engine.encoding import hash_request
 from service.engine.operations import Decide, Reward
@@ -28,6 +28,7 @@ from service.engine.requests import DecideItem, RewardItem
 from service.engine.requests import Reward as Value
 from service.engine.requests import Text as EventId
 from service.engine.worker import Service
+from service.storage.campaigns import get_config_at, read_campaign_page, read_campaigns
 from service.storage.transaction import Transaction
 from service.web.application import Application
 from service.web.openapi import describe_errors
@@ -237,7 +238,7 @@ def add_personalizer_routes(app: Application, service: Service) -> None:
 
     def config_then(campaign: int, round: int) -> CampaignConfig:
         with service.store.reading() as tx:
-            return config_at(tx, campaign, round)
+            return CampaignConfig.model_validate_json(get_config_at(tx, campaign, round))
 
     @app.post(
         PREFIX + "/events/{eventId:path}/reward",
@@ -347,6 +348,6 @@ def _law(config: CampaignConfig, answer: _Answer) -> dict[str, float]:
 
 def events_of(tx: Transaction, campaigns: Campaigns, decision_id: str, among: Collection[str] | None) -> list[Event]:
     """The decisions of that id, of all campaigns or of some."""
-    rows = tx.standing() if among is None else tx.campaign_page("", len(among), among=among)
+    rows = read_campaigns(tx) if among is None else read_campaign_page(tx, "", len(among), among=among)
     found = [(row, campaigns.get_decision(tx, row, decision_id)) for row in rows]
-    return [Event(row.campaign_id, row.name, decision["erased"]) for row, decision in found if decision is not None]
+    return [Event(row.campaign_id, row.name, decision.erased) for row, decision in found if decision is not None]

@@ -17,7 +17,7 @@ from service.engine.lanes import Lanes
 from service.engine.operations import FinishJob, KeepSnapshot, Reduce, Snapshot
 from service.engine.retention import campaigns_to_reduce
 from service.engine.unit import LEASE_SECONDS, Job
-from service.storage.rows import ClaimedJob
+from service.storage.jobs import ClaimedJob, claim_jobs
 
 __all__ = ["Background"]
 
@@ -139,7 +139,7 @@ class Background:
     def _claim(self, expired: int | None) -> list[ClaimedJob]:
         now = self._campaigns.clock()
         with self._campaigns.store.writing() as tx:
-            return tx.claim_jobs(self._campaigns.owner, expired or now, now + LEASE_SECONDS * SECOND)
+            return claim_jobs(tx, self._campaigns.owner, expired or now, now + LEASE_SECONDS * SECOND)
 
     async def close(self) -> None:
         """Stop. What was not finished is found again by the next start: the log has it."""

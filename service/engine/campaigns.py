@@ -62,11 +62,26 @@ from service.engine.requests import ImportRow
 from service.engine.retention import reduced
 from service.engine.unit import Entry, Job, Unit, snapshot_row
 from service.storage import audit
+from service.storage.campaigns import add_campaign, delete_campaign, get_config, get_creation_hash, read_revision_page
 from service.storage.engines import FAILURES
+from service.storage.erasure import read_subject_rounds
+from service.storage.events import count_events
 from service.storage.fibers import in_fiber
-from service.storage.rows import LiveRow, NewMessage, Row
+from service.storage.jobs import finish_job
+from service.storage.models import read_model_page
+from service.storage.reading import LoggedDecision, find_decision
+from service.storage.rows import LiveRow, MessageRow
+from service.storage.snapshots import (
+    IdBlock,
+    SnapshotPoint,
+    add_id_block,
+    add_snapshot,
+    get_last_round_in_blocks,
+    read_id_blocks,
+    read_snapshot_points,
+)
 from service.storage.statements import Query
-from service.storage.store import NotAtHandError, Store
+from service.storage.store import Store, WouldBlockError
 from service.storage.transaction import Transaction
 
 __all__ = [
@@ -129,14 +144,14 @@ class Campaigns:
                 ahead = chain.from_iterable(
                     self._ahead(name, [operations[i] for i in places]) for name, places in by_campaign.items()
                 )
-                rows, now = tx.lock(by_campaign, ahead), self.clock()
+                rows, now = tx.lock_campaigns(by_campaign, ahead), self.clock()
                 self._believe_only_this_server()
                 touched = [row.campaign_id for row in rows.values()]
                 for name, places in by_campaign.items():
                     unit = self._serve_all(tx, rows.get(name), [(i, operations[i]) for i in places], outcomes, now)
                     if unit is not None:
                         kept.append((unit, unit.write()))
-        except NotAtHandError:  # nothing was done
+        except WouldBlockError:  # nothing was done
             raise
         except BaseException:
             self._forget([*touched, *(self._numbers[name] for name in by_campaign if name in self._numbers)])
@@ -147,7 +162,7 @@ class Campaigns:
         for unit, entry in kept:
             self._keep(unit, entry)
             self.metrics.committed(unit)
-            if unit.new_rows[NewMessage]:
+            if unit.new_rows[MessageRow]:
                 self._queued()
             for event in unit.failures:
                 log.warning(event.kind, extra={"campaign": unit.row.name, "round": event.round})
@@ -169,7 +184,7 @@ class Campaigns:
                 outcomes[i] = NotFoundError(f"There is no campaign {operation.campaign!r}")
                 continue
             made = self._create(tx, operation, now)
-            row = tx.lock([operation.campaign]).get(operation.campaign)
+            row = tx.lock_campaigns([operation.campaign]).get(operation.campaign)
             if row is None:
                 raise UnavailableError(f"Campaign {operation.campaign} was deleted just now; try again")
             outcomes[i] = made or self._maintain(tx, row, operation)
@@ -179,7 +194,7 @@ class Campaigns:
             return None
         try:
             unit, results = self._serve(tx, row, [operation for _, operation in numbered], now)
-        except (*FAILURES, NotAtHandError):
+        except (*FAILURES, WouldBlockError):
             raise
         except Exception as error:  # a campaign that cannot be loaded is no reason to refuse the others
             unit, results = None, [error] * len(numbered)
@@ -194,7 +209,7 @@ class Campaigns:
         number = self._numbers.get(name)
         ids = None if number is None else self._ids.get(number)
         if number is not None and ids is not None and (rounds := ids.rounds_of(hash_ids(_ids(operations)))):
-            yield Transaction.will_ask(number, rounds)
+            yield Transaction.build_known_decisions_query(number, rounds)
 
     def _keep(self, unit: Unit, entry: Entry) -> None:
         """What was committed."""
@@ -242,13 +257,13 @@ class Campaigns:
             return ids
         if ids is None:
             ids = Ids()
-            for last, block in tx.id_blocks(row.campaign_id):
+            for last, block in read_id_blocks(tx, row.campaign_id):
                 hashes = read_block(block)
                 if hashes is None or hashes.size != last - ids.count:  # damaged: the log has them all
                     break
                 ids.extend(ids.count, hashes)
         known = ids.count
-        new = hash_ids(tx.ids_after(row.campaign_id, known))
+        new = hash_ids(tx.read_decision_ids(row.campaign_id, known))
         if new.size > _spacing(known):  # no block has them, as after a migration: the next snapshot brings one
             self._snapshots_owed.add(row.campaign_id)
         with self._lock:
@@ -260,11 +275,11 @@ class Campaigns:
             kept.extend(known, new)
         return kept
 
-    def get_decision(self, tx: Transaction, row: LiveRow, decision_id: str) -> Row | None:
+    def get_decision(self, tx: Transaction, row: LiveRow, decision_id: str) -> LoggedDecision | None:
         """A decision by its id, with its request and its reward."""
         for round in self.load_ids(tx, row).rounds_of(hash_ids([decision_id])):
-            decision = tx.decision(row.campaign_id, round)
-            if decision is not None and decision["decision_id"] == decision_id:
+            decision = find_decision(tx, row.campaign_id, round)
+            if decision is not None and decision.decision_id == decision_id:
                 return decision
         return None
 
@@ -293,10 +308,10 @@ class Campaigns:
     def _create(self, tx: Transaction, operation: Create, now: int) -> bytes | None:
         config = operation.policy.config.model_dump_json()
         belief = _encode(operation.policy.initial_state().belief.tolist()).decode()
-        added = tx.add_campaign(operation.campaign, operation.request_hash, config, belief, now)
+        added = add_campaign(tx, operation.campaign, operation.request_hash, config, belief, now)
         if not added:
             return None
-        audit.add(tx, operation.record, now)
+        audit.add_record(tx, operation.record, now)
         return config.encode()
 
     def _serve(
@@ -311,8 +326,8 @@ class Campaigns:
                 outcomes += [self._maintain(tx, row, operation) for operation in run]
                 continue
             if kind is Delete and (unit.row if unit else row).archived_at is not None:
-                tx.delete_campaign(row.campaign_id)
-                audit.add(tx, run[0].record, now, rounds=(unit.row if unit else row).round)  # type: ignore[union-attr]
+                delete_campaign(tx, row.campaign_id)
+                audit.add_record(tx, run[0].record, now, rounds=(unit.row if unit else row).round)  # type: ignore[union-attr]
                 self._forget([row.campaign_id])
                 return None, [*outcomes, None]
             if unit is None:
@@ -336,7 +351,14 @@ class Campaigns:
             return answer_repeated_creation(tx, row, operation)
         if isinstance(operation, FinishJob):
             if operation.generation in (None, self._generation):  # else its input may never have been: it is done again
-                tx.finish_job(*operation[1:-1])
+                finish_job(
+                    tx,
+                    operation.campaign_id,
+                    operation.input_round,
+                    operation.status,
+                    operation.result,
+                    operation.seconds,
+                )
         elif isinstance(operation, KeepSnapshot):
             self._keep_snapshot(tx, row, operation)
         elif isinstance(operation, Reduce):
@@ -344,18 +366,19 @@ class Campaigns:
         return None
 
     def _keep_snapshot(self, tx: Transaction, row: LiveRow, operation: KeepSnapshot) -> None:
-        state, moments = operation.state, tx.snapshot_moments(row.campaign_id)
-        newest = moments[0] if moments else (0, 0, 0)
+        state, moments = operation.state, read_snapshot_points(tx, row.campaign_id)
+        newest = moments[0] if moments else SnapshotPoint(0, 0, 0)
         if operation.campaign_id != row.campaign_id or newest >= (state.round, state.arrived, operation.revision):
             return  # another worker was faster
         if operation.generation != self._generation or state.round > row.round or state.arrived > row.arrived:
             return  # it is of a moment that never was, for this database
-        tx.add_snapshot(
+        add_snapshot(
+            tx,
             snapshot_row(row.campaign_id, operation.revision, state, operation.encoded, self.clock()),
             keep=_kept([round for round, _, _ in moments]),
         )
-        if (last := tx.last_in_blocks(row.campaign_id)) < state.round:
-            tx.add_id_block(row.campaign_id, state.round, self.load_ids(tx, row).block(last, state.round))
+        if (last := get_last_round_in_blocks(tx, row.campaign_id)) < state.round:
+            add_id_block(tx, row.campaign_id, IdBlock(state.round, self.load_ids(tx, row).block(last, state.round)))
 
     # --- finding a campaign's state again ----------------------------------------------------------------------
 
@@ -390,7 +413,7 @@ class Campaigns:
     def read_current(self, name: str) -> tuple[StagedPolicy, State]:
         """A campaign's policy and state without a lock, for when the lanes cannot write."""
         with self.store.reading() as tx:
-            _, policy, state = self.read_entry(tx, get_campaign(tx, name)[0]).position
+            _, policy, state = self.read_entry(tx, get_campaign(tx, name)).position
         return policy, state
 
     def _caught_up(self, tx: Transaction, row: LiveRow, entry: Entry | None) -> Entry:
@@ -399,17 +422,17 @@ class Campaigns:
         if in_fiber() and not (
             entry and entry.changes == row.changes and row.round - entry.state.round <= MOST_ROUNDS_BEHIND
         ):
-            raise NotAtHandError
+            raise WouldBlockError
         if entry is not None and entry.changes == row.changes:  # others have decided and taken rewards, nothing else
             before, heard = entry.state, Heard(tx)
-            tx.ask_log(row.campaign_id, (before.round, row.round), (before.arrived, row.arrived))
+            tx.prefetch_log(row.campaign_id, (before.round, row.round), (before.arrived, row.arrived))
             replay = Replay(entry.position, heard, row.campaign_id, eventful=False)
             replay.run()
             entry = entry._replace(version=row.version, position=replay.position)
             self._learn(row.campaign_id, before.round, hash_ids(heard.ids))
         else:
             start = recover_position(tx, row.campaign_id, () if entry is None else (entry.position,))
-            job, events = find_open_job(tx, row.campaign_id), tx.event_count(row.campaign_id)
+            job, events = find_open_job(tx, row.campaign_id), count_events(tx, row.campaign_id)
             entry = Entry(row.version, start, row.changes, job, events)
         state = entry.state
         found, expected = (state.round, state.arrived, state.model_version), (row.round, row.arrived, row.model_version)
@@ -429,38 +452,38 @@ class Campaigns:
         If the model in force is a rollback to it, there is nothing to do: the request is a retry.
         """
         with self.store.scanning() as tx:
-            row, _ = get_campaign(tx, name)
-            stored = next(iter(tx.model_page(row.campaign_id, version + 1, 1)), None)
+            row = get_campaign(tx, name)
+            stored = next(iter(read_model_page(tx, row.campaign_id, version + 1, 1)), None)
             if not 1 <= version < row.model_version or stored is None:
                 allowed = f"1 to {row.model_version - 1}" if row.model_version > 1 else "there is no earlier model yet"
                 raise InvalidError(
                     [FieldProblem(field="model_version", message=f"{version} is no earlier model", allowed=allowed)]
                 )
-            (newest,) = tx.revision_page(row.campaign_id, None, 1)
-            (in_force,) = tx.model_page(row.campaign_id, None, 1)
-            if (newest.restored, in_force["kind"]) == (version, "rollback"):
+            (newest,) = read_revision_page(tx, row.campaign_id, None, 1)
+            (in_force,) = read_model_page(tx, row.campaign_id, None, 1)
+            if (newest.restored, in_force.kind) == (version, "rollback"):
                 return Current(name)
             return RollBack(name, row.campaign_id, rebuild_model(tx, row, version), newest.revision)
 
     def prepare_import(self, name: str, import_id: str, rows: Iterable[ImportRow]) -> Import:
         """A campaign warm-started with rows from elsewhere, which takes a while; nothing is written yet."""
         with self.store.reading() as tx:  # not for as long as it takes: databases end transactions that do nothing
-            row, _ = get_campaign(tx, name)
+            row = get_campaign(tx, name)
             start = recover_position(tx, row.campaign_id, ())  # not the lane's own, which goes on meanwhile
-            entry = Entry(row.version, start, row.changes, None, tx.event_count(row.campaign_id))
+            entry = Entry(row.version, start, row.changes, None, count_events(tx, row.campaign_id))
             made = Importing(tx, row, entry, self.owner, self.clock())
         return Import(name, row.campaign_id, made, made.take_all(import_id, rows, self._known_ids))
 
     def _known_ids(self, campaign: str, names: Sequence[str]) -> Collection[str]:
         with self.store.reading() as tx:
-            row, _ = get_campaign(tx, campaign)
-            return tx.known(row.campaign_id, self.load_ids(tx, row).rounds_of(hash_ids(names)))
+            row = get_campaign(tx, campaign)
+            return tx.get_known_decisions(row.campaign_id, self.load_ids(tx, row).rounds_of(hash_ids(names)))
 
     def prepare_erasure(self, name: str, subject: str) -> Erase | None:
         """The campaign folded as if it had never known someone, which takes a while; None if it never has."""
         with self.store.scanning() as tx:
-            row, _ = get_campaign(tx, name)
-            rounds = tx.subject_rounds(row.campaign_id, subject)
+            row = get_campaign(tx, name)
+            rounds = read_subject_rounds(tx, row.campaign_id, subject)
             if not rounds:
                 return None
             replay = Replay(load_first_position(tx, row.campaign_id), Erased(tx, rounds), row.campaign_id, given=True)
@@ -470,8 +493,8 @@ class Campaigns:
 
 def answer_repeated_creation(tx: Transaction, row: LiveRow, operation: Create) -> bytes | ConflictError:
     """What creating a campaign comes to whose name is taken."""
-    if tx.creation_hash(row.campaign_id) == operation.request_hash:
-        return tx.config(row.campaign_id).encode()  # a retry of the request that created it
+    if get_creation_hash(tx, row.campaign_id) == operation.request_hash:
+        return get_config(tx, row.campaign_id).encode()  # a retry of the request that created it
     return ConflictError(f"There is already a campaign {row.name!r}; choose another name")
 
 
@@ -541,18 +564,18 @@ def _changed(tx: Transaction, unit: Unit, operation: Changing) -> Outcome:
             elif isinstance(operation, Change):
                 before = unit.policy.config
                 unit.change(operation.change(before))
-                told = {"changed": audit.differences(before, unit.policy.config)}
+                told = {"changed": audit.describe_changes(before, unit.policy.config)}
             elif operation.campaign_id != unit.row.campaign_id:
                 raise NotFoundError(f"There is no campaign {operation.campaign!r}")
             elif isinstance(operation, Erase):
-                outcome = unit.erase(*operation[2:6])
+                outcome = unit.erase(operation.subject, operation.rounds, operation.rebuilt, operation.inputs)
                 told = {"decisions": outcome}
             elif isinstance(operation, Import):
                 unit.adopt(operation.made)
             else:
                 unit.roll_back(operation.past, operation.seen)
             if (unit.row, unit.revision) != (row, revision) or unit.state is not state:
-                audit.add(tx, operation.record, unit.now, **told)
+                audit.add_record(tx, operation.record, unit.now, **told)
     except FAILURES:
         raise
     except FixedError as error:

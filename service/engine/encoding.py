@@ -11,6 +11,7 @@ import msgspec
 from service.base.errors import FieldProblem, InvalidError
 from service.base.times import timestamp
 from service.engine.requests import DecideItem
+from service.storage.reading import LoggedDecision
 from service.storage.rows import KnownDecision
 
 __all__ = [
@@ -119,16 +120,26 @@ def json_lines(values: Sequence[Any]) -> list[str]:
     return _encoder.encode_lines(values).decode()[:-1].split("\n")
 
 
-def encode_decisions(campaign: str, stage_length: int, decisions: Sequence[KnownDecision]) -> list[str]:
+def encode_decisions(
+    campaign: str, stage_length: int, decisions: Sequence[KnownDecision | LoggedDecision]
+) -> list[str]:
     """Decisions as the API answers them, the first time and every time (R17)."""
-    names, rounds, _, versions, modes, actions, propensities, explanations, times, *_ = zip(*decisions, strict=True)
-    stages = [(round - 1) // stage_length + 1 for round in rounds]
-    known = [propensity or None for propensity in propensities]
-    answers = map(
-        _Answer, names, repeat(campaign), rounds, stages, versions, modes, actions, known, map(timestamp, times)
-    )
-    heads = json_lines(list(answers))
-    return [f"{head[:-1]},{explanation[1:]}" for head, explanation in zip(heads, explanations, strict=True)]
+    answers = [
+        _Answer(
+            decision.decision_id,
+            campaign,
+            decision.round,
+            (decision.round - 1) // stage_length + 1,
+            decision.model_version,
+            decision.mode,
+            decision.action,
+            decision.propensity or None,
+            timestamp(decision.decided_at),
+        )
+        for decision in decisions
+    ]
+    heads = json_lines(answers)
+    return [f"{head[:-1]},{decision.explanation[1:]}" for head, decision in zip(heads, decisions, strict=True)]
 
 
 def describe_reward(campaign: str, known: KnownDecision) -> dict[str, Any]:

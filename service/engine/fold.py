@@ -101,12 +101,12 @@ class Course(ABC):
 class Log(Protocol):
     """What the fold reads of a campaign."""
 
-    def decisions_after(self, campaign: int, round: int) -> Iterator[DecisionRow]: ...
-    def rewards_after(self, campaign: int, arrival: int) -> Iterator[RewardRow]: ...
-    def revisions_after(self, campaign: int, revision: int) -> list[RevisionRow]: ...
-    def jobs_after(self, campaign: int, round: int) -> list[JobRow]: ...
-    def events_after(self, campaign: int, round: int) -> list[tuple[int, str]]: ...
-    def estimation_rounds(self, campaign: int) -> list[int]: ...
+    def read_decisions(self, campaign: int, round: int) -> Iterator[DecisionRow]: ...
+    def read_rewards(self, campaign: int, arrival: int) -> Iterator[RewardRow]: ...
+    def read_revisions(self, campaign: int, revision: int) -> list[RevisionRow]: ...
+    def read_jobs(self, campaign: int, round: int) -> list[JobRow]: ...
+    def read_events(self, campaign: int, round: int) -> list[tuple[int, str]]: ...
+    def read_estimation_rounds(self, campaign: int) -> list[int]: ...
 
 
 class Erased:
@@ -114,15 +114,15 @@ class Erased:
 
     def __init__(self, log: Transaction, rounds: Collection[int]) -> None:
         self._log, self._rounds = log, frozenset(rounds)
-        self.revisions_after, self.jobs_after = log.revisions_after, log.jobs_after
-        self.events_after, self.estimation_rounds = log.events_after, log.estimation_rounds
+        self.read_revisions, self.read_jobs = log.read_revisions, log.read_jobs
+        self.read_events, self.read_estimation_rounds = log.read_events, log.read_estimation_rounds
 
-    def decisions_after(self, campaign: int, round: int) -> Iterator[DecisionRow]:
-        for row in self._log.decisions_after(campaign, round):
+    def read_decisions(self, campaign: int, round: int) -> Iterator[DecisionRow]:
+        for row in self._log.read_decisions(campaign, round):
             yield row._replace(context=None, request_hash=None) if row.round in self._rounds else row
 
-    def rewards_after(self, campaign: int, arrival: int) -> Iterator[RewardRow]:
-        for row in self._log.rewards_after(campaign, arrival):
+    def read_rewards(self, campaign: int, arrival: int) -> Iterator[RewardRow]:
+        for row in self._log.read_rewards(campaign, arrival):
             yield row._replace(reward=None) if row.round in self._rounds else row
 
 
@@ -131,15 +131,15 @@ class Heard:
 
     def __init__(self, log: Transaction) -> None:
         self._log, self.ids = log, list[str]()
-        self.rewards_after, self.revisions_after, self.jobs_after = (
-            log.rewards_after,
-            log.revisions_after,
-            log.jobs_after,
+        self.read_rewards, self.read_revisions, self.read_jobs = (
+            log.read_rewards,
+            log.read_revisions,
+            log.read_jobs,
         )
-        self.events_after, self.estimation_rounds = log.events_after, log.estimation_rounds
+        self.read_events, self.read_estimation_rounds = log.read_events, log.read_estimation_rounds
 
-    def decisions_after(self, campaign: int, round: int) -> Iterator[DecisionRow]:
-        for row in self._log.decisions_after(campaign, round):
+    def read_decisions(self, campaign: int, round: int) -> Iterator[DecisionRow]:
+        for row in self._log.read_decisions(campaign, round):
             self.ids.append(row.decision_id)
             yield row
 
@@ -186,13 +186,13 @@ class Replay(Course):
     ) -> None:
         self.revision, policy, state = start
         super().__init__(policy, state)
-        jobs = log.jobs_after(campaign, state.round) if eventful else []
+        jobs = log.read_jobs(campaign, state.round) if eventful else []
         self.inputs: dict[int, Position] = dict(inputs or {})  # of the jobs met on the way, by input round
         self.models: list[tuple[str, Position]] = []  # published on the way, until someone takes them
         self.paused: list[State] = []  # at the moments asked for, until someone takes them
         self.missed: list[tuple[int, int, int]] = []  # moments that the log does not have
         self._pauses = deque(pauses)
-        self._changes = deque(log.revisions_after(campaign, self.revision) if eventful else ())
+        self._changes = deque(log.read_revisions(campaign, self.revision) if eventful else ())
         self._past: dict[int, Position | None] = {
             row.restored: None for row in self._changes if row.restored is not None
         }
@@ -206,13 +206,13 @@ class Replay(Course):
         # What was estimated inline, and when any re-estimation was due, before an erasure.
         self.run_estimation, self._due = set[int](), deque[int]()
         if self.given:
-            made = Counter(log.estimation_rounds(campaign))
+            made = Counter(log.read_estimation_rounds(campaign))
             self.run_estimation = set(made - Counter(self._published.keys()))
             until = math.inf if given else erasures[-1].round
             self._due.extend(sorted(round for round in self.run_estimation | self._jobs if round < until))
-        self._events = set(log.events_after(campaign, state.round) if eventful else ())
-        self._decisions = log.decisions_after(campaign, state.round)
-        self._rewards = log.rewards_after(campaign, state.arrived)
+        self._events = set(log.read_events(campaign, state.round) if eventful else ())
+        self._decisions = log.read_decisions(campaign, state.round)
+        self._rewards = log.read_rewards(campaign, state.arrived)
         self._reward = next(self._rewards, None)
         self._recompute = recompute
 
@@ -279,7 +279,10 @@ class Replay(Course):
 
     def _take_changes(self) -> None:
         self._pause()
-        while self._changes and self._changes[0][1:3] == (self.state.round, self.state.arrived):
+        while self._changes and (self._changes[0].round, self._changes[0].arrived) == (
+            self.state.round,
+            self.state.arrived,
+        ):
             self._change(self._changes.popleft())
             self._pause()
 

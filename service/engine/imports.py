@@ -21,7 +21,9 @@ from service.engine.encoding import check_numbers
 from service.engine.fold import SECOND
 from service.engine.requests import ImportRow
 from service.engine.unit import IMPORT, Entry, Unit
-from service.storage.rows import LiveRow, NewDecision
+from service.storage.events import read_event_bodies
+from service.storage.reading import get_decided_at
+from service.storage.rows import DecisionRow, LiveRow
 from service.storage.transaction import Transaction
 
 __all__ = ["Importing"]
@@ -42,8 +44,8 @@ class Importing(Unit):
     def __init__(self, tx: Transaction, row: LiveRow, entry: Entry, owner: str, now: int) -> None:
         super().__init__(tx, row, entry, owner, now)
         # All that it needs to know of the log: the transaction is over when the rows come.
-        self._before = [msgspec.json.decode(body) for body in tx.bodies_of_events(row.campaign_id, IMPORT)]
-        self._decided_before = tx.decided_at(row.campaign_id, row.round) if row.round else 0
+        self._before = [msgspec.json.decode(body) for body in read_event_bodies(tx, row.campaign_id, IMPORT)]
+        self._decided_before = get_decided_at(tx, row.campaign_id, row.round) if row.round else 0
 
     def settle(self) -> None:
         """Nothing to do: a reward that history does not have may still come."""
@@ -171,9 +173,9 @@ class Importing(Unit):
         times: Sequence[int | None],
         beliefs: npt.NDArray[np.float64],
     ) -> None:
-        state, regimes, kept = self.state, self.state.belief.size, self._rows[NewDecision]
+        state, regimes, kept = self.state, self.state.belief.size, self._rows[DecisionRow]
         first = state.round - len(rows) + 1
-        decided_at = kept[-1].decided_at if kept and isinstance(kept[-1], NewDecision) else self._decided_before
+        decided_at = kept[-1].decided_at if kept and isinstance(kept[-1], DecisionRow) else self._decided_before
         for i, (row, name, at, belief) in enumerate(
             zip(rows, names, times, beliefs[:, :regimes].tolist(), strict=True)
         ):
@@ -182,11 +184,23 @@ class Importing(Unit):
             context = None if row.context is None else _encode(row.context).decode()
             explanation = _encode({"belief": belief, "scores": []}).decode()
             kept.append(
-                NewDecision(
-                    self.row.campaign_id, first + i, name, None, row.subject, context, None, at,
-                    state.model_version, "imported", row.action, row.propensity or 0.0, explanation, decided_at,
+                DecisionRow(
+                    campaign_id=self.row.campaign_id,
+                    round=first + i,
+                    decision_id=name,
+                    request_hash=None,
+                    subject=row.subject,
+                    context=context,
+                    excluded_actions=None,
+                    at=at,
+                    model_version=state.model_version,
+                    mode="imported",
+                    action=row.action,
+                    propensity=row.propensity or 0.0,
+                    explanation=explanation,
+                    decided_at=decided_at,
                 )
-            )  # fmt: skip
+            )
 
     def _take_rewards(self, late: list[tuple[int, int, float]], everything: bool = False) -> None:
         """The rewards that had come by now; in the end all, for those of later rounds are here already."""

@@ -19,7 +19,7 @@ from service.engine.campaigns import Campaigns
 from service.engine.operations import Decide, Operation, Outcome, Reward, Snapshot
 from service.engine.unit import Job
 from service.storage.fibers import run_in_fiber
-from service.storage.store import NotAtHandError
+from service.storage.store import WouldBlockError
 
 __all__ = ["Lanes"]
 
@@ -89,7 +89,7 @@ class Lanes:
         )
         if short and self._fibers >= MOST_FIBERS:
             self._queue.append((key, lane))
-        elif short and self._store.spare:
+        elif short and self._store.has_spare_connection:
             self._fibers += 1
             run_in_fiber(self._loop, partial(self._work_in_fiber, key, lane, *lane.take(count)))
         else:
@@ -100,7 +100,7 @@ class Lanes:
     ) -> None:
         try:
             work: Work | BaseException = self._process(operations)
-        except NotAtHandError:  # a thread has taken the last connection, or another worker has decided a lot
+        except WouldBlockError:  # a thread has taken the last connection, or another worker has decided a lot
             self._work_in_thread(key, lane, operations, futures)
             return
         except Exception as error:

@@ -26,7 +26,8 @@ from prometheus_client.registry import Collector
 
 from service.base.errors import UnavailableError
 from service.engine.unit import FAILED_STEPS, Unit
-from service.storage.rows import REGIME_CHANGE, LiveRow, NewDecision, NewEvent, NewReward
+from service.storage.campaigns import read_campaigns
+from service.storage.rows import REGIME_CHANGE, DecisionRow, EventRow, LiveRow, RewardRow
 from service.storage.store import Store
 
 __all__ = ["SHARED_FOLDER", "Exporter", "Metrics"]
@@ -165,9 +166,9 @@ class Metrics:
             self._alerts[campaign]
             for kind in FAILED_STEPS:
                 self._failed_updates[campaign, kind.removeprefix("failed_")]
-        if decisions := rows[NewDecision]:
+        if decisions := rows[DecisionRow]:
             _add(self._decisions, campaign, list(map(attrgetter("action", "mode"), decisions)))
-        if rewards := rows[NewReward]:
+        if rewards := rows[RewardRow]:
             _add(self._rewards, campaign, [(OUTCOMES[row.source],) for row in rewards])  # type: ignore[union-attr]
         if unit.repeated:
             self._rewards[campaign, "repeated"].inc(unit.repeated)
@@ -175,7 +176,7 @@ class Metrics:
             self._rewards[campaign, "refused"].inc(unit.refused)
         for event in unit.failures:
             self._failed_updates[campaign, event.kind.removeprefix("failed_")].inc()
-        for row in rows[NewEvent]:
+        for row in rows[EventRow]:
             if row.kind == REGIME_CHANGE:  # type: ignore[union-attr]
                 self._alerts[campaign].inc()
         for kind, seconds in unit.timings:
@@ -233,7 +234,7 @@ class Exporter:
         counted = self._metrics.campaigns()  # before the rows: of whatever is not among them, there was a row once
         try:
             with self._store.reading() as tx:
-                rows = tx.standing()
+                rows = read_campaigns(tx)
         except UnavailableError:
             return None
         if deleted := counted.difference(row.name for row in rows):  # by another worker

@@ -12,7 +12,10 @@ import numpy.typing as npt
 from policy import CampaignConfig, CodecError, StagedPolicy, State, decode
 from service.base.errors import ConflictError, NotFoundError
 from service.engine.fold import FAILED_PUBLICATION, MissingInput, Position, Replay
+from service.storage.campaigns import find_campaign, get_config, read_revision_page
+from service.storage.models import read_model_page
 from service.storage.rows import LiveRow
+from service.storage.snapshots import get_snapshot, read_snapshot_points
 from service.storage.transaction import Transaction
 
 __all__ = [
@@ -31,10 +34,10 @@ __all__ = [
 TOLERANCE = 1e-9  # across machines (R15)
 
 
-def get_campaign(tx: Transaction, name: str) -> tuple[LiveRow, int]:
-    """Return a campaign's live row and the time it was created (microseconds since 1970)."""
+def get_campaign(tx: Transaction, name: str) -> LiveRow:
+    """Return a campaign's live row."""
     # PostgreSQL's text type cannot hold a zero byte, so such a name cannot even be looked up.
-    row = None if "\x00" in name else tx.campaign(name)
+    row = None if "\x00" in name else find_campaign(tx, name)
     if row is None:
         raise NotFoundError(f"There is no campaign {name!r}")
     return row
@@ -42,7 +45,7 @@ def get_campaign(tx: Transaction, name: str) -> tuple[LiveRow, int]:
 
 def load_config(tx: Transaction, campaign: int) -> CampaignConfig:
     """Return the configuration in force."""
-    return CampaignConfig.model_validate_json(tx.config(campaign))
+    return CampaignConfig.model_validate_json(get_config(tx, campaign))
 
 
 def load_positions(tx: Transaction, campaign: int) -> Iterator[Position]:
@@ -50,10 +53,10 @@ def load_positions(tx: Transaction, campaign: int) -> Iterator[Position]:
 
     Damaged snapshots are skipped (R21).
     """
-    configs = {row.revision: row.config for row in tx.revisions_after(campaign, 0)}
-    for round, _, revision in tx.snapshot_moments(campaign):
+    configs = {row.revision: row.config for row in tx.read_revisions(campaign, 0)}
+    for round, _, revision in read_snapshot_points(tx, campaign):
         try:
-            state = decode(tx.snapshot(campaign, round))
+            state = decode(get_snapshot(tx, campaign, round))
         except CodecError:
             continue
         yield Position(revision, _load_policy(configs[revision]), state)
@@ -62,7 +65,7 @@ def load_positions(tx: Transaction, campaign: int) -> Iterator[Position]:
 
 def load_first_position(tx: Transaction, campaign: int) -> Position:
     """Return the position before the first round."""
-    (first,) = tx.revision_page(campaign, 2, 1)
+    (first,) = read_revision_page(tx, campaign, 2, 1)
     policy = _load_policy(first.config)
     return Position(first.revision, policy, policy.initial_state())
 
@@ -85,7 +88,7 @@ def recover_position(tx: Transaction, campaign: int, cached: Iterable[Position] 
 
 def rebuild_model(tx: Transaction, row: LiveRow, version: int) -> Position:
     """Return the position at which a model was published, and check the model against the stored coefficients."""
-    (stored,) = tx.model_page(row.campaign_id, version + 1, 1)
+    (stored,) = read_model_page(tx, row.campaign_id, version + 1, 1)
     for start in load_positions(tx, row.campaign_id):
         if start.state.model_version >= version:
             continue
@@ -95,7 +98,7 @@ def rebuild_model(tx: Transaction, row: LiveRow, version: int) -> Position:
         except MissingInput:
             continue
         exact = past.revision >= replay.rebuilt_by  # an erasure since then changes earlier models (R22)
-        if exact and not coefficients_match(stored["theta"], past.state):
+        if exact and not coefficients_match(stored.theta, past.state):
             problem = f"Model {version} of campaign {row.name} differs from what its log gives, so one is damaged"
             raise ConflictError(f"{problem}. Choose another version; `undercurrent verify {row.name}` gives details")
         return past
@@ -129,11 +132,11 @@ def rebuild_job_input(tx: Transaction, campaign: int, input_round: int) -> Posit
 
 def find_open_job(tx: Transaction, campaign: int) -> int | None:
     """Return the input round of the job whose result is not in force, or whose failure is not logged yet."""
-    job = tx.newest_job(campaign)
+    job = tx.get_newest_job(campaign)
     if job is None or job.status in ("published", "nothing"):
         return None
     if job.status == "failed" and any(
-        kind == FAILED_PUBLICATION for _, kind in tx.events_after(campaign, job.input_round)
+        kind == FAILED_PUBLICATION for _, kind in tx.read_events(campaign, job.input_round)
     ):
         return None
     return job.input_round

@@ -9,6 +9,8 @@ import msgspec
 from policy import CampaignConfig
 from policy.features import get_feature_map
 from service.engine.fold import SECOND
+from service.storage.campaigns import get_config, read_campaigns
+from service.storage.erasure import read_contexts, reduce_rounds
 from service.storage.rows import LiveRow
 from service.storage.transaction import Transaction
 
@@ -26,7 +28,7 @@ class _Rule(msgspec.Struct):
 
 def campaigns_to_reduce(tx: Transaction, now: int) -> list[str]:
     """The campaigns that keep some request for longer than they should."""
-    return [row.name for row in tx.standing() if _last(tx, row, now) > row.reduced]
+    return [row.name for row in read_campaigns(tx) if _last(tx, row, now) > row.reduced]
 
 
 def reduced(tx: Transaction, row: LiveRow, now: int) -> bool:
@@ -34,17 +36,17 @@ def reduced(tx: Transaction, row: LiveRow, now: int) -> bool:
     last = _last(tx, row, now)
     if last <= row.reduced:
         return False
-    features = get_feature_map(CampaignConfig.model_validate_json(tx.config(row.campaign_id)))
+    features = get_feature_map(CampaignConfig.model_validate_json(get_config(tx, row.campaign_id)))
     until = min(last, row.reduced + ROWS)
     contexts = {
         round: msgspec.json.encode(features.reduce(msgspec.json.decode(context))).decode()
-        for round, context in tx.requests_between(row.campaign_id, row.reduced, until)
+        for round, context in read_contexts(tx, row.campaign_id, row.reduced, until).items()
     }
-    tx.reduce(row.campaign_id, contexts, row.reduced, until)
+    reduce_rounds(tx, row.campaign_id, contexts, row.reduced, until)
     return until < last
 
 
 def _last(tx: Transaction, row: LiveRow, now: int) -> int:
     """The last round whose request is too old, 0 if there is none."""
-    days = msgspec.json.decode(tx.config(row.campaign_id), type=_Rule).retention_days
-    return 0 if days is None else tx.last_decided(row.campaign_id, now - int(days * DAY))
+    days = msgspec.json.decode(get_config(tx, row.campaign_id), type=_Rule).retention_days
+    return 0 if days is None else tx.get_last_round(row.campaign_id, now - int(days * DAY))

@@ -38,21 +38,26 @@ from service.engine.fold import (
 )
 from service.engine.ids import Hashes, Ids, hash_ids
 from service.engine.requests import MAX_BATCH, Customer, DecideItem
+from service.storage.campaigns import set_archived
+from service.storage.erasure import erase_rounds, read_subject_rounds
+from service.storage.jobs import close_job
 from service.storage.rows import (
     APPENDED,
     REGIME_CHANGE,
+    AppendedRow,
+    DecisionRow,
+    EventRow,
+    JobRow,
     KnownDecision,
     LiveRow,
-    NewDecision,
-    NewEvent,
-    NewJob,
-    NewMessage,
-    NewModel,
-    NewRevision,
-    NewReward,
-    NewRow,
-    rows_of,
+    MessageRow,
+    ModelRow,
+    RevisionRow,
+    RewardRow,
+    SnapshotRow,
+    build_rows,
 )
+from service.storage.snapshots import add_snapshot
 from service.storage.transaction import Transaction
 
 __all__ = [
@@ -112,7 +117,7 @@ class Unit(Course):
         self.repeated = self.refused = 0  # rewards that changed nothing
         self.timings: tuple[tuple[str, float], ...] = ()  # of updates and re-estimations: kind, seconds
         self._tx, self._owner = tx, owner
-        self._rows: dict[type[NewRow], list[NewRow]] = {kind: [] for kind in APPENDED}
+        self._rows: dict[type[AppendedRow], list[AppendedRow]] = {kind: [] for kind in APPENDED}
         self._written = dict.fromkeys(APPENDED, 0)  # of them, already sent to the database
         self._last_at, self._settled, self._failure = row.last_at, row.settled, row.failure
         self._job, self._job_waits = entry.job, False
@@ -142,7 +147,7 @@ class Unit(Course):
             raise
 
     @property
-    def new_rows(self) -> Mapping[type[NewRow], Sequence[NewRow]]:
+    def new_rows(self) -> Mapping[type[AppendedRow], Sequence[AppendedRow]]:
         return self._rows
 
     @property
@@ -151,10 +156,10 @@ class Unit(Course):
         return self.state is not self.entry.state or self.revision != self.entry.position.revision
 
     @property
-    def failures(self) -> list[NewEvent]:
+    def failures(self) -> list[EventRow]:
         """Steps that failed; the campaign goes on without them."""
-        events = self._rows[NewEvent]
-        return [row for row in events if isinstance(row, NewEvent) and row.kind in FAILED_STEPS] if events else []
+        events = self._rows[EventRow]
+        return [row for row in events if isinstance(row, EventRow) and row.kind in FAILED_STEPS] if events else []
 
     def write(self) -> Entry:
         """Write what was done; what to keep once it is committed."""
@@ -162,7 +167,7 @@ class Unit(Course):
         if not self.changed:
             return self.entry
         self._flush()
-        eventful = bool(self._closed) or any(self._rows[kind] for kind in (NewJob, NewEvent, NewRevision))
+        eventful = bool(self._closed) or any(self._rows[kind] for kind in (JobRow, EventRow, RevisionRow))
         after = row._replace(
             version=row.version + 1,
             changes=row.changes + eventful,
@@ -178,16 +183,16 @@ class Unit(Course):
             regime=self._told.regime,
             failure=self._failure,
         )
-        self._tx.move(row, after)
+        self._tx.update_live_row(row, after)
         position = Position(self.revision, self.policy, state)
-        return Entry(after.version, position, after.changes, self._job, self.entry.events + len(self._rows[NewEvent]))
+        return Entry(after.version, position, after.changes, self._job, self.entry.events + len(self._rows[EventRow]))
 
     def _flush(self) -> None:
         for kind, rows in self._rows.items():
             self._tx.append(rows[self._written[kind] :] if self._written[kind] else rows)
             self._written[kind] = len(rows)
         for job in self._closed[self._closed_written :]:
-            self._tx.close_job(self.row.campaign_id, *job)
+            close_job(self._tx, self.row.campaign_id, *job)
         self._closed_written = len(self._closed)
 
     # --- requests ----------------------------------------------------------------------------------------------
@@ -196,17 +201,17 @@ class Unit(Course):
         """Learn which of the names are in the log, whose ids are those; must precede the requests that name them."""
         self._asked = list(names), hash_ids(names)
         rounds = ids.rounds_of(self._asked[1])
-        if self._written[NewDecision]:  # in this transaction, by an import
+        if self._written[DecisionRow]:  # in this transaction, by an import
             asked = set(names)
-            new = (row for row in self._rows[NewDecision] if isinstance(row, NewDecision))
+            new = (row for row in self._rows[DecisionRow] if isinstance(row, DecisionRow))
             rounds += [row.round for row in new if row.decision_id in asked]
         if rounds:  # what this transaction has done to them is not in the database yet
-            self.known = self._tx.known(self.row.campaign_id, rounds) | self.known
+            self.known = self._tx.get_known_decisions(self.row.campaign_id, rounds) | self.known
 
     @property
     def new_ids(self) -> Hashes:
         """Those of the rounds that this transaction has decided, in order, as `Ids` takes them."""
-        new = [row.decision_id for row in self._rows[NewDecision] if isinstance(row, NewDecision)]
+        new = [row.decision_id for row in self._rows[DecisionRow] if isinstance(row, DecisionRow)]
         names, hashes = self._asked
         return hashes if new == names else hash_ids(new)  # nearly always they are what was asked for
 
@@ -271,8 +276,18 @@ class Unit(Course):
             body = {"from": before, "to": after, "belief": change.belief, "since_round": change.since_round}
             number = self._event(REGIME_CHANGE, body, change.round)
             if alerts.webhook is not None:
-                self._rows[NewMessage].append(
-                    NewMessage(self.row.campaign_id, number, "waiting", alerts.webhook, 0, self._clock, self.now)
+                self._rows[MessageRow].append(
+                    MessageRow(
+                        campaign_id=self.row.campaign_id,
+                        event=number,
+                        status="waiting",
+                        url=alerts.webhook,
+                        attempts=0,
+                        due_at=self._clock,
+                        failure=None,
+                        created_at=self.now,
+                        sent_at=None,
+                    )
                 )
 
     def _requests(
@@ -325,17 +340,30 @@ class Unit(Course):
             for explanation, allowed in zip(explanations, eligible.tolist(), strict=True):
                 explanation.scores = list(compress(explanation.scores, allowed))
         reasons = json_lines(explanations)
-        contexts = json_lines([item.context for item in items])
-        excluded = [_encode(item.excluded_actions).decode() if item.excluded_actions else None for item in items]
-        subjects, rounds = [item.subject for item in items], range(decided[0].first, self.state.round + 1)
-        self._rows[NewDecision] += rows_of(
-            NewDecision, repeat(self.row.campaign_id), rounds, names, digests, subjects, contexts, excluded, times,
-            versions, modes, chosen, propensities, reasons, repeat(self.now),
-        )  # fmt: skip
-        known = rows_of(
-            KnownDecision, names, rounds, digests, versions, modes, chosen, propensities, reasons,
-            repeat(self.now), repeat(False), repeat(None), repeat(None), repeat(None),
-        )  # fmt: skip
+        rounds = range(decided[0].first, self.state.round + 1)
+        answers = {
+            "decision_id": names,
+            "round": rounds,
+            "request_hash": digests,
+            "model_version": versions,
+            "mode": modes,
+            "action": chosen,
+            "propensity": propensities,
+            "explanation": reasons,
+            "decided_at": [self.now] * len(names),
+        }
+        self._rows[DecisionRow] += build_rows(
+            DecisionRow,
+            campaign_id=repeat(self.row.campaign_id),
+            subject=[item.subject for item in items],
+            context=json_lines([item.context for item in items]),
+            excluded_actions=[
+                _encode(item.excluded_actions).decode() if item.excluded_actions else None for item in items
+            ],
+            at=times,
+            **answers,
+        )
+        known = build_rows(KnownDecision, **answers)
         self.known.update(zip(names, known, strict=True))
 
     def reward(self, decision_id: str, value: float) -> KnownDecision:
@@ -352,13 +380,23 @@ class Unit(Course):
             how = "by default, because none came in time" if known.source == "default" else "before"
             raise ConflictError(f"Decision {decision_id!r} got the reward {known.reward!r} {how}; it cannot change")
         self._take(known.round, value, "client")
-        self.known[decision_id] = rewarded = KnownDecision(*known[:-3], value, "client", self.now)
+        self.known[decision_id] = rewarded = known._replace(reward=value, source="client", received_at=self.now)
         return rewarded
 
     def _take(self, round: int, value: float, source: str, after: int | None = None) -> None:
         self.state = self.policy.reward(self.state, round, value)
         arrived, after = self.state.arrived, self.state.round if after is None else after
-        self._rows[NewReward].append(NewReward(self.row.campaign_id, round, arrived, after, value, source, self.now))
+        self._rows[RewardRow].append(
+            RewardRow(
+                campaign_id=self.row.campaign_id,
+                round=round,
+                arrival=arrived,
+                after_round=after,
+                reward=value,
+                source=source,
+                received_at=self.now,
+            )
+        )
 
     # --- changes -----------------------------------------------------------------------------------------------
 
@@ -393,7 +431,7 @@ class Unit(Course):
 
     def _erased_since(self, revision: int) -> bool:
         self._flush()
-        later = self._tx.revisions_after(self.row.campaign_id, revision)
+        later = self._tx.read_revisions(self.row.campaign_id, revision)
         return any(row.erased is not None for row in later)
 
     def erase(
@@ -408,7 +446,7 @@ class Unit(Course):
         if self._erased_since(rebuilt.revision):
             return None
         # Also those whose name retention has taken away meanwhile: they were asked for.
-        rounds = sorted({*known, *self._tx.subject_rounds(campaign, subject)})
+        rounds = sorted({*known, *read_subject_rounds(self._tx, campaign, subject)})
         try:
             replay = Replay(rebuilt, Erased(self._tx, rounds), campaign, given=True, inputs=inputs)
             replay.run()
@@ -417,7 +455,7 @@ class Unit(Course):
         moment = replay.revision, replay.state.round, replay.state.arrived
         if moment != (self.revision, self.state.round, self.state.arrived):
             raise RuntimeError(f"the log of campaign {self.row.name!r} cannot be folded; run verify")
-        self._tx.erase(campaign, rounds)  # after all that can fail
+        erase_rounds(self._tx, campaign, rounds)  # after all that can fail
         gone = set(rounds)
         self.known = {
             name: known._replace(erased=True, reward=None) if known.round in gone else known
@@ -428,7 +466,7 @@ class Unit(Course):
         self._drop_job()
         self._revised(None, erased=len(rounds))
         # At once, not in the background: from here on nobody can begin with what they know.
-        self._tx.add_snapshot(snapshot_row(campaign, self.revision, self.state, encode(self.state), self.now), keep=())
+        add_snapshot(self._tx, snapshot_row(campaign, self.revision, self.state, encode(self.state), self.now), keep=())
         return len(rounds)
 
     def adopt(self, made: "Unit") -> None:
@@ -445,11 +483,11 @@ class Unit(Course):
         """Close the campaign, or open it again."""
         if archived != (self.row.archived_at is not None):
             self.row = self.row._replace(archived_at=self.now if archived else None)
-            self._tx.archive(self.row.campaign_id, self.row.archived_at)
+            set_archived(self._tx, self.row.campaign_id, self.row.archived_at)
 
     @property
     def went_back(self) -> bool:
-        return any(row.restored is not None for row in self._rows[NewRevision] if isinstance(row, NewRevision))
+        return any(row.restored is not None for row in self._rows[RevisionRow] if isinstance(row, RevisionRow))
 
     def _drop_job(self) -> None:
         """A re-estimation that is still at work knows another model: what it finds is not put in force."""
@@ -460,8 +498,8 @@ class Unit(Course):
     def _revised(self, restored: int | None, erased: int | None = None) -> None:
         self.revision += 1
         state, config = self.state, self.policy.config.model_dump_json()
-        self._rows[NewRevision].append(
-            NewRevision(
+        self._rows[RevisionRow].append(
+            RevisionRow(
                 self.row.campaign_id, self.revision, state.round, state.arrived, config, restored, erased, self.now
             )
         )  # fmt: skip
@@ -479,7 +517,7 @@ class Unit(Course):
         if passed:
             row = self._model_row("update", self.state, 0.0)
             self.timings += (("update", 0.0),) * passed
-            self._rows[NewModel] += [
+            self._rows[ModelRow] += [
                 row._replace(version=before.model_version + 1 + i, round=before.next_update - 1 + i * length)
                 for i in range(passed)
             ]
@@ -493,7 +531,7 @@ class Unit(Course):
         # Times never go backwards along the rounds, so the overdue ones are those up to the last decided by then.
         until = self.now - int(rules.wait_seconds * SECOND)
         if until not in self._decided_by:  # a batch may end many stages
-            self._decided_by[until] = self._tx.last_decided(self.row.campaign_id, until)
+            self._decided_by[until] = self._tx.get_last_round(self.row.campaign_id, until)
         return self._decided_by[until]
 
     def settle(self) -> None:
@@ -523,7 +561,7 @@ class Unit(Course):
     def publish(self) -> None:
         if self._job is None or self._job_waits:
             return
-        job = self._tx.newest_job(self.row.campaign_id)
+        job = self._tx.get_newest_job(self.row.campaign_id)
         # A job that this transaction began is not in the table yet: the newest one there is over already.
         if job is None or job.input_round != self._job or job.status == "waiting":
             self._job_waits = True
@@ -573,8 +611,20 @@ class Unit(Course):
         self._job = state.round
         self.new_jobs.append(Job(self.row.campaign_id, self.row.name, self.policy, state))
         lease = self._clock + LEASE_SECONDS * SECOND
-        self._rows[NewJob].append(
-            NewJob(self.row.campaign_id, state.round, state.arrived, "waiting", self._owner, lease, 1, self.now)
+        self._rows[JobRow].append(
+            JobRow(
+                campaign_id=self.row.campaign_id,
+                input_round=state.round,
+                input_arrived=state.arrived,
+                status="waiting",
+                owner=self._owner,
+                leased_until=lease,
+                attempts=1,
+                result=None,
+                published_round=None,
+                seconds=None,
+                created_at=self.now,
+            )
         )
 
     def update(self) -> None:
@@ -600,10 +650,10 @@ class Unit(Course):
             return
         if count_regimes(state) != self._told.regimes:
             self._told = Told(count_regimes(state), None)
-        self._rows[NewModel].append(self._model_row(kind, state, seconds))
+        self._rows[ModelRow].append(self._model_row(kind, state, seconds))
 
-    def _model_row(self, kind: str, state: State, seconds: float) -> NewModel:
-        return NewModel(
+    def _model_row(self, kind: str, state: State, seconds: float) -> ModelRow:
+        return ModelRow(
             self.row.campaign_id, state.model_version, kind, state.round, state.arrived, state.counted,
             state.belief.size, state.statistics.theta.astype("<f8").tobytes(), seconds, self.now,
         )  # fmt: skip
@@ -614,10 +664,10 @@ class Unit(Course):
 
     def _event(self, kind: str, body: Mapping[str, Any], round: int | None = None) -> int:
         """A row about what happened now, or in a round that this transaction has decided; its number."""
-        rows = self._rows[NewEvent]
+        rows = self._rows[EventRow]
         number = self.entry.events + len(rows) + 1
         when = self.state.round if round is None else round
-        rows.append(NewEvent(self.row.campaign_id, number, when, kind, json.dumps(body), self.now))
+        rows.append(EventRow(self.row.campaign_id, number, when, kind, json.dumps(body), self.now))
         return number
 
 
@@ -645,14 +695,14 @@ def _same(known: KnownDecision, digest: bytes) -> KnownDecision:
     return known
 
 
-def snapshot_row(campaign: int, revision: int, state: State, encoded: bytes, now: int) -> dict[str, Any]:
+def snapshot_row(campaign: int, revision: int, state: State, encoded: bytes, now: int) -> SnapshotRow:
     """A state as `snapshots` keeps it."""
-    return {
-        "campaign_id": campaign,
-        "round": state.round,
-        "arrived": state.arrived,
-        "revision": revision,
-        "model_version": state.model_version,
-        "state": encoded,
-        "created_at": now,
-    }
+    return SnapshotRow(
+        campaign_id=campaign,
+        round=state.round,
+        arrived=state.arrived,
+        revision=revision,
+        model_version=state.model_version,
+        state=encoded,
+        created_at=now,
+    )

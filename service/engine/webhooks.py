@@ -23,7 +23,8 @@ from service.base.times import timestamp
 from service.engine.addresses import AddressError, Resolve, public_only, resolved, target_of
 from service.engine.fold import SECOND
 from service.engine.metrics import Metrics
-from service.storage.outbox import Message, claim, finish, next_due, put_off, recall
+from service.storage.campaigns import get_config
+from service.storage.outbox import Message, claim_messages, get_next_due, mark_failed, mark_sent, reset_late_messages
 from service.storage.rows import REGIME_CHANGE
 from service.storage.store import Store
 
@@ -153,18 +154,18 @@ class Sender:
         now = self._clock()
         latest = now + LONGEST_WAIT * SECOND
         with self._store.reading() as tx:  # nearly always nothing is due: then nobody has to wait for us
-            due, last = next_due(tx), next_due(tx, last=True)
+            due, last = get_next_due(tx), get_next_due(tx, last=True)
         if due is None or last is None or most == 0:
             return [], POLL_SECONDS
         if last > latest:
             with self._store.writing() as tx:
-                recall(tx, now, latest)
+                reset_late_messages(tx, now, latest)
             due = now
         if due > now:
             return [], min(POLL_SECONDS, (due - now) / SECOND)
         with self._store.writing() as tx:
-            taken = claim(tx, now, now + LEASE_SECONDS * SECOND, most, busy)
-            letters = [(message, _body(message, tx.config(message.campaign_id))) for message in taken]
+            taken = claim_messages(tx, now, now + LEASE_SECONDS * SECOND, most, busy)
+            letters = [(message, _body(message, get_config(tx, message.campaign_id))) for message in taken]
         return letters, POLL_SECONDS
 
     async def close(self) -> None:
@@ -203,7 +204,7 @@ class Sender:
             await self._failed(message, f"{type(error).__name__}: {error}"[:200].removesuffix(": "))
         else:
             self._metrics.delivered("sent")
-            await self._write(finish, message, self._clock())
+            await self._write(mark_sent, message, self._clock())
 
     async def _failed(self, message: Message, failure: str) -> None:
         fields, due = {"campaign": message.campaign, "event": message.event, "reason": failure}, None
@@ -214,7 +215,7 @@ class Sender:
         else:
             self._metrics.delivered("given_up")
             log.warning("a webhook did not take its message; given up", extra=fields)
-        await self._write(put_off, message, failure, due)
+        await self._write(mark_failed, message, failure, due)
 
     async def _write(self, change: Callable[..., None], *values: Any) -> None:
         def write() -> None:

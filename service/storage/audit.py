@@ -1,7 +1,7 @@
-"""The audit log: what administrators did to campaigns, people's data and keys; who it was, when, and by which request.
+"""The audit log: what administrators did to campaigns, people's data and keys, when, and in which request.
 
-Rows are only ever added, in the transaction of the change that they tell of: there is none without the other. They
-outlive their campaign. None tells a person's identifier, a key's secret, or the path of a webhook, which may be one.
+Rows are only added, in the same transaction as the change they describe, and they outlive their campaign. They never
+contain a person's identifier, a key's secret, or the path of a webhook, which may be a secret.
 """
 
 import json
@@ -9,20 +9,30 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
-from sqlalchemy import insert, select
+from sqlalchemy import insert
 
 from policy import CampaignConfig
 from service.base.logs import REQUEST_ID, administered
+from service.storage.rows import AuditRow, select_rows
 from service.storage.tables import audit
 from service.storage.transaction import Transaction
 
-__all__ = ["AuditRow", "Record", "add", "by_command", "by_request", "differences", "page", "receiver", "tell"]
+__all__ = [
+    "Record",
+    "add_record",
+    "describe_changes",
+    "describe_receiver",
+    "log_record",
+    "read_audit_page",
+    "record_command",
+    "record_request",
+]
 
-COMMAND_LINE = "command line"  # whoever has the database may do anything to it
+COMMAND_LINE = "command line"  # anyone with access to the database may do anything
 
 
 class Record(NamedTuple):
-    """What someone asks for, to be written down once it is done."""
+    """An administrative action, to be stored when it is done."""
 
     actor: str
     role: str | None
@@ -33,72 +43,64 @@ class Record(NamedTuple):
     outcome: Literal["done", "refused"] = "done"
 
 
-class AuditRow(NamedTuple):
-    number: int
-    at: int
-    actor: str
-    role: str | None
-    action: str
-    campaign: str | None
-    details: str
-    request_id: str | None
-    outcome: Literal["done", "refused"]
+def record_command(action: str, campaign: str | None = None, **details: Any) -> Record:
+    """The record of a command on the command line."""
+    return Record(COMMAND_LINE, None, action, campaign, details)
 
 
-def by_command(what: str, campaign: str | None = None, **details: Any) -> Record:
-    """What the command line is told to do."""
-    return Record(COMMAND_LINE, None, what, campaign, details)
+def record_request(
+    actor: str, role: str | None, action: str, campaign: str | None, details: Mapping[str, Any]
+) -> Record:
+    """The record of the current request."""
+    return Record(actor, role, action, campaign, details, REQUEST_ID.get())
 
 
-def by_request(actor: str, role: str | None, what: str, campaign: str | None, details: Mapping[str, Any]) -> Record:
-    """What the request at hand asks for."""
-    return Record(actor, role, what, campaign, details, REQUEST_ID.get())
-
-
-def add(tx: Transaction, record: Record | None, now: int, **more: Any) -> None:
-    """Write it down, with what is known only now."""
+def add_record(tx: Transaction, record: Record | None, now: int, **more: Any) -> None:
+    """Store a record; `more` are details that were not known before."""
     if record is not None:
         details = json.dumps({**record.details, **more}, separators=(",", ":"))
         tx.connection.execute(insert(audit).values({**record._asdict(), "details": details, "at": now}))
 
 
-def tell(record: Record, **more: Any) -> None:
-    """Log it too, once it is committed."""
+def log_record(record: Record, **more: Any) -> None:
+    """Write a record to the log as well, once it is committed."""
     administered(record.action, campaign=record.campaign, by=record.actor, **record.details, **more)
 
 
-def differences(before: CampaignConfig, after: CampaignConfig) -> dict[str, Any]:
-    """The fields that changed: what they were, and what they are."""
-    was, is_now = before.model_dump(mode="json"), after.model_dump(mode="json")
-    return {name: {"from": _shown(was[name]), "to": _shown(is_now[name])} for name in was if was[name] != is_now[name]}
+def describe_changes(before: CampaignConfig, after: CampaignConfig) -> dict[str, Any]:
+    """The fields that differ between two configurations, each with both values."""
+    old, new = before.model_dump(mode="json"), after.model_dump(mode="json")
+    return {
+        name: {"from": _hide_path(old[name]), "to": _hide_path(new[name])} for name in old if old[name] != new[name]
+    }
 
 
-def receiver(config: CampaignConfig) -> dict[str, Any]:
-    """Where a new campaign's alerts go: away from here, so it must be known later."""
+def describe_receiver(config: CampaignConfig) -> dict[str, Any]:
+    """The host that a new campaign's alerts are sent to: data leaves the service, so the audit log must say where."""
     webhook = config.alerts.webhook
-    return {} if webhook is None else {"webhook": _host(webhook)}
+    return {} if webhook is None else {"webhook": _get_host(webhook)}
 
 
-def _shown(value: Any) -> Any:
+def _hide_path(value: Any) -> Any:
     if isinstance(value, Mapping) and value.get("webhook"):
-        return {**value, "webhook": _host(value["webhook"])}
+        return {**value, "webhook": _get_host(value["webhook"])}
     return value
 
 
-def _host(webhook: str) -> str:
-    """Receivers are told apart by secret paths, which need not be kept for ever."""
+def _get_host(webhook: str) -> str:
+    """The address without its path, which is often a secret."""
     return "{0.scheme}://{0.netloc}/…".format(urlsplit(webhook))
 
 
-def page(
+def read_audit_page(
     tx: Transaction,
     before: int | None,
     limit: int,
     campaign: str | None = None,
     between: tuple[int | None, int | None] = (None, None),
 ) -> list[AuditRow]:
-    """The newest rows before a number; about one campaign, or from a time on and before another."""
-    query = select(*(audit.c[name] for name in AuditRow._fields)).order_by(audit.c.number.desc()).limit(limit)
+    """The newest rows, or the newest before a number; of one campaign, or from a time on and before another."""
+    query = select_rows(AuditRow, audit).order_by(audit.c.number.desc()).limit(limit)
     start, end = between
     if before is not None:
         query = query.where(audit.c.number < before)

@@ -20,11 +20,11 @@ __all__ = [
     "IDLE_SECONDS",
     "WRITER_KIB",
     "code_of",
+    "create_postgresql_engine",
+    "create_sqlite_engine",
     "first_line",
+    "hide_password",
     "is_disconnected",
-    "postgresql_engine",
-    "shown",
-    "sqlite_engine",
     "unavailable",
 ]
 
@@ -71,7 +71,7 @@ def first_line(error: Exception) -> str:
     return str(original).strip().partition("\n")[0] or type(original).__name__
 
 
-def shown(url: URL) -> str:
+def hide_password(url: URL) -> str:
     """An address as it may be told: without its passwords, wherever they stand."""
     hidden = {name: "hidden" for name in url.query if name in ("password", "sslpassword")}
     if url.get_backend_name() == "postgresql":  # whatever the driver: other programs do not know its name
@@ -79,7 +79,7 @@ def shown(url: URL) -> str:
     return url.update_query_dict(hidden).render_as_string(hide_password=True)
 
 
-def sqlite_engine(url: str) -> Engine:
+def create_sqlite_engine(url: str) -> Engine:
     arguments = {"check_same_thread": False, "timeout": BUSY_SECONDS}
     engine = sa.create_engine(url, connect_args=arguments, hide_parameters=True)  # rows are personal, errors are not
 
@@ -106,7 +106,9 @@ def sqlite_engine(url: str) -> Engine:
     return engine
 
 
-def postgresql_engine(url: str, pool_size: int, connected: Callable[[object], None] = lambda server: None) -> Engine:
+def create_postgresql_engine(
+    url: str, pool_size: int, connected: Callable[[object], None] = lambda server: None
+) -> Engine:
     """`connected` is told, for each new connection, what tells its server's life from any other."""
     engine = sa.create_engine(
         make_url(url).set(drivername="postgresql+psycopg"),

@@ -1,19 +1,28 @@
-"""Messages to webhooks, and the alerts they are about, as rows: what waits, what is taken, how it ended."""
+"""The outbox: messages to webhooks that wait, are claimed, and are sent or fail; and the alerts they are about."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, FromClause, and_, exists, or_, select, tuple_, update
 
-from service.storage.rows import REGIME_CHANGE
+from service.storage.rows import REGIME_CHANGE, select_rows
 from service.storage.tables import campaigns, events, outbox
 from service.storage.transaction import Transaction
 
-__all__ = ["AlertRow", "Message", "alert_page", "claim", "finish", "next_due", "put_off", "recall"]
+__all__ = [
+    "AlertRow",
+    "Message",
+    "claim_messages",
+    "get_next_due",
+    "mark_failed",
+    "mark_sent",
+    "read_alert_page",
+    "reset_late_messages",
+]
 
 
 class Message(NamedTuple):
-    """A message that one sender has taken for one attempt."""
+    """A message that a sender has claimed for one attempt."""
 
     campaign_id: int
     event: int
@@ -26,12 +35,12 @@ class Message(NamedTuple):
 
     @property
     def delivery(self) -> str:
-        """The same at every attempt, and no other's: a campaign's name may come again, its id never does (R23)."""
+        """A unique id, the same at every attempt. Campaign names may be used again, their ids never are (R23)."""
         return f"{self.campaign}-{self.campaign_id}-{self.event}"
 
 
 class AlertRow(NamedTuple):
-    """A change of regime, and how its message fares; `status` is None where none was to be sent."""
+    """A change of regime and the state of its message; `status` is None if there was no message to send."""
 
     number: int
     round: int
@@ -43,34 +52,35 @@ class AlertRow(NamedTuple):
     sent_at: int | None
 
 
-def next_due(tx: Transaction, last: bool = False) -> int | None:
-    """When the next attempt is due, or the last one of all that wait; None if nothing waits."""
+def get_next_due(tx: Transaction, last: bool = False) -> int | None:
+    """The time of the next attempt, or with `last` of the last one planned; None if no message waits."""
     order = outbox.c.due_at.desc() if last else outbox.c.due_at
     query = select(outbox.c.due_at).where(outbox.c.status == "waiting").order_by(order).limit(1)
     due: int | None = tx.connection.execute(query).scalar_one_or_none()
     return due
 
 
-def recall(tx: Transaction, now: int, latest: int) -> None:
-    """What waits for longer than any delay is of a clock that has gone back since: it is due now."""
+def reset_late_messages(tx: Transaction, now: int, latest: int) -> None:
+    """Make messages due now that would wait longer than any delay: their time is from a clock that has gone back."""
     late = outbox.c.status == "waiting", outbox.c.due_at > latest
     tx.connection.execute(update(outbox).where(*late).values(due_at=now))
 
 
-def claim(tx: Transaction, now: int, until: int, most: int, busy: Collection[str] = ()) -> list[Message]:
-    """Messages that are due, ours until then: whoever dies with one leaves it to be taken again.
+def claim_messages(tx: Transaction, now: int, until: int, most: int, busy: Collection[str] = ()) -> list[Message]:
+    """Claim messages that are due, until that time: if the sender dies, they are claimed again afterwards.
 
-    Of each address the first one only, and none of those that are busy: a receiver that hangs holds up nobody else.
+    At most one for each address, and none for `busy` addresses, so that a receiver that hangs delays no other.
     """
     other = outbox.alias()
     earlier = or_(
-        other.c.due_at < outbox.c.due_at, and_(other.c.due_at == outbox.c.due_at, _order(other) < _order(outbox))
+        other.c.due_at < outbox.c.due_at,
+        and_(other.c.due_at == outbox.c.due_at, _get_order(other) < _get_order(outbox)),
     )
     not_first = exists().where(other.c.status == "waiting", other.c.url == outbox.c.url, earlier)
     about = and_(events.c.campaign_id == outbox.c.campaign_id, events.c.number == outbox.c.event)
     due = (
-        select(outbox.c.campaign_id, outbox.c.event, outbox.c.attempts + 1, outbox.c.url)
-        .add_columns(campaigns.c.name, events.c.round, events.c.body, events.c.created_at)
+        select(outbox.c.campaign_id, outbox.c.event, (outbox.c.attempts + 1).label("attempts"), outbox.c.url)
+        .add_columns(campaigns.c.name.label("campaign"), events.c.round, events.c.body, events.c.created_at)
         .join_from(outbox, events, about)
         .join(campaigns, campaigns.c.id == outbox.c.campaign_id)
         .where(outbox.c.status == "waiting", outbox.c.due_at <= now, outbox.c.url.not_in(busy), ~not_first)
@@ -78,38 +88,41 @@ def claim(tx: Transaction, now: int, until: int, most: int, busy: Collection[str
         .limit(most)
         .with_for_update(of=outbox, skip_locked=True)
     )
-    taken = [Message._make(row) for row in tx.connection.execute(due)]
-    for message in taken:
-        tx.connection.execute(_row(message).values(attempts=message.attempts, due_at=until))
-    return taken
+    claimed = [Message(**row) for row in tx.connection.execute(due).mappings()]
+    for message in claimed:
+        tx.connection.execute(_update(message).values(attempts=message.attempts, due_at=until))
+    return claimed
 
 
-def _order(table: FromClause) -> ColumnElement[Any]:
+def _get_order(table: FromClause) -> ColumnElement[Any]:
     return tuple_(table.c.campaign_id, table.c.event)
 
 
-def finish(tx: Transaction, message: Message, now: int) -> None:
-    """It was sent, whoever has taken it meanwhile."""
-    tx.connection.execute(_row(message).values(status="sent", failure=None, sent_at=now))
+def mark_sent(tx: Transaction, message: Message, now: int) -> None:
+    """Mark a message as sent, even if another sender has claimed it meanwhile."""
+    tx.connection.execute(_update(message).values(status="sent", failure=None, sent_at=now))
 
 
-def put_off(tx: Transaction, message: Message, failure: str, due: int | None) -> None:
-    """It was not sent: to be tried again then, or no more. One that was taken again meanwhile is left alone."""
+def mark_failed(tx: Transaction, message: Message, failure: str, due: int | None) -> None:
+    """Store why an attempt failed, and the time of the next one, or None for no more.
+
+    A message that another sender has claimed meanwhile is left alone.
+    """
     status: dict[str, Any] = {"status": "failed"} if due is None else {"due_at": due}
     ours = outbox.c.attempts == message.attempts
-    tx.connection.execute(_row(message).where(ours).values(failure=failure, **status))
+    tx.connection.execute(_update(message).where(ours).values(failure=failure, **status))
 
 
-def _row(message: Message) -> Any:
+def _update(message: Message) -> Any:
     ours = and_(outbox.c.campaign_id == message.campaign_id, outbox.c.event == message.event)
     return update(outbox).where(ours, outbox.c.status == "waiting")
 
 
-def alert_page(tx: Transaction, campaign: int, before: int | None, limit: int) -> Sequence[AlertRow]:
-    """The newest changes of regime before an event's number."""
+def read_alert_page(tx: Transaction, campaign: int, before: int | None, limit: int) -> list[AlertRow]:
+    """The newest changes of regime, or the newest before the number of an event."""
     about = and_(outbox.c.campaign_id == events.c.campaign_id, outbox.c.event == events.c.number)
-    columns = [(events if name in events.c else outbox).c[name] for name in AlertRow._fields]
-    query = select(*columns).select_from(events.outerjoin(outbox, about)).order_by(events.c.number.desc()).limit(limit)
+    query = select_rows(AlertRow, events, outbox).select_from(events.outerjoin(outbox, about))
+    query = query.order_by(events.c.number.desc()).limit(limit)
     query = query.where(events.c.campaign_id == campaign, events.c.kind == REGIME_CHANGE)
     if before is not None:
         query = query.where(events.c.number < before)

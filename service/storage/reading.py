@@ -1,25 +1,29 @@
-"""The log as people and systems read it: decisions with their rewards, by time, a page at a time; nothing hot."""
+"""The log as people and files read it: decisions with their rewards by time, and columns for charts."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import sqlalchemy as sa
 from sqlalchemy import select
 
-from service.storage.statements import PAGE, REWARDED
+from service.storage.rows import select_rows
+from service.storage.statements import DECISIONS_WITH_REWARDS, PAGE
 from service.storage.tables import decisions, models, rewards
 from service.storage.transaction import Transaction
 
 __all__ = [
     "DecisionColumns",
     "LoggedDecision",
-    "decision_columns",
-    "logged",
-    "model_columns",
-    "reward_columns",
-    "rounds_between",
-    "subject_decisions",
+    "ModelSummary",
+    "find_decision",
+    "find_rounds_between",
+    "get_decided_at",
+    "read_decision_columns",
+    "read_decision_pages",
+    "read_model_summaries",
+    "read_reward_columns",
+    "read_subject_decisions",
 ]
 
 BELIEF = '{"belief":'  # how every explanation begins
@@ -47,35 +51,49 @@ class LoggedDecision(NamedTuple):
     received_at: int | None
 
 
-_COLUMNS = [(decisions if name in decisions.c else rewards).c[name].label(name) for name in LoggedDecision._fields]
+_LOGGED = select_rows(LoggedDecision, decisions, rewards).select_from(DECISIONS_WITH_REWARDS)
 
 
-def rounds_between(tx: Transaction, campaign: int, start: int | None, end: int | None) -> tuple[int, int]:
-    """The rounds decided from `start` on and before `end` (microseconds), as (before the first, last): half open."""
+def find_rounds_between(tx: Transaction, campaign: int, start: int | None, end: int | None) -> tuple[int, int]:
+    """The rounds decided from `start` on and before `end` (microseconds), as (the round before the first, the last)."""
     return (
-        0 if start is None else tx.last_decided(campaign, start - 1),
-        tx.last_decided(campaign, 2**62 if end is None else end - 1),
+        0 if start is None else tx.get_last_round(campaign, start - 1),
+        tx.get_last_round(campaign, 2**62 if end is None else end - 1),
     )
 
 
-def logged(
+def find_decision(tx: Transaction, campaign: int, round: int) -> LoggedDecision | None:
+    """The decision of a round."""
+    query = _LOGGED.where(decisions.c.campaign_id == campaign, decisions.c.round == round)
+    row = tx.connection.execute(query).one_or_none()
+    return LoggedDecision._make(row) if row else None
+
+
+def get_decided_at(tx: Transaction, campaign: int, round: int) -> int:
+    """The time at which a round was decided."""
+    query = select(decisions.c.decided_at).where(decisions.c.campaign_id == campaign, decisions.c.round == round)
+    return int(tx.connection.execute(query).scalar_one())
+
+
+def read_decision_pages(
     tx: Transaction, campaign: int, after: int = 0, last: int | None = None, page: int = PAGE
 ) -> Iterator[list[LoggedDecision]]:
-    """The decisions after a round, up to the last one asked for, in order, a page at a time."""
-    own = decisions.c.campaign_id == campaign
-    query = select(*_COLUMNS).select_from(REWARDED).where(own).order_by(decisions.c.round).limit(page)
+    """The decisions after a round and up to the last one, in order, a page at a time."""
+    query = _LOGGED.where(decisions.c.campaign_id == campaign).order_by(decisions.c.round).limit(page)
     if last is not None:
         query = query.where(decisions.c.round <= last)
-    while rows := tx.connection.execute(query.where(decisions.c.round > after)).all():
-        yield [LoggedDecision._make(row) for row in rows]
-        after = rows[-1][0]
+    while rows := [LoggedDecision._make(row) for row in tx.connection.execute(query.where(decisions.c.round > after))]:
+        yield rows
+        after = rows[-1].round
 
 
-def subject_decisions(tx: Transaction, campaign: int, subject: str) -> list[LoggedDecision]:
-    """Everything about one person."""
-    own = sa.and_(decisions.c.campaign_id == campaign, decisions.c.subject == subject)
-    query = select(*_COLUMNS).select_from(REWARDED).where(own).order_by(decisions.c.round)
-    return [LoggedDecision._make(row) for row in tx.connection.execute(query)]
+def read_subject_decisions(tx: Transaction, campaign: int, subject: str) -> list[LoggedDecision]:
+    """The decisions for one person, in order."""
+    query = _LOGGED.where(decisions.c.campaign_id == campaign, decisions.c.subject == subject)
+    return [LoggedDecision._make(row) for row in tx.connection.execute(query.order_by(decisions.c.round))]
+
+
+# --- columns for charts -----------------------------------------------------------------------------------------------
 
 
 class DecisionColumns(NamedTuple):
@@ -89,29 +107,56 @@ class DecisionColumns(NamedTuple):
     belief: list[tuple[float, ...]]  # empty where it was erased
 
 
-def decision_columns(tx: Transaction, campaign: int, after: int, last: int) -> DecisionColumns:
-    """What pictures need of the decisions after a round, up to the last one."""
+class ModelSummary(NamedTuple):
+    version: int
+    round: int
+    published_at: int
+    regimes: int
+    kind: str
+
+
+def read_decision_columns(tx: Transaction, campaign: int, after: int, last: int) -> DecisionColumns:
+    """The columns of the decisions after a round and up to the last one."""
     table = decisions.c
-    belief = tx.cut(table.explanation, len(BELIEF) + 1, "]")
+    belief = _cut(tx, table.explanation, len(BELIEF) + 1, "]")
     query = select(table.round, table.decided_at, table.mode, table.action, table.subject, belief.label("belief"))
-    *columns, beliefs = tx.columns(query.where(table.campaign_id == campaign, table.round > after, table.round <= last))
-    lists = [msgspec.json.decode(column) for column in columns]
+    columns = _read_columns(tx, query.where(table.campaign_id == campaign, table.round > after, table.round <= last))
     # Each belief is a text in a JSON array, and JSON itself.
-    return DecisionColumns._make([*lists, msgspec.json.decode(beliefs.replace('"', ""), type=list[tuple[float, ...]])])
+    beliefs = msgspec.json.decode(columns.pop("belief").replace('"', ""), type=list[tuple[float, ...]])
+    return DecisionColumns(**{name: msgspec.json.decode(text) for name, text in columns.items()}, belief=beliefs)
 
 
-def reward_columns(tx: Transaction, campaign: int, after: int, last: int) -> tuple[list[int], list[float | None]]:
-    """The rounds and values of the rewards after the so-manieth, up to the last one; None if one was erased."""
+def read_reward_columns(tx: Transaction, campaign: int, after: int, last: int) -> tuple[list[int], list[float | None]]:
+    """Rounds and values of the rewards after an arrival number and up to the last one; an erased value is None."""
     query = select(rewards.c.round, rewards.c.reward).where(
         rewards.c.campaign_id == campaign, rewards.c.arrival > after, rewards.c.arrival <= last
     )
-    rounds, values = map(msgspec.json.decode, tx.columns(query))
-    return rounds, values
+    columns = _read_columns(tx, query)
+    return msgspec.json.decode(columns["round"]), msgspec.json.decode(columns["reward"])
 
 
-def model_columns(tx: Transaction, campaign: int, after: int, last: int) -> list[tuple[int, int, int, int, str]]:
-    """(version, round, published_at, regimes, kind) of the models after a version, up to the last one, in order."""
-    table = models.c
-    query = select(table.version, table.round, table.published_at, table.regimes, table.kind)
-    columns = tx.columns(query.where(table.campaign_id == campaign, table.version > after, table.version <= last))
-    return sorted(zip(*map(msgspec.json.decode, columns), strict=True))
+def read_model_summaries(tx: Transaction, campaign: int, after: int, last: int) -> list[ModelSummary]:
+    """The models after a version and up to the last one, in order."""
+    query = select_rows(ModelSummary, models).where(models.c.campaign_id == campaign)
+    columns = _read_columns(tx, query.where(models.c.version > after, models.c.version <= last))
+    lists = {name: msgspec.json.decode(text) for name, text in columns.items()}
+    return sorted(map(ModelSummary, *(lists[name] for name in ModelSummary._fields)))
+
+
+def _read_columns(tx: Transaction, query: sa.Select[Any]) -> dict[str, str]:
+    """The columns of a query by name, each as a JSON array, with the rows in an undefined order.
+
+    The database writes them several times faster than Python builds rows, and other threads run meanwhile.
+    """
+    rows = query.subquery()
+    arrays = [
+        (sa.func.json_group_array(column) if tx.embedded else sa.cast(sa.func.json_agg(column), sa.Text)).label(name)
+        for name, column in rows.c.items()
+    ]
+    return {name: text or "[]" for name, text in tx.connection.execute(select(*arrays)).mappings().one().items()}
+
+
+def _cut(tx: Transaction, text: sa.ColumnElement[str], start: int, end: str) -> sa.ColumnElement[str]:
+    """A part of a text: from a position, counted from 1, up to and including the first occurrence of `end`."""
+    find = sa.func.instr if tx.embedded else sa.func.strpos
+    return sa.func.substr(text, start, find(text, end) + len(end) - start)

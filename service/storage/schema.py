@@ -11,13 +11,14 @@ import sqlalchemy as sa
 
 import migrations
 from service.base.errors import UnavailableError
-from service.storage.engines import shown
+from service.storage.engines import hide_password
 from service.storage.store import Store
+from service.storage.transaction import Transaction
 
 if TYPE_CHECKING:
     from alembic.config import Config
 
-__all__ = ["alembic_config", "head", "require_current", "upgrade"]
+__all__ = ["alembic_config", "get_schema_revision", "head", "require_current", "upgrade"]
 
 
 HERE = Path(migrations.__file__).parent
@@ -38,11 +39,19 @@ def head() -> str:
     return max(file.name.partition("_")[0] for file in HERE.glob("versions/[0-9]*.py"))
 
 
+def get_schema_revision(tx: Transaction) -> str | None:
+    """The revision that Alembic has stored, None if the database has none."""
+    if not sa.inspect(tx.connection).has_table("alembic_version"):
+        return None
+    found = tx.connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalars().all()
+    return str(found[0]) if found else None
+
+
 def upgrade(store: Store, revision: str = "head") -> None:
     """Bring the database to a revision, all of it or nothing."""
     if revision == "head":
         with store.reading() as tx:
-            if tx.schema_revision() == head():
+            if get_schema_revision(tx) == head():
                 return
     from alembic import command
     from alembic.util import CommandError
@@ -60,7 +69,7 @@ def require_current(store: Store) -> None:
     if store.embedded and file and not Path(file).exists():  # SQLite would make one
         raise UnavailableError(f"There is no database file {file}", public="There is no database file")
     with store.reading() as tx:
-        found = tx.schema_revision()
+        found = get_schema_revision(tx)
     if found is not None and found > head():
         told = f"The database is at revision {found}, not {head()}: it is of a newer version, so upgrade the service"
         raise UnavailableError(told)
@@ -68,4 +77,4 @@ def require_current(store: Store) -> None:
         state = "has no tables yet" if found is None else f"is at revision {found}, not {head()}"
         told = f"The database {state}; run: undercurrent migrate"
         hint = " (with its password)" if store.engine.url.password else ""
-        raise UnavailableError(f"{told} --database-url {shown(store.engine.url)}{hint}", public=told)
+        raise UnavailableError(f"{told} --database-url {hide_password(store.engine.url)}{hint}", public=told)

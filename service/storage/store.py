@@ -16,23 +16,23 @@ from service.storage.engines import (
     IDLE_SECONDS,
     WRITER_KIB,
     code_of,
+    create_postgresql_engine,
+    create_sqlite_engine,
     first_line,
     is_disconnected,
-    postgresql_engine,
-    sqlite_engine,
     unavailable,
 )
 from service.storage.fibers import in_fiber
-from service.storage.statements import hot_statements
-from service.storage.transaction import Seen, Transaction
+from service.storage.statements import compile_statements
+from service.storage.transaction import LiveRowCache, Transaction
 from service.storage.wire import Wire
 
-__all__ = ["NotAtHandError", "Store"]
+__all__ = ["Store", "WouldBlockError"]
 
 MOST_KEPT = 8  # of PostgreSQL's connections at hand for writing
 
 
-class NotAtHandError(Exception):
+class WouldBlockError(Exception):
     """What a fiber needs would hold up the loop, and all others: a connection, or a long piece of the log."""
 
 
@@ -51,12 +51,14 @@ class Store:
     ) -> None:
         self._failed = failed
         self.embedded = make_url(url).get_backend_name() == "sqlite"
-        self.engine = sqlite_engine(url) if self.embedded else postgresql_engine(url, pool_size, self._connected)
+        self.engine = (
+            create_sqlite_engine(url) if self.embedded else create_postgresql_engine(url, pool_size, self._connected)
+        )
         # Grows when a connection leads to another server than before, or to one that was started again. A standby that
         # took over may lack what was committed last: nothing that was remembered before is to be believed.
         self.generation = 0
         self._server: object = None
-        self._statements = hot_statements(self.engine, self.embedded)
+        self._statements = compile_statements(self.engine, self.embedded)
         # SQLite reads from one moment anyway.
         self._reader = (
             self.engine if self.embedded else self.engine.execution_options(isolation_level="REPEATABLE READ")
@@ -67,7 +69,7 @@ class Store:
         self._kept: list[tuple[Connection, float]] = []  # PostgreSQL's that have just written, and when
         # The collector may end an abandoned transaction in a thread that is just giving back another one's connection.
         self._keeping = threading.RLock()
-        self._seen = Seen()
+        self._cache = LiveRowCache()
         self._turn = threading.Lock()
         self._takes_writes = False  # not known before one was tried, nor after one has failed
 
@@ -99,7 +101,7 @@ class Store:
 
     def _transaction(self, connection: Connection) -> Transaction:
         if self.embedded:
-            return Transaction(connection, self._statements, self._seen)
+            return Transaction(connection, self._statements, self._cache)
         pooled = connection.connection
         assert isinstance(pooled.driver_connection, psycopg.Connection)
         return Transaction(connection, self._statements, None, Wire(pooled.driver_connection, pooled.info))
@@ -113,7 +115,7 @@ class Store:
                 return connection
             self._give_back(connection, used)
         if in_fiber():
-            raise NotAtHandError
+            raise WouldBlockError
         pool = self.engine.pool  # before: if it is disposed of meanwhile, the connection is not kept
         connection = self.engine.connect()
         connection.info["pool"] = pool
@@ -130,7 +132,7 @@ class Store:
             return self._kept.pop() if self._kept else None
 
     @property
-    def spare(self) -> bool:
+    def has_spare_connection(self) -> bool:
         """Can PostgreSQL be written to at once, without opening a connection or asking whether it is still one?"""
         last = self._kept[-1:]  # at once: a thread may take it meanwhile
         return bool(last) and time.monotonic() - last[0][1] < IDLE_SECONDS / 2
@@ -193,8 +195,8 @@ class Store:
         with self._errors():
             connection = self._reader.connect()
             try:
-                seen = Seen() if self.embedded else None
-                with connection.begin(), closing(Transaction(connection, self._statements, seen)) as inside:
+                cache = LiveRowCache() if self.embedded else None
+                with connection.begin(), closing(Transaction(connection, self._statements, cache)) as inside:
                     yield inside
             finally:
                 # As long as this process has a read-only file of SQLite's open, which was disposed of meanwhile, it

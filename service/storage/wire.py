@@ -40,18 +40,18 @@ class Wire:
     def begin(self) -> None:
         self._waiting.append(("BEGIN", ()))
 
-    def ask(self, queries: Iterable[tuple[str, Sequence[Any]]]) -> list[Rows]:
+    def query(self, queries: Iterable[tuple[str, Sequence[Any]]]) -> list[Rows]:
         """The answers to some queries, after everything that was told."""
         before = len(self._waiting)
         self._waiting += queries
         return self._done()[before:]
 
-    def tell(self, sql: str, rows: Sequence[Sequence[Any]]) -> int | None:
+    def execute(self, sql: str, rows: Sequence[Sequence[Any]]) -> int | None:
         """A statement for each of the rows; how many it changes is not known yet."""
         self._waiting += [(sql, row) for row in rows]
         return None
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Wait for what was told."""
         if self._waiting:
             self._done()

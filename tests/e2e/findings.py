@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from service.analysis.verify import find_differences
 from service.base.times import timestamp
+from service.storage.campaigns import find_campaign
 from service.storage.store import Store
 from tests.e2e.log import Log, read_logs
 
@@ -91,9 +92,9 @@ def find_verify_differences(database_url: str, campaigns: Iterable[str]) -> list
     with closing(Store(database_url)) as store:
         for name in campaigns:
             with store.scanning() as tx:
-                stored = tx.campaign(name)
+                stored = find_campaign(tx, name)
                 assert stored is not None
-                findings += [Finding("verify", f"{name}: {text}") for text in find_differences(tx, stored[0])]
+                findings += [Finding("verify", f"{name}: {text}") for text in find_differences(tx, stored)]
     return findings
 
 

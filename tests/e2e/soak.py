@@ -28,6 +28,7 @@ import sqlalchemy as sa
 from policy import CampaignConfig, StagedPolicy
 from service.analysis.columns import Columns
 from service.analysis.verify import find_differences
+from service.storage.campaigns import read_campaigns
 from service.storage.engines import WRITER_KIB
 from service.storage.store import Store
 from service.storage.tables import campaigns, decisions, rewards
@@ -257,7 +258,7 @@ def find_mistakes(url: str, steady: Steady) -> list[str]:
     expected = {name: (steady.decided[name], steady.rewarded[name]) for name in steady.names}
     with closing(Store(url)) as store, store.reading() as tx:
         stored = {row[0]: (row[1], row[2]) for row in tx.connection.execute(_select_counts())}
-        for row in tx.standing():
+        for row in read_campaigns(tx):
             wrong += [f"{row.name}: verify: {text}" for text in islice(find_differences(tx, row), 5)]
     for name in sorted(expected.keys() | stored.keys()):
         if expected.get(name) != stored.get(name):

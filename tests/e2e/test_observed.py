@@ -13,6 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from service.engine.metrics import SHARED_FOLDER
+from service.storage.schema import get_schema_revision
 from service.storage.store import Store
 from tests.e2e.load import CAMPAIGN, open_client, wait_until
 from tests.e2e.server import get_environment, launch_servers
@@ -131,7 +132,7 @@ def test_a_worker_that_cannot_be_replaced_leaves_the_other_alone(server, url):
 
         def set_revision(revision):
             with store.writing() as tx:
-                before = tx.schema_revision()
+                before = get_schema_revision(tx)
                 tx.connection.execute(sa.text(f"UPDATE alembic_version SET version_num = '{revision}'"))
             return before
 

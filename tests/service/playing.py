@@ -20,6 +20,7 @@ from service.engine.encoding import hash_request
 from service.engine.operations import Create, Decide, FinishJob, KeepSnapshot, Reward, Snapshot
 from service.engine.requests import DecideBatch, DecideRequest, RewardBatch, RewardRequest
 from service.engine.unit import Job
+from service.storage.campaigns import find_campaign
 from service.storage.store import Store
 from service.storage.transaction import Transaction
 
@@ -240,9 +241,9 @@ class Direct:
     def campaign(self, name: str) -> Any:
         """Its live row."""
         with self.store.reading() as tx:
-            found = tx.campaign(name)
+            found = find_campaign(tx, name)
             assert found is not None
-            return found[0]
+            return found
 
     def differences(self, name: str) -> list[str]:
         """What `undercurrent verify` finds."""
@@ -251,9 +252,9 @@ class Direct:
 
 
 def found_differences(tx: Transaction, name: str) -> list[str]:
-    found = tx.campaign(name)
+    found = find_campaign(tx, name)
     assert found is not None
-    return list(find_differences(tx, found[0]))
+    return list(find_differences(tx, found))
 
 
 def check_rounds(decisions: Sequence[dict]) -> None:

@@ -12,7 +12,7 @@ from policy.changes import patched
 from service.engine.alerts import count_regimes, find_regime_changes
 from service.engine.operations import Change, RollBack
 from service.engine.unit import Unit
-from service.storage.rows import NewEvent, NewMessage
+from service.storage.rows import EventRow, MessageRow
 from service.storage.tables import events, outbox
 from tests.service.answers import error_of, good
 from tests.service.playing import CONFIGS, SEASONS, Script, operation
@@ -188,12 +188,12 @@ def test_a_request_that_fails_tells_nothing(direct):
     worker.post("/campaigns", CAMPAIGN | {"alerts": {"rounds": 5, "webhook": "https://hooks.example/"}})
     worker.post("/decide/batch", batch([0] * 10))
     with worker.store.writing() as tx:
-        row = tx.lock(["spring"])["spring"]
+        row = tx.lock_campaigns(["spring"])["spring"]
         unit = Unit(tx, row, worker.campaigns._entry(tx, row), "me", row.clock)
         asked = operation("/decide/batch", batch([3] * 10, 11))
         with suppress(ArithmeticError), unit.attempt():
             unit.decide(asked.items, True)
-            assert [len(unit.new_rows[kind]) for kind in (NewEvent, NewMessage)] == [1, 1]
+            assert [len(unit.new_rows[kind]) for kind in (EventRow, MessageRow)] == [1, 1]
             raise ArithmeticError
         assert not any(unit.new_rows.values())
         unit.decide(operation("/decide/batch", batch([0], 30)).items, True)

@@ -9,7 +9,8 @@ import sqlalchemy as sa
 from service.access import auth
 from service.access.auth import PAGE, id_of
 from service.cli.commands import main
-from service.storage.audit import page
+from service.storage.audit import read_audit_page
+from service.storage.keys import revoke_key
 from service.storage.store import Store
 from service.storage.transaction import Transaction
 from tests.service.answers import error_of, good
@@ -180,7 +181,7 @@ def test_a_change_that_is_not_committed_has_no_row_and_no_row_no_change(client, 
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(Transaction, "move", broken)
+    monkeypatch.setattr(Transaction, "update_live_row", broken)
     error_of(client.patch("/campaigns/spring", json={"paused": True}), 500)
     monkeypatch.undo()
     assert [entry["action"] for entry in entries(client)] == ["create"]
@@ -190,14 +191,14 @@ def test_refused_keys_are_counted_and_written_down_once_a_minute(start, store, m
     """So that whoever tries them cannot fill the disk; and what is left when the service stops."""
     good_key, revoked = make(store), make(store, "viewer")
     with store.writing() as tx:
-        tx.revoke_key(id_of(revoked), 2)
+        revoke_key(tx, id_of(revoked), 2)
     worker = start()
     now = [1_000.0]
     worker.service.keys._clock = lambda: now[0]
 
     def rows() -> list[dict]:
         with store.reading() as tx:
-            return [json.loads(row.details) for row in page(tx, None, 100)][::-1]
+            return [json.loads(row.details) for row in read_audit_page(tx, None, 100)][::-1]
 
     def attempts(count: int) -> None:
         for _ in range(count):

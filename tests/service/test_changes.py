@@ -13,6 +13,7 @@ from policy.changes import CHANGEABLE, patched, with_action, without_action
 from service.api import schemas
 from service.base.errors import ConflictError, InvalidError
 from service.engine.operations import Archive, Change, Delete
+from service.storage.campaigns import set_archived
 from service.storage.tables import campaigns, config_revisions, jobs, models, rewards, snapshots
 from service.storage.tables import metadata as tables
 from tests.service.answers import allowed_by_field, error_of, good, shaped
@@ -582,10 +583,10 @@ def test_archiving_is_seen_by_those_who_waited_for_the_campaign(direct, clock, f
         one.process(Archive(script.name, True))
     waiting = operation("/decide", {"campaign": script.name, **script._item(99)}) if first else Delete(script.name)
     with ThreadPoolExecutor(1) as pool, one.store.writing() as tx:
-        tx.lock([script.name])
+        tx.lock_campaigns([script.name])
         outcome = pool.submit(other.process, waiting)
         time.sleep(0.5)  # it waits for the lock
-        tx.archive(one.campaign(script.name).campaign_id, clock.now if first else None)
+        set_archived(tx, one.campaign(script.name).campaign_id, clock.now if first else None)
     assert isinstance(outcome.result()[0], ConflictError)
 
 

@@ -20,7 +20,8 @@ from service.base.settings import PREFIX, Settings, SettingsError
 from service.cli.commands import build_parser, main
 from service.cli.flags import SETTINGS
 from service.cli.serve import choose_host
-from service.storage.schema import head
+from service.storage.keys import read_keys
+from service.storage.schema import get_schema_revision, head
 from service.storage.store import Store
 from service.storage.tables import decisions, metadata
 from tests.service.playing import CONFIGS, Script, eventually
@@ -72,7 +73,7 @@ def old_database(database_url):
 def revision(url):
     store = Store(url)
     with store.reading() as tx:
-        found = tx.schema_revision()
+        found = get_schema_revision(tx)
     store.close()
     return found
 
@@ -302,7 +303,7 @@ def keys(called, database_url):
 def stored_keys(url):
     store = Store(url)
     with store.reading() as tx:
-        found = tx.all_keys()
+        found = read_keys(tx)
     store.close()
     return found
 

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 import service.engine.unit
 from service.engine.operations import Reduce
 from service.engine.unit import LEASE_SECONDS
+from service.storage.jobs import claim_jobs
 from service.storage.rows import REGIME_CHANGE
 from service.storage.tables import decisions, events, jobs, models, outbox, rewards
 from tests.service.conftest import Clock
@@ -102,7 +103,7 @@ def test_a_lease_of_a_later_time_is_no_lease(start, direct, clock, monkeypatch):
     assert row["created_at"] > clock() + 4 * HOUR
     assert row["leased_until"] == clock() + LEASE_SECONDS * 1_000_000
     with worker.service.store.writing() as tx:
-        assert tx.claim_jobs("other", clock(), clock() + LEASE_SECONDS * 1_000_000) == []
+        assert claim_jobs(tx, "other", clock(), clock() + LEASE_SECONDS * 1_000_000) == []
     assert dead.differences("smoothed") == []
 
 

@@ -16,7 +16,8 @@ from service.analysis.checks.finding import Code
 from service.analysis.diagnostics import HEALTHY
 from service.api.diagnostics import Diagnostics
 from service.engine.warm_up import warm_up
-from service.storage.rows import NewJob
+from service.storage.campaigns import find_campaign
+from service.storage.rows import JobRow
 from simulator.environment import load_environment
 from simulator.presets import build_config
 from tests.service.answers import error_of, good, shaped
@@ -195,9 +196,10 @@ def added_late(p):
 def waiting_job(p, seconds):
     p.play(20)
     with p.worker.service.store.writing() as tx:
-        number = tx.campaign(p.name)[0].campaign_id
+        number = find_campaign(tx, p.name).campaign_id
         now = p.clock.now
-        tx.append([NewJob(number, 20, 20, "waiting", "someone", now + 10**12, 1, now - int(seconds * 1e6))])
+        created_at = now - int(seconds * 1e6)
+        tx.append([JobRow(number, 20, 20, "waiting", "someone", now + 10**12, 1, None, None, None, created_at)])
 
 
 def failing(p):

@@ -16,6 +16,7 @@ import service.engine.unit
 from service.engine.ids import Ids, hash_ids, read_block
 from service.engine.operations import Archive, Delete, KeepSnapshot, Snapshot
 from service.engine.unit import Unit
+from service.storage.campaigns import find_campaign
 from service.storage.schema import alembic_config, upgrade
 from service.storage.tables import decisions, id_blocks, live, models, rewards, snapshots
 from tests.service.playing import CONFIGS, Direct, Script, check_rounds
@@ -89,10 +90,10 @@ def test_hashes_stay_what_they_are():
 def again(worker, script):
     """Every decision asked for once more, and its stored form."""
     with worker.store.reading() as tx:
-        row, _ = tx.campaign(script.name)
+        row = find_campaign(tx, script.name)
         for answer in script.decisions:
             stored = worker.campaigns.get_decision(tx, row, answer["decision_id"])
-            assert stored["round"] == answer["round"]
+            assert stored.round == answer["round"]
         assert worker.campaigns.get_decision(tx, row, "never made") is None
         assert worker.campaigns.get_decision(tx, row, "nul\x00") is None
 

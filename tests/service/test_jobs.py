@@ -14,6 +14,7 @@ from service.engine.background import run_estimation
 from service.engine.operations import FinishJob
 from service.engine.unit import LEASE_SECONDS, Job
 from service.engine.warm_up import warm_up
+from service.storage.jobs import claim_jobs
 from service.storage.tables import events, jobs, models, snapshots
 from tests.service.playing import CONFIGS, Script, eventually, http_post
 from tests.service.scraping import Scrape
@@ -261,7 +262,7 @@ def test_a_lease_is_respected(direct, clock):
 
     def claimed(now):
         with other.store.writing() as tx:
-            return tx.claim_jobs("other", now, now + 1_000)
+            return claim_jobs(tx, "other", now, now + 1_000)
 
     assert claimed(row["leased_until"]) == []
     assert claimed(row["leased_until"] + 1) == [(row["campaign_id"], "smoothed", row["input_round"], 1)]

@@ -16,7 +16,7 @@ from policy.changes import patched
 from service.base.errors import ApiError, ConflictError, InvalidError, NotFoundError, UnavailableError
 from service.engine.operations import Change
 from service.engine.warm_up import warm_up
-from service.storage.rows import REGIME_CHANGE, NewDecision
+from service.storage.rows import REGIME_CHANGE, DecisionRow
 from service.storage.tables import campaigns, decisions, events, jobs, live, models, rewards, snapshots
 from service.storage.transaction import Transaction
 from tests.service.playing import (
@@ -87,7 +87,7 @@ def test_a_worker_that_falls_behind_reads_only_what_is_new(direct, clock, monkey
     for worker in workers:
         script.step(worker.post)
     asked = []
-    for query in ("jobs_after", "events_after", "revisions_after", "newest_job", "event_count"):
+    for query in ("read_jobs", "read_events", "read_revisions", "get_newest_job"):
         real = getattr(Transaction, query)
 
         def counted(self, *arguments, real=real, query=query):
@@ -101,7 +101,7 @@ def test_a_worker_that_falls_behind_reads_only_what_is_new(direct, clock, monkey
     workers[0].process(Change(script.name, lambda config: patched(config, {"propensity_floor": 0.1})))
     asked.clear()
     script.step(workers[1].post)
-    assert "revisions_after" in asked
+    assert "read_revisions" in asked
     check_rounds(script.decisions)
     assert direct().differences(script.name) == []
 
@@ -723,14 +723,14 @@ def test_what_was_answered_ahead_is_no_answer_after_a_write(direct, clock):
     Script(CONFIGS["one-regime"], clock, name="spring").create(worker.post).play(worker.post, 12)
     row = worker.campaign("spring")
     with worker.store.writing() as tx:
-        tx.lock(["spring"], [Transaction.will_ask(row.campaign_id, [row.round + 1])])
-        tx.ask_log(row.campaign_id, (row.round, row.round + 1), (row.arrived, row.arrived))
-        assert tx.known(row.campaign_id, [row.round + 1]) == {}
-        known = next(tx.decisions_after(row.campaign_id, 0))  # not what was asked
+        tx.lock_campaigns(["spring"], [Transaction.build_known_decisions_query(row.campaign_id, [row.round + 1])])
+        tx.prefetch_log(row.campaign_id, (row.round, row.round + 1), (row.arrived, row.arrived))
+        assert tx.get_known_decisions(row.campaign_id, [row.round + 1]) == {}
+        known = next(tx.read_decisions(row.campaign_id, 0))  # not what was asked
         assert known.round == 1
         tx.append(
-            [NewDecision(row.campaign_id, row.round + 1, "new", b"", None, known.context, None, None, 0, "control",
+            [DecisionRow(row.campaign_id, row.round + 1, "new", b"", None, known.context, None, None, 0, "control",
                          known.action, 1.0, known.explanation, row.clock)]
         )  # fmt: skip
-        assert [later.round for later in tx.decisions_after(row.campaign_id, row.round)] == [row.round + 1]
-        assert tx.known(row.campaign_id, [row.round + 1])["new"].round == row.round + 1
+        assert [later.round for later in tx.read_decisions(row.campaign_id, row.round)] == [row.round + 1]
+        assert tx.get_known_decisions(row.campaign_id, [row.round + 1])["new"].round == row.round + 1

@@ -189,8 +189,8 @@ def test_an_unexpected_error_has_its_traceback_once(start, lines, caplog, monkey
     good(client.post("/campaigns", json=CAMPAIGN), 201)
     lines.clear()
     caplog.clear()
-    monkeypatch.setattr(Transaction, "lock", broken)
-    monkeypatch.setattr(Transaction, "campaign", broken)
+    monkeypatch.setattr(Transaction, "lock_campaigns", broken)
+    monkeypatch.setattr("service.engine.recovery.find_campaign", broken)
     logging.getLogger("uvicorn").addHandler(caplog.handler)  # its records do not reach the root
     answer = client.request(method, path, json=DECIDE if method == "POST" else None, headers={"X-Request-ID": "mine"})
     found = told(client, lines)

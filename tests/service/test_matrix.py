@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from service.access.auth import COOKIE, PAGE, id_of
 from service.access.roles import ROLES
+from service.storage.keys import revoke_key
 from service.storage.store import Store
 from service.storage.tables import metadata
 from service.web.routing import LeanRoute
@@ -82,7 +83,7 @@ def everyone(new_database):
     keys |= {f"{role} of other": make(store, role, "other") for role in ROLES}
     keys["revoked"] = make(store)
     with store.writing() as tx:
-        tx.revoke_key(id_of(keys["revoked"]), 2)
+        revoke_key(tx, id_of(keys["revoked"]), 2)
     headers = {who: bearer(key) for who, key in keys.items()}
     headers["unknown"] = bearer(f"uc_{id_of(keys['admin'])}_wrong")
     headers["nobody"] = {}

@@ -6,7 +6,7 @@ from alembic import command
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 
-from service.storage.schema import alembic_config, head, require_current, upgrade
+from service.storage.schema import alembic_config, get_schema_revision, head, require_current, upgrade
 from service.storage.store import Store
 from service.storage.tables import metadata
 
@@ -44,7 +44,7 @@ def schema(store):
 
 def revision(store):
     with store.reading() as tx:
-        return tx.schema_revision()
+        return get_schema_revision(tx)
 
 
 def test_the_chain_has_one_head():

@@ -24,6 +24,7 @@ from policy import CampaignConfig
 from service.compat import matching
 from service.compat.matching import MOST_VALUES, values_of
 from service.engine.requests import CAMPAIGN_EXAMPLE
+from service.storage.campaigns import add_campaign
 from service.storage.store import Store
 from tests.service.answers import error_of, good
 from tests.service.playing import eventually, found_differences
@@ -369,7 +370,7 @@ def test_a_thousand_campaigns_cost_a_rank_no_query(start, monkeypatch):
     one = CampaignConfig(name="c-n", actions=["a", "b"], variables=[{"name": "v-n", "cuts": [0]}]).model_dump_json()
     with store.writing() as tx:
         for i in range(1_000):
-            assert tx.add_campaign(f"c{i}", b"", one.replace("c-n", f"c{i}").replace("v-n", f"v{i}"), "[1.0]", 1)
+            assert add_campaign(tx, f"c{i}", b"", one.replace("c-n", f"c{i}").replace("v-n", f"v{i}"), "[1.0]", 1)
     azure.rank("a b", [{"v7": 1}], event="first")
     asked: list[str] = []
     sa.event.listen(store.engine, "before_cursor_execute", lambda *call: asked.append(call[2]))

@@ -21,6 +21,7 @@ from service.analysis.preview import explain_decision, preview_decision
 from service.api.preview import Explanation, Preview, PreviewRequest, past_decision, preview_answer
 from service.api.routes import stored_decision
 from service.engine.operations import Change
+from service.storage.campaigns import find_campaign
 from service.storage.tables import decisions, jobs
 from service.storage.tables import metadata as tables
 from tests.service.answers import error_of, good, shaped
@@ -35,7 +36,7 @@ def previewed(worker, name, item):
     """What the route answers, without a socket."""
     body = PreviewRequest.model_validate({key: value for key, value in item.items() if key != "decision_id"})
     with worker.store.reading() as tx:
-        row, _ = tx.campaign(name)
+        row = find_campaign(tx, name)
         return preview_answer(name, preview_decision(tx, row, worker.campaigns, body)).model_dump(mode="json")
 
 
@@ -334,7 +335,7 @@ def test_explain_over_http(shared, campaign):
 def explained(worker, name, decision_id):
     """What the route answers, without a socket."""
     with worker.store.reading() as tx:
-        row, _ = tx.campaign(name)
+        row = find_campaign(tx, name)
         decision = past_decision(stored_decision(tx, worker.campaigns, row, decision_id))
         return explain_decision(tx, row, worker.campaigns, decision)
 

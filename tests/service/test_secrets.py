@@ -19,6 +19,7 @@ from service.access.auth import PAGE, id_of
 from service.base.logs import JsonFormatter, TextFormatter
 from service.base.settings import Settings
 from service.cli.commands import main
+from service.storage.keys import revoke_key
 from service.storage.outbox import Message
 from service.storage.store import Store
 from service.storage.transaction import Transaction
@@ -118,7 +119,7 @@ def test_a_whole_life_leaves_no_trace_in_the_logs(start, database_url, said, cap
     store = Store(database_url)
     key, revoked = make(store), make(store)
     with store.writing() as tx:
-        tx.revoke_key(id_of(revoked), 2)
+        revoke_key(tx, id_of(revoked), 2)
     monkeypatch.setattr(service.web.requests, "SLOW_SECONDS", 0.0)  # every request is worth a warning
     worker = start(access_log=True, log_level="debug", webhook_secret=SECRET)
     worker.client.headers.update(bearer(key))
@@ -156,7 +157,7 @@ def test_neither_do_failures(start, database_url, said, monkeypatch):
 
         with monkeypatch.context() as patched:
             patched.setattr(Transaction, "append", failing)
-            patched.setattr(Transaction, "decision", failing)
+            patched.setattr("service.engine.campaigns.find_decision", failing)
             assert client.post("/decide", json=DECIDE | {"decision_id": f"{ORDER}-new"}).status_code == 500
             assert client.get(f"/campaigns/spring/decisions/{ORDER}").status_code == 500
     store = Store(database_url)
@@ -167,7 +168,7 @@ def test_neither_do_failures(start, database_url, said, monkeypatch):
         self.connection.exec_driver_sql(f"INSERT INTO campaigns ({columns}) SELECT {columns} FROM campaigns")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Transaction, "decision", twice)
+        patched.setattr("service.engine.campaigns.find_decision", twice)
         assert client.get(f"/campaigns/spring/decisions/{ORDER}").status_code == 503
     store.close()
     eventually(lambda: said.getvalue().count("request failed") >= 2 * 11, "logged")

@@ -17,7 +17,8 @@ from service.analysis.buckets import bucket_starts, find_lasting_changes
 from service.analysis.series import MAX_POINTS
 from service.api.series import Series
 from service.base.times import timestamp
-from service.storage.reading import logged
+from service.storage.campaigns import find_campaign
+from service.storage.reading import read_decision_pages
 from service.storage.tables import models
 from tests.service.answers import error_of, good, shaped
 from tests.service.conftest import Clock, Worker
@@ -55,11 +56,11 @@ def played(request, new_database):
 def raw(worker, name):
     """The rows themselves: decisions, models, revisions."""
     with worker.service.store.reading() as tx:
-        row, _ = tx.campaign(name)
-        rows = [one for page in logged(tx, row.campaign_id) for one in page]
+        row = find_campaign(tx, name)
+        rows = [one for page in read_decision_pages(tx, row.campaign_id) for one in page]
         query = sa.select(models).where(models.c.campaign_id == row.campaign_id).order_by(models.c.version)
         found = tx.connection.execute(query).mappings()
-        return rows, [dict(model) for model in found], tx.revisions_after(row.campaign_id, 0)
+        return rows, [dict(model) for model in found], tx.read_revisions(row.campaign_id, 0)
 
 
 def belief_of(row):
@@ -238,7 +239,7 @@ def test_what_is_known_now_of_then(played, name):
     series = asked(played, name, beliefs="now", points=25)
     then = asked(played, name, points=25)
     with played.service.store.reading() as tx:
-        row, _ = tx.campaign(name)
+        row = find_campaign(tx, name)
         state = played.service.campaigns.read_entry(tx, row).state
     regimes = state.belief.size
     beliefs = state.history.beliefs[: state.round, :regimes]
@@ -297,7 +298,7 @@ def test_what_was_read_is_only_added_to(start, clock, monkeypatch):
     post = http_post(worker.client)
     script = Script(PLAYED["smoothed"], clock).create(post)
     reads = []
-    real = service.analysis.columns.decision_columns
+    real = service.analysis.columns.read_decision_columns
 
     def counting(tx, campaign, after, last):
         reads.append((after, last))
@@ -308,7 +309,7 @@ def test_what_was_read_is_only_added_to(start, clock, monkeypatch):
         if until == 70:
             good(worker.client.post("/subjects/erase", json={"subject": "customer 1"}))
         with monkeypatch.context() as patch:
-            patch.setattr(service.analysis.columns, "decision_columns", counting)
+            patch.setattr(service.analysis.columns, "read_decision_columns", counting)
             reads.clear()
             series = asked(worker, "smoothed", points=20)
             assert (reads[0][0] > 0) == (until not in (10, 70))

@@ -14,6 +14,7 @@ from policy import CampaignConfig, PastRound, StagedPolicy
 from policy.changes import patched, with_action
 from policy.hmm import MISSING
 from service.engine.operations import Change, Current, Reduce
+from service.storage.campaigns import find_campaign
 from service.storage.tables import config_revisions, decisions, jobs, models, rewards, snapshots
 from tests.service.answers import allowed_by_field, error_of, good
 from tests.service.playing import CONFIGS, Script, http_post, operation
@@ -293,11 +294,10 @@ def test_nothing_personal_is_left(new_database, start, clock):
             for table in (decisions, rewards, models, config_revisions, jobs, snapshots)
             for row in tx.connection.execute(sa.select(table)).mappings()
         )
-        left = worker.service.campaigns.get_decision(tx, tx.campaign(script.name)[0], "his")
-    assert left is not None
-    assert {name: left[name] for name in ("request_hash", "subject", "context", "reward")} == dict.fromkeys(
-        ("request_hash", "subject", "context", "reward")
-    )
+        row = find_campaign(tx, script.name)
+        left = worker.service.campaigns.get_decision(tx, row, "his")
+        assert (left.subject, left.context, left.reward) == (None, None, None)
+        assert tx.get_known_decisions(row.campaign_id, [left.round])["his"].request_hash is None
     for trace in (person, "42.4242", "0.987654"):
         assert trace not in text
     if database.suffix == ".db":

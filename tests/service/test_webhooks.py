@@ -18,7 +18,7 @@ from service.base.settings import Settings, SettingsError
 from service.engine.addresses import AddressError, is_public, resolved, target_of
 from service.engine.metrics import Metrics
 from service.engine.webhooks import MOST_ATTEMPTS, Sender, back_off
-from service.storage.outbox import claim
+from service.storage.outbox import claim_messages
 from service.storage.store import Store
 from service.storage.tables import outbox
 from tests.service.answers import allowed_by_field, good
@@ -95,10 +95,10 @@ def test_a_receiver_that_hangs_holds_up_nobody_else(direct, clock):
     waiting = Counter(row["url"] for row in worker.rows(outbox))
     assert waiting["http://slow.example/"] > 8
     with worker.store.writing() as tx:
-        taken = [message.url for message in claim(tx, clock(), clock() + 60_000_000, 8)]
+        taken = [message.url for message in claim_messages(tx, clock(), clock() + 60_000_000, 8)]
         assert sorted(taken) == sorted(waiting)
-        assert claim(tx, clock(), clock() + 60_000_000, 8, busy=taken) == []
-        again = claim(tx, clock(), clock() + 60_000_000, 8)
+        assert claim_messages(tx, clock(), clock() + 60_000_000, 8, busy=taken) == []
+        again = claim_messages(tx, clock(), clock() + 60_000_000, 8)
     assert [message.url for message in again] == [url for url, count in waiting.items() if count > 1]
 
 

@@ -32,7 +32,7 @@ def store(new_database):
 
 
 def asked(tx, sql, *values):
-    ((row,),) = tx._talk.ask([(sql, values)])
+    ((row,),) = tx._channel.query([(sql, values)])
     return row
 
 
@@ -64,14 +64,14 @@ def test_a_zero_byte_is_refused_and_cuts_nothing_off(store, value):
 def test_what_fails_undoes_what_was_told_before_it(store):
     """All that waits goes out together; of a pipeline that broke nothing is left, and the next transaction is whole."""
     with store.writing() as tx:
-        tx._talk.tell("CREATE TABLE told (number BIGINT PRIMARY KEY)", [()])
+        tx._channel.execute("CREATE TABLE told (number BIGINT PRIMARY KEY)", [()])
 
     def tell(statement, value):
         with store.writing() as tx:
-            tx._talk.tell("INSERT INTO told VALUES (%s)", [(1,)])
+            tx._channel.execute("INSERT INTO told VALUES (%s)", [(1,)])
             if statement is None:
                 raise RuntimeError("ours")
-            tx._talk.tell(statement, [(value,)])
+            tx._channel.execute(statement, [(value,)])
 
     for statement, value in (
         ("INSERT INTO told VALUES (%s)", 1),
@@ -83,10 +83,10 @@ def test_what_fails_undoes_what_was_told_before_it(store):
     with pytest.raises(RuntimeError, match="ours"):
         tell(None, None)
     with store.writing() as tx:
-        assert tx._talk.ask([("SELECT count(*) FROM told", ())]) == [[(0,)]]
-        tx._talk.tell("INSERT INTO told VALUES (%s)", [(number,) for number in range(2_000)])
+        assert tx._channel.query([("SELECT count(*) FROM told", ())]) == [[(0,)]]
+        tx._channel.execute("INSERT INTO told VALUES (%s)", [(number,) for number in range(2_000)])
     with store.reading() as tx:
-        assert tx._talk.ask([("SELECT sum(number) FROM told", ())])[0][0][0] == 1_999_000
+        assert tx._channel.query([("SELECT sum(number) FROM told", ())])[0][0][0] == 1_999_000
 
 
 def test_a_transaction_that_failed_or_ended_on_the_way_is_not_committed(store):
@@ -98,7 +98,7 @@ def test_a_transaction_that_failed_or_ended_on_the_way_is_not_committed(store):
 
     def ended():
         with store.writing() as tx:
-            tx._talk.ask([("ROLLBACK", ())])
+            tx._channel.query([("ROLLBACK", ())])
 
     for unit in (failed_unseen, ended):
         with pytest.raises(UnavailableError, match="ended before its commit"):
@@ -111,7 +111,7 @@ def test_more_than_the_socket_holds_goes_both_ways(store):
     """A server that cannot send its answers does not read on: who only sends would wait for ever."""
     large = "x" * 1_000_000
     with store.writing() as tx:
-        rows = tx._talk.ask([("SELECT %s::TEXT", (large,)) for _ in range(40)])
+        rows = tx._channel.query([("SELECT %s::TEXT", (large,)) for _ in range(40)])
         assert rows == [[(large,)]] * 40
 
 
@@ -121,7 +121,7 @@ def test_statements_are_prepared_again_on_another_connection(store):
             assert asked(tx, "SELECT %s::BIGINT", 7) == (7,)
         with suppress(UnavailableError), store.writing() as tx:
             asked(tx, "SELECT pg_terminate_backend(pg_backend_pid()), %s::BIGINT", 7)
-        assert not store.spare  # the other connections may be dead as well
+        assert not store.has_spare_connection  # the other connections may be dead as well
 
 
 def test_what_is_in_use_when_connections_are_disposed_of_is_closed_after_it(store):
@@ -131,10 +131,10 @@ def test_what_is_in_use_when_connections_are_disposed_of_is_closed_after_it(stor
         store._dispose()
         assert asked(used, "SELECT %s::BIGINT", 7) == (7,)
     assert driver.closed
-    assert not store.spare
+    assert not store.has_spare_connection
     with store.writing() as other:
         assert asked(other, "SELECT %s::BIGINT", 7) == (7,)
-    assert store.spare
+    assert store.has_spare_connection
 
 
 def test_fibers_wait_side_by_side(store):
@@ -227,7 +227,7 @@ def test_a_fiber_that_finds_no_connection_leaves_it_to_a_thread(start, monkeypat
     config = {"name": "a", "actions": ["none", "call"], "variables": [{"name": "risk", "levels": ["low", "high"]}]}
     assert worker.client.post("/campaigns", json=config).status_code == 201
     store = worker.service.store
-    monkeypatch.setattr(Store, "spare", property(lambda self: not self.embedded))
+    monkeypatch.setattr(Store, "has_spare_connection", property(lambda self: not self.embedded))
     for number in range(20):
         if not store.embedded:
             store._dispose()
@@ -265,7 +265,9 @@ def test_what_takes_long_to_catch_up_with_is_left_to_a_thread(new_database, cloc
 
         assert list(decide(first, 1, 3))[:1] == [1]  # after its creation it is in nobody's memory yet
         assert list(decide(second, 4, 4))[:1] == [4]
-        monkeypatch.setattr(Store, "spare", property(lambda self: bool(self._kept)))  # whatever the machine's speed
+        monkeypatch.setattr(
+            Store, "has_spare_connection", property(lambda self: bool(self._kept))
+        )  # whatever the machine's speed
         assert list(decide(first, 8, 3)) == []  # four behind
         assert list(decide(second, 11, 5)) == []
         assert list(decide(second, 16, 3)) == []
