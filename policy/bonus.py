@@ -17,7 +17,7 @@ from policy import bounds, kernels
 from policy.config import THEORY_CONSTANTS, CampaignConfig
 from policy.features import FeatureMap
 
-__all__ = ["effective_ridge", "exploration", "tabled"]
+__all__ = ["get_effective_ridge", "make_exploration", "tabulate_bonus"]
 
 _FORMS = {
     "complex": kernels.COMPLEX,
@@ -31,13 +31,13 @@ _FORMS = {
 _NONE = np.empty((0, 2))
 
 
-def exploration(config: CampaignConfig) -> kernels.Exploration:
+def make_exploration(config: CampaignConfig) -> kernels.Exploration:
     """The campaign's bonus rule; the theorems' forms still lack their columns, see `tabled`."""
     assert config.bonus.scale is not None
     return kernels.Exploration(_FORMS[config.bonus.form or ""], config.bonus.scale, config.stage_length, _NONE)
 
 
-def effective_ridge(config: CampaignConfig, features: FeatureMap) -> float:
+def get_effective_ridge(config: CampaignConfig, features: FeatureMap) -> float:
     """λ for the features as they are.
 
     The theorems want ‖φ‖₂ ≤ 1. Dividing every φ by its bound c and keeping λ is the same as keeping φ with λc²:
@@ -47,7 +47,7 @@ def effective_ridge(config: CampaignConfig, features: FeatureMap) -> float:
     return config.ridge * features.norm_bound**2 if theory else config.ridge
 
 
-def tabled(config: CampaignConfig, features: FeatureMap, first_round: int, count: int) -> kernels.Exploration:
+def tabulate_bonus(config: CampaignConfig, features: FeatureMap, first_round: int, count: int) -> kernels.Exploration:
     """A theorem's bonus for consecutive rounds, one (additive, factor) pair each."""
     rule = config.bonus
     rounds = np.arange(first_round, first_round + count)

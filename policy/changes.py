@@ -17,7 +17,16 @@ from policy.staged import StagedPolicy
 from policy.stages import find_stage_start
 from policy.state import State
 
-__all__ = ["CHANGEABLE", "cloned", "erased", "grown", "patched", "rolled_back", "with_action", "without_action"]
+__all__ = [
+    "CHANGEABLE",
+    "add_config_action",
+    "append_actions",
+    "clone_config",
+    "patch_config",
+    "resume_after_erasure",
+    "retire_config_action",
+    "roll_back",
+]
 
 # What may change without resetting the model. Actions change too, but only as `grown` allows.
 CHANGEABLE = (
@@ -67,7 +76,7 @@ def _merged(whole: Mapping[str, Any], patch: Mapping[str, Any], depth: int = 0) 
     return result
 
 
-def patched(config: CampaignConfig, patch: Mapping[str, Any]) -> CampaignConfig:
+def patch_config(config: CampaignConfig, patch: Mapping[str, Any]) -> CampaignConfig:
     """The configuration after a change that a living campaign can take; FixedError names what it cannot."""
     before = config.model_dump(mode="json")
     merged = _merged(before, patch)
@@ -116,7 +125,7 @@ def _differing(name: str, before: Any, after: Any) -> list[str]:
     return [f"{name}.{field}" for field in inner if before.get(field) != after.get(field)]
 
 
-def cloned(config: CampaignConfig, patch: Mapping[str, Any]) -> CampaignConfig:
+def clone_config(config: CampaignConfig, patch: Mapping[str, Any]) -> CampaignConfig:
     """The configuration of a new campaign like this one, with its own name, seed and any other change.
 
     What is as it would be by default follows the change: another variable is used, not only asked for. What belongs to
@@ -155,7 +164,7 @@ def _underived(config: CampaignConfig) -> dict[str, Any]:
     return kept
 
 
-def with_action(config: CampaignConfig, action: str) -> CampaignConfig:
+def add_config_action(config: CampaignConfig, action: str) -> CampaignConfig:
     """The configuration with another action, or with a retired one back in use."""
     fields = config.model_dump(mode="json")
     fields["retired_actions"] = [name for name in config.retired_actions if name != action]
@@ -164,7 +173,7 @@ def with_action(config: CampaignConfig, action: str) -> CampaignConfig:
     return CampaignConfig.model_validate(fields)
 
 
-def without_action(config: CampaignConfig, action: str) -> CampaignConfig:
+def retire_config_action(config: CampaignConfig, action: str) -> CampaignConfig:
     """The configuration with an action retired."""
     if action in config.retired_actions:
         return config
@@ -178,7 +187,7 @@ def without_action(config: CampaignConfig, action: str) -> CampaignConfig:
     return CampaignConfig.model_validate(config.model_dump(mode="json") | {"retired_actions": retired})
 
 
-def grown(before: StagedPolicy, after: StagedPolicy, state: State) -> State:
+def append_actions(before: StagedPolicy, after: StagedPolicy, state: State) -> State:
     """The state of a campaign to whose actions others were appended.
 
     No round has played the new actions, so G + P (kernels.linucb) splits into a block of the old columns and one of
@@ -263,7 +272,7 @@ def _grown(old: Statistics, places: npt.NDArray[np.intp], size: int, features: F
     )
 
 
-def rolled_back(policy: StagedPolicy, state: State, before: StagedPolicy, past: State) -> State:
+def roll_back(policy: StagedPolicy, state: State, before: StagedPolicy, past: State) -> State:
     """The state with the model of an earlier one of the same campaign, under the policy of then, in force again (R21).
 
     Rounds and rewards stay. Rewards that were folded since then are excluded for good, also from recomputations;
@@ -274,9 +283,9 @@ def rolled_back(policy: StagedPolicy, state: State, before: StagedPolicy, past: 
         raise ArgumentError("past", f"is of round {past.round}", f"an earlier state, up to round {state.round}")
     unestimated = policy.estimator.is_required(past) and not policy.estimator.is_required(state)
     renewed = set(policy.config.actions) - set(before.config.actions) - set(policy.config.retired_actions)
-    past = grown(before, policy, past)
+    past = append_actions(before, policy, past)
     history = state.history.copy(state.round, state.arrived)
-    order = history.arrivals_in_order(state.folded)
+    order = history.get_arrival_order(state.folded)
     history.excluded = np.union1d(past.history.excluded, order[past.folded :])
     state = state._replace(
         belief=policy.estimator.restore_belief(state, past, history),
@@ -294,7 +303,7 @@ def rolled_back(policy: StagedPolicy, state: State, before: StagedPolicy, past: 
     return _on_trial(policy, state, len(before.config.actions)) if renewed else state
 
 
-def erased(policy: StagedPolicy, state: State) -> State:
+def resume_after_erasure(policy: StagedPolicy, state: State) -> State:
     """The state, made anew without someone's rounds (R22), as it goes on.
 
     Too few rewards may be left for the estimates that there were. Then joint statistics decide at random again (R8),

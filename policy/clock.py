@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from policy.config import Clock
-from policy.errors import ContextError, FieldProblem, shown
+from policy.errors import ContextError, FieldProblem, format_value
 from policy.state import State
 
 __all__ = ["LONGEST_GAP", "NO_GAPS", "NO_PERIODS", "check_time", "count_steps"]
@@ -22,7 +22,7 @@ def check_time(at: float | None, field: str) -> float:
     real = isinstance(at, int | float | np.integer | np.floating) and not isinstance(at, bool)
     if at is None or not real or not -1e12 <= at <= 1e12:
         allowed = "seconds: the campaign has a clock"
-        raise ContextError([FieldProblem(field, f"{shown(at)} is not a time", allowed)])
+        raise ContextError([FieldProblem(field, f"{format_value(at)} is not a time", allowed)])
     return float(at)
 
 

@@ -40,7 +40,7 @@ def encode(state: State) -> bytes:
     if state.hmm is not None:
         arrays |= {f"hmm.{name}": a for name, a in state.hmm._asdict().items()}
     arrays |= {f"history.{name}": a[:rounds] for name, a in history.contexts._asdict().items()}
-    arrived = history.arrivals_in_order(state.arrived)
+    arrived = history.get_arrival_order(state.arrived)
     arrays |= {
         "history.steps": history.steps[:rounds],
         "history.actions": history.actions[:rounds],
@@ -114,7 +114,7 @@ def decode(data: bytes) -> State:
         statistics = Statistics(*(arrays[f"statistics.{name}"] for name in Statistics._fields))
         known = "hmm.transition" in arrays
         parameters = HmmParameters(*(arrays[f"hmm.{n}"] for n in HmmParameters._fields)) if known else None
-        history = History.restored(
+        history = History.restore(
             *(arrays[f"history.{n}"] for n in ("levels", "values", "symbols", "steps", "actions", "beliefs")),
             arrivals=arrays["history.arrivals"],
             rewards=arrays["history.rewards"],

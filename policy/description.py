@@ -32,7 +32,7 @@ __all__ = [
     "SymbolProbability",
     "WarmStart",
     "describe",
-    "warm_start",
+    "get_warm_start",
 ]
 
 FloatArray = npt.NDArray[np.float64]
@@ -77,7 +77,7 @@ class ModelDescription(NamedTuple):
     regimes: int  # in use
     guarded: bool  # more regimes were fitted but do not pay
     noise_std: float | None  # σ̂; None as long as too few rewards are folded
-    ridge: float  # λ as it stands in G: under the theorems' bonuses not the configuration's (bonus.effective_ridge)
+    ridge: float  # λ as it stands in G: under the theorems' bonuses not the configuration's (bonus.get_effective_ridge)
     centre: float  # what is subtracted from every reward before the fit
     hmm: HmmDescription | None  # None with one regime, and before the first estimate
     coefficients: tuple[Coefficient, ...]
@@ -92,7 +92,7 @@ class WarmStart(NamedTuple):
     estimate: bool  # the first one, where statistics are joint: before it there is no noise, and so no bonus
 
 
-def warm_start(policy: StagedPolicy, state: State) -> WarmStart | None:
+def get_warm_start(policy: StagedPolicy, state: State) -> WarmStart | None:
     """What is missing until actions are chosen by their scores; None if the warm start is over."""
     config = policy.config
     rounds = max(config.warm_start_rounds, config.stage_length + 1) - state.round
@@ -146,7 +146,7 @@ def _residual_noise(features: FeatureMap, ridge: float, state: State, scaled: Fl
         return None
     gram, moment, _, theta, _, units = state.statistics
     rank = features.dimension - float(np.trace(features.plan.null))
-    folded = state.history.arrivals(0, state.folded)
+    folded = state.history.get_arrivals(0, state.folded)
     freedom = folded.size - (rank - ridge * float(scaled.sum()))  # less tr G⁻¹(G - λI), the effective parameters
     if freedom < LEAST_FREEDOM:
         return None

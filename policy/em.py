@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from policy import kernels, spectral
 from policy.errors import ArgumentError
-from policy.hmm import NO_EVIDENCE, HmmParameters, checked_steps, checked_symbols, written_out
+from policy.hmm import NO_EVIDENCE, HmmParameters, check_steps, check_symbols, spell_out_gaps
 
-__all__ = ["SMOOTHING", "EmFit", "estimate", "fit", "log_prior", "maximised", "opened"]
+__all__ = ["SMOOTHING", "EmFit", "estimate", "fit", "log_prior", "maximise", "open_zeros"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -60,9 +60,9 @@ def fit(
         raise ArgumentError("smoothing", f"{smoothing}", "a number ≥ 0")
     if not (np.isfinite(tolerance) and tolerance >= 0.0):
         raise ArgumentError("tolerance", f"{tolerance}", "a number ≥ 0")
-    start = HmmParameters.checked(*start)
-    observed = checked_symbols(symbols, start.emission.shape[1])
-    observed, moves, _ = written_out(observed, checked_steps(steps, observed.size))
+    start = HmmParameters.check(*start)
+    observed = check_symbols(symbols, start.emission.shape[1])
+    observed, moves, _ = spell_out_gaps(observed, check_steps(steps, observed.size))
     beliefs = np.empty((observed.size, start.initial.size))
     transitions, emissions = np.empty_like(start.transition), np.empty_like(start.emission)
     current, best, size = start, start, (0,) * start.initial.size
@@ -80,13 +80,11 @@ def fit(
         trace.append(value)
         if iteration == iterations or (np.isfinite(value) and gain <= tolerance * abs(value)):
             break
-        current = maximised(transitions, emissions, smoothing, current)
+        current = maximise(transitions, emissions, smoothing, current)
     return EmFit(best, tuple(trace), beliefs if best is current else None)
 
 
-def maximised(
-    transitions: FloatArray, emissions: FloatArray, smoothing: float, current: HmmParameters
-) -> HmmParameters:
+def maximise(transitions: FloatArray, emissions: FloatArray, smoothing: float, current: HmmParameters) -> HmmParameters:
     """The M-step: parameters from expected counts; the initial law stays."""
     return HmmParameters(
         _normalised(transitions + smoothing, current.transition),
@@ -124,7 +122,7 @@ def estimate(
         raise ArgumentError("regimes", f"{regimes}", f"1 to the number of symbols, {count}")
     if previous is not None and previous.emission.shape != (regimes, count):
         raise ArgumentError("previous", f"emission {previous.emission.shape}", f"{(regimes, count)}")
-    observed = checked_symbols(symbols, count)
+    observed = check_symbols(symbols, count)
     seen = observed[observed >= 0]
     if np.unique(seen).size < regimes:
         return spectral.NotEstimable(f"fewer than {regimes} different symbols so far")
@@ -137,14 +135,14 @@ def estimate(
         _random_start(seen, regimes, count, seed, observed.size * RANDOM_STARTS + i) for i in range(RANDOM_STARTS)
     ]
     trials = [
-        fit(observed, opened(start), TRIAL_ITERATIONS, smoothing=SMOOTHING, tolerance=TOLERANCE, steps=steps)
+        fit(observed, open_zeros(start), TRIAL_ITERATIONS, smoothing=SMOOTHING, tolerance=TOLERANCE, steps=steps)
         for start in starts
     ]
     likeliest = max(trials, key=lambda trial: trial.objective[-1]).parameters
     return fit(observed, likeliest, ITERATIONS, smoothing=SMOOTHING, tolerance=TOLERANCE, steps=steps).parameters
 
 
-def opened(start: HmmParameters) -> HmmParameters:
+def open_zeros(start: HmmParameters) -> HmmParameters:
     """A probability of 0 is absorbing under EM; mix every row with a little of the uniform law."""
     return HmmParameters(
         0.999 * start.transition + 0.001 / start.transition.shape[1],

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from policy.config import CampaignConfig, Variable
-from policy.errors import ArgumentError, ContextError, FieldProblem, shown
+from policy.errors import ArgumentError, ContextError, FieldProblem, format_value
 
 __all__ = ["ContextEncoder", "Contexts"]
 
@@ -158,7 +158,7 @@ class ContextEncoder:
             try:
                 encoder(context[name])
             except _WRONG:
-                message = f"{shown(context[name])} is not allowed"
+                message = f"{format_value(context[name])} is not allowed"
                 problems.append(FieldProblem(f"{field}.{name}", message, _describe_allowed(variable)))
         return problems
 

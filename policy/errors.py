@@ -21,7 +21,7 @@ __all__ = [
     "FixedError",
     "PolicyError",
     "RewardError",
-    "shown",
+    "format_value",
 ]
 
 
@@ -84,7 +84,7 @@ class CodecError(_SingleProblemError):
     """Bytes are not a state of this version, or are damaged."""
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
     """A wrong value as an error shows it: short, and whatever it is."""
     try:
         return f"{value!r:.60}"

@@ -115,7 +115,7 @@ class Rewarded(NamedTuple):
     predictions: FloatArray  # T×K: r̂, of the eligible actions
     clusters: IntArray  # T
 
-    def picked(self, rows: BoolArray) -> "Rewarded":
+    def take(self, rows: BoolArray) -> "Rewarded":
         rewards, taken, propensity, law, predictions, clusters = self
         return Rewarded(rewards[rows], taken[rows], propensity[rows], law[rows], predictions[rows], clusters[rows])
 

@@ -13,7 +13,7 @@ from policy.features import Contexts
 from policy.staged import StagedPolicy
 from policy.state import State
 
-__all__ = ["FrozenModel", "greedy"]
+__all__ = ["FrozenModel", "choose_greedily"]
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -43,8 +43,8 @@ class FrozenModel:
             self._belief = beliefs[-1].copy()
         values = np.empty((count, len(self.actions)))
         for action in range(len(self.actions)):
-            columns = joint.design(self._features, encoded, np.full(count, action, np.int16))
-            values[:, action] = (joint.predicted(columns, self._theta) * beliefs).sum(axis=1)
+            columns = joint.make_design(self._features, encoded, np.full(count, action, np.int16))
+            values[:, action] = (joint.predict(columns, self._theta) * beliefs).sum(axis=1)
         values[~present] = np.nan
         return values
 
@@ -74,7 +74,7 @@ class FrozenModel:
         return steps
 
 
-def greedy(values: FloatArray, eligible: BoolArray) -> FloatArray:
+def choose_greedily(values: FloatArray, eligible: BoolArray) -> FloatArray:
     """The law that plays the best eligible action; ties share. All 0 where there is none."""
     finite = np.where(eligible & ~np.isnan(values), values, -np.inf)
     best = finite.max(axis=1)

@@ -18,13 +18,13 @@ SmallInts = npt.NDArray[np.int16]
 _NO_ROWS = np.empty(0, np.int64)
 
 
-def _roomy(rounds: int) -> int:
-    """Rows of a history that has so many: a quarter to spare, a compromise between memory and copying."""
+def _get_capacity(rounds: int) -> int:
+    """Rows to allocate for a number of rounds: a quarter to spare, a compromise between memory and copying."""
     return max(64, rounds * 5 // 4)
 
 
 class History:
-    """Columns with spare room at the end; `rounds` and `arrived` say how far they are filled."""
+    """Columns with spare room at the end; `rounds` and `arrived` say how much is filled."""
 
     __slots__ = (
         "_capacity",
@@ -45,11 +45,11 @@ class History:
     actions: SmallInts
     beliefs: FloatArray  # of record: as decided, or as last recomputed (R4)
     rewards: FloatArray  # NaN where none has arrived, or where it was erased (R22)
-    # Rows whose folded rewards count no more, since a rollback (R21) or an erasure: sorted, never changed.
+    # Rows whose folded rewards no longer count after a rollback (R21) or an erasure: sorted, never changed in place.
     excluded: npt.NDArray[np.int64]
     rounds: int
     arrived: int
-    shape: tuple[int, int, int]  # variables, numbers and (most) regimes a row
+    shape: tuple[int, int, int]  # categorical variables, numeric variables, most regimes
 
     def __init__(self, variables: int, numbers: int, regimes: int, capacity: int = 64) -> None:
         self._capacity = capacity
@@ -68,8 +68,8 @@ class History:
         self.rounds = 0
         self.arrived = 0
 
-    def arrivals(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """The rows whose rewards arrived start-th … (stop-1)-th, in round order, without those that do not count."""
+    def get_arrivals(self, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """The rows of arrivals number start … stop-1, in round order, without those that do not count."""
         if start == stop:
             return _NO_ROWS
         rows = np.sort(self._order[start:stop])
@@ -80,12 +80,12 @@ class History:
         counted: npt.NDArray[np.bool_] = self.excluded[np.minimum(places, self.excluded.size - 1)] != rows
         return rows[counted]
 
-    def arrivals_in_order(self, arrived: int) -> npt.NDArray[np.int64]:
-        """The first rows whose rewards arrived, in the order of arrival, with the excluded ones."""
+    def get_arrival_order(self, arrived: int) -> npt.NDArray[np.int64]:
+        """The rows of the first `arrived` rewards in order of arrival, including excluded ones."""
         return self._order[:arrived]
 
-    def without_erased(self, rounds: int, start: int, stop: int) -> Self:
-        """This history, or a copy in which the erased ones of the start-th … (stop-1)-th rewards are excluded."""
+    def exclude_erased(self, rounds: int, start: int, stop: int) -> Self:
+        """This history, or a copy that excludes the erased rewards among arrivals number start … stop-1."""
         rows = self._order[start:stop]
         erased = rows[np.isnan(self.rewards[rows])] if rows.size else rows
         if not erased.size:
@@ -95,7 +95,7 @@ class History:
         return other
 
     @classmethod
-    def restored(
+    def restore(
         cls,
         levels: SmallInts,
         values: FloatArray,
@@ -108,8 +108,8 @@ class History:
         rewards: FloatArray,
         excluded: npt.NDArray[np.int64] | None = None,
     ) -> Self:
-        """A history from its columns; `rewards` belong to the rows in `arrivals`."""
-        history = cls(levels.shape[1], values.shape[1], beliefs.shape[1], _roomy(actions.size))
+        """A history from its columns (T rows each); `rewards` belong to the rows in `arrivals`."""
+        history = cls(levels.shape[1], values.shape[1], beliefs.shape[1], _get_capacity(actions.size))
         history.append(Contexts(levels, values, symbols), steps, actions, beliefs)
         history.rewards[arrivals] = rewards
         history._order[: arrivals.size] = arrivals
@@ -117,8 +117,8 @@ class History:
         history.excluded = _NO_ROWS if excluded is None else excluded
         return history
 
-    def at(self, rounds: int, arrived: int) -> Self:
-        """This history if it ends exactly there, else a copy cut to that length."""
+    def cut(self, rounds: int, arrived: int) -> Self:
+        """This history if it has exactly this length, else a copy cut to it."""
         if rounds == self.rounds and arrived == self.arrived:
             return self
         return self._copy(rounds, arrived, self._capacity)
@@ -139,12 +139,12 @@ class History:
         return other
 
     def _grow(self, needed: int) -> None:
-        larger = self._copy(self.rounds, self.arrived, _roomy(needed))
+        larger = self._copy(self.rounds, self.arrived, _get_capacity(needed))
         for name in self.__slots__:
             setattr(self, name, getattr(larger, name))
 
     def reserve(self, count: int) -> None:
-        """Make room for so many more rows."""
+        """Make room for `count` more rows."""
         if self.rounds + count > self._capacity:
             self._grow(self.rounds + count)
 
@@ -162,7 +162,7 @@ class History:
         self._order[self.arrived] = row
         self.arrived += 1
 
-    def all_rewarded(self, start: int, stop: int) -> None:
-        """Rows start … stop-1, whose rewards stand in the column already, count as arrived in round order."""
+    def mark_rewarded(self, start: int, stop: int) -> None:
+        """Count rows start … stop-1, whose rewards are in the column already, as arrived in round order."""
         self._order[start:stop] = np.arange(start, stop)
         self.arrived = stop

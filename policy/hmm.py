@@ -19,8 +19,8 @@ __all__ = [
     "Beliefs",
     "Expectations",
     "HmmParameters",
-    "checked_symbols",
-    "expectations",
+    "check_symbols",
+    "compute_expectations",
     "filter_history",
     "filter_recent",
     "filter_step",
@@ -46,7 +46,7 @@ class HmmParameters(NamedTuple):
     initial: FloatArray
 
     @classmethod
-    def checked(cls, transition: npt.ArrayLike, emission: npt.ArrayLike, initial: npt.ArrayLike) -> Self:
+    def check(cls, transition: npt.ArrayLike, emission: npt.ArrayLike, initial: npt.ArrayLike) -> Self:
         """Parameters from anything array-like; an ArgumentError names the part that is not a law."""
         parts = {"transition": transition, "emission": emission, "initial": initial}
         arrays = {}
@@ -68,7 +68,7 @@ class HmmParameters(NamedTuple):
                 raise ArgumentError(field, "does not sum to 1", "rows that sum to 1")
         return cls(**arrays)
 
-    def permuted(self, order: npt.NDArray[np.intp]) -> "HmmParameters":
+    def permute(self, order: npt.NDArray[np.intp]) -> "HmmParameters":
         """The same model with regime h renamed: the new h is the old order[h]."""
         return HmmParameters(
             np.ascontiguousarray(self.transition[np.ix_(order, order)]),
@@ -93,7 +93,7 @@ class Expectations(NamedTuple):
     log_likelihood: float
 
 
-def _checked(parameters: HmmParameters) -> HmmParameters:
+def _check_shapes(parameters: HmmParameters) -> HmmParameters:
     """Parameters whose shapes fit; the kernels check no bounds."""
     (transition, emission, initial), regimes = parameters, parameters.initial.size
     shapes = transition.shape, emission.shape[:1], initial.shape
@@ -104,7 +104,7 @@ def _checked(parameters: HmmParameters) -> HmmParameters:
     return parameters
 
 
-def checked_symbols(symbols: npt.ArrayLike, count: int) -> SmallInts:
+def check_symbols(symbols: npt.ArrayLike, count: int) -> SmallInts:
     """Symbols as the kernels take them; every one in -1 (missing), 0 … count-1."""
     try:
         array = np.asarray(symbols)
@@ -124,7 +124,7 @@ def filter_step(parameters: HmmParameters, belief: FloatArray, symbol: int, *, f
         raise ArgumentError("belief", f"shape {start.shape}", f"{parameters.initial.shape}")
     if not ((start >= 0.0).all() and abs(start.sum() - 1.0) < 1e-6):
         raise ArgumentError("belief", f"{start}", "probabilities that sum to 1")
-    observed = checked_symbols([symbol], parameters.emission.shape[1])
+    observed = check_symbols([symbol], parameters.emission.shape[1])
     out: FloatArray = np.empty((1, parameters.initial.size))
     steps = np.array([0 if first else 1], np.int16)
     kernels.filter_path(parameters.transition, parameters.emission, start, steps, observed, NO_EVIDENCE, out)
@@ -132,7 +132,7 @@ def filter_step(parameters: HmmParameters, belief: FloatArray, symbol: int, *, f
     return stepped
 
 
-def checked_steps(steps: npt.ArrayLike | None, count: int) -> SmallInts:
+def check_steps(steps: npt.ArrayLike | None, count: int) -> SmallInts:
     """How often the chain moves before each row; one step a row, none before the first, is the per-decision clock."""
     if steps is None:
         usual = np.ones(count, np.int16)
@@ -146,14 +146,14 @@ def checked_steps(steps: npt.ArrayLike | None, count: int) -> SmallInts:
 
 def filter_history(parameters: HmmParameters, symbols: npt.ArrayLike, steps: npt.ArrayLike | None = None) -> Beliefs:
     """P(h_t | x_1 … x_t) for every t, from the initial law."""
-    observed = checked_symbols(symbols, _checked(parameters).emission.shape[1])
+    observed = check_symbols(symbols, _check_shapes(parameters).emission.shape[1])
     beliefs = np.empty((observed.size, parameters.initial.size))
-    moves = checked_steps(steps, observed.size)
+    moves = check_steps(steps, observed.size)
     total = kernels.filter_path(*parameters, moves, observed, NO_EVIDENCE, beliefs)
     return Beliefs(beliefs, float(total))
 
 
-class WrittenOut(NamedTuple):
+class SpelledOut(NamedTuple):
     """A history in which the chain moves at most once a row: longer gaps are rows with missing symbols."""
 
     symbols: SmallInts
@@ -165,22 +165,24 @@ class WrittenOut(NamedTuple):
         return table if self.rows.size == self.symbols.size else table[self.rows]
 
 
-def written_out(symbols: SmallInts, steps: SmallInts) -> WrittenOut:
+def spell_out_gaps(symbols: SmallInts, steps: SmallInts) -> SpelledOut:
     """What forward–backward and EM take: k steps between two rows are k-1 missing observations and one step."""
     if steps.size == 0 or steps.max() <= 1:
-        return WrittenOut(symbols, steps, np.arange(symbols.size))
+        return SpelledOut(symbols, steps, np.arange(symbols.size))
     rows = np.maximum(steps, 1).astype(np.intp).cumsum() - 1
     out = np.full(rows[-1] + 1, MISSING, np.int16)
     out[rows] = symbols
     moves = np.ones(rows[-1] + 1, np.int16)
     moves[rows] = np.minimum(steps, 1)
-    return WrittenOut(out, moves, rows)
+    return SpelledOut(out, moves, rows)
 
 
-def expectations(parameters: HmmParameters, symbols: npt.ArrayLike, steps: npt.ArrayLike | None = None) -> Expectations:
+def compute_expectations(
+    parameters: HmmParameters, symbols: npt.ArrayLike, steps: npt.ArrayLike | None = None
+) -> Expectations:
     """Forward–backward over the whole history."""
-    observed = checked_symbols(symbols, _checked(parameters).emission.shape[1])
-    full = written_out(observed, checked_steps(steps, observed.size))
+    observed = check_symbols(symbols, _check_shapes(parameters).emission.shape[1])
+    full = spell_out_gaps(observed, check_steps(steps, observed.size))
     beliefs = np.empty((full.symbols.size, parameters.initial.size))
     transitions, emissions = np.empty_like(parameters.transition), np.empty_like(parameters.emission)
     total = kernels.forward_backward(
@@ -205,7 +207,7 @@ def filter_recent(parameters: HmmParameters, symbols: SmallInts, steps: SmallInt
 
 def smooth_history(parameters: HmmParameters, symbols: npt.ArrayLike, steps: npt.ArrayLike | None = None) -> Beliefs:
     """P(h_t | x_1 … x_T) for every t."""
-    result = expectations(parameters, symbols, steps)
+    result = compute_expectations(parameters, symbols, steps)
     return Beliefs(result.beliefs, result.log_likelihood)
 
 

@@ -19,20 +19,20 @@ from policy import em, kernels, linucb
 from policy.defaults import LEAST_NOISE
 from policy.features import Contexts, FeatureMap
 from policy.history import History
-from policy.hmm import HmmParameters, checked_steps, expectations, written_out
+from policy.hmm import HmmParameters, check_steps, compute_expectations, spell_out_gaps
 from policy.kernels import Statistics
 
 __all__ = [
     "Design",
     "Fit",
     "Rounds",
-    "design",
+    "estimate_noise",
     "fit_joint",
     "fit_smoothed",
     "gather",
-    "noise_of",
-    "predicted",
-    "solved",
+    "make_design",
+    "predict",
+    "solve",
 ]
 
 FloatArray = npt.NDArray[np.float64]
@@ -82,7 +82,7 @@ class Fit(NamedTuple):
 def gather(features: FeatureMap, history: History, rounds: int, arrived: int) -> Rounds:
     """The first rounds of a history with the rewards that have arrived."""
     rewards = np.full(rounds, np.nan)
-    known = history.arrivals(0, arrived)  # in round order: sums do not depend on who came first (R15)
+    known = history.get_arrivals(0, arrived)  # in round order: sums do not depend on who came first (R15)
     known = known[known < rounds]
     rewards[known] = history.rewards[known]
     centre = float(rewards[known].mean()) if known.size else 0.0
@@ -90,7 +90,7 @@ def gather(features: FeatureMap, history: History, rounds: int, arrived: int) ->
     deviation = float(rewards[known].std()) if known.size else 0.0
     contexts, actions = history.contexts.rows(0, rounds), history.actions[:rounds]
     first, profiles = _grouped(features, contexts, actions)
-    full = written_out(contexts.symbols, checked_steps(history.steps[:rounds], rounds))
+    full = spell_out_gaps(contexts.symbols, check_steps(history.steps[:rounds], rounds))
     if full.rows.size < full.symbols.size:
         spread, index = np.full(full.symbols.size, np.nan), np.zeros(full.symbols.size, np.int64)
         spread[full.rows], index[full.rows] = rewards, profiles
@@ -121,20 +121,20 @@ def _grouped(
     return first_of[there], (there.cumsum() - 1)[keys]
 
 
-def design(features: FeatureMap, contexts: Contexts, actions: npt.NDArray[np.int16]) -> Design:
+def make_design(features: FeatureMap, contexts: Contexts, actions: npt.NDArray[np.int16]) -> Design:
     """The active columns of some contexts and actions."""
     columns, weights, owners, counts = kernels.profile_columns(features.plan, contexts.levels, contexts.values, actions)
     return Design(columns, weights, owners, counts, features)
 
 
-def predicted(design: Design, theta: FloatArray) -> FloatArray:
+def predict(design: Design, theta: FloatArray) -> FloatArray:
     """θᵀz_h, a row a profile and a column a regime."""
     predictions = np.empty((design.counts.size, design.features.regimes))
     kernels.profile_predictions(*design[:4], theta, predictions)
     return predictions
 
 
-def solved(rounds: Rounds, design: Design, ridge: float, posterior: FloatArray, vertices: int) -> Statistics:
+def solve(rounds: Rounds, design: Design, ridge: float, posterior: FloatArray, vertices: int) -> Statistics:
     """G, Σ z r, G⁻¹ and θ̂ from a posterior a row.
 
     The first `vertices` rows enter as γ(h) z_h z_hᵀ, as if each regime had been seen, the others as z zᵀ with z = z(γ).
@@ -151,14 +151,14 @@ def solved(rounds: Rounds, design: Design, ridge: float, posterior: FloatArray, 
             )
             seconds += some_seconds
             totals += some_totals
-    statistics = linucb.initial_statistics(features.dimension, ridge)
+    statistics = linucb.create_statistics(features.dimension, ridge)
     kernels.fold_profiles(*design[:4], seconds, totals, statistics.gram, statistics.moment)
     kernels.refactor(statistics, features.plan.null, ridge)
     statistics.counters[0] = rounds.known
     return statistics
 
 
-def noise_of(rounds: Rounds, statistics: Statistics, null: FloatArray, ridge: float) -> float:
+def estimate_noise(rounds: Rounds, statistics: Statistics, null: FloatArray, ridge: float) -> float:
     """σ̂ from the penalised residual Σr² - θ̂ᵀΣzr, which counts half of the effective parameters already."""
     # The inverse is that of G + P (kernels.linucb): λ / (1 + λ) instead of 1 for each direction that no z has.
     unused = float(np.trace(null)) / (1.0 + ridge)
@@ -178,9 +178,9 @@ def fit_smoothed(
 ) -> Fit:
     """The regression on smoothed beliefs under given HMM parameters; `posterior` are those, if they are known."""
     if posterior is None:
-        posterior = expectations(hmm, rounds.symbols, rounds.steps).beliefs
-    statistics = solved(rounds, design, ridge, posterior, 0)
-    return Fit(hmm, statistics.theta, noise_of(rounds, statistics, design.features.plan.null, ridge), posterior)
+        posterior = compute_expectations(hmm, rounds.symbols, rounds.steps).beliefs
+    statistics = solve(rounds, design, ridge, posterior, 0)
+    return Fit(hmm, statistics.theta, estimate_noise(rounds, statistics, design.features.plan.null, ridge), posterior)
 
 
 def fit_joint(
@@ -199,16 +199,16 @@ def fit_joint(
     objective = []
     noise = max(noise, rounds.least_noise)
     for iteration in range(iterations + 1):
-        value = kernels.reward_evidence(rounds.profiles, rounds.rewards, predicted(design, theta), noise, evidence)
+        value = kernels.reward_evidence(rounds.profiles, rounds.rewards, predict(design, theta), noise, evidence)
         value += kernels.forward_backward(
             (0,) * regimes, *hmm, rounds.steps, rounds.symbols, evidence, posterior, transitions, emissions
         )
         value += em.SMOOTHING * em.log_prior(hmm) - rounds.known * np.log(noise)
         objective.append(float(value - ridge * (theta @ theta) / (2.0 * noise**2)))
-        statistics = solved(rounds, design, ridge, posterior, size)
+        statistics = solve(rounds, design, ridge, posterior, size)
         if iteration == iterations:
             break
         theta = statistics.theta
         noise = _noise(rounds, statistics, max(rounds.known, 1))
-        hmm = em.maximised(transitions, emissions, em.SMOOTHING, hmm)
+        hmm = em.maximise(transitions, emissions, em.SMOOTHING, hmm)
     return Fit(hmm, statistics.theta, noise, posterior, tuple(objective))

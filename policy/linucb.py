@@ -12,12 +12,12 @@ from policy.errors import ArgumentError
 from policy.features import Contexts, FeatureMap
 from policy.kernels import Statistics
 
-__all__ = ["Statistics", "copied", "initial_statistics", "is_current", "updated"]
+__all__ = ["Statistics", "copy_statistics", "create_statistics", "is_current", "update_statistics"]
 
 FloatArray = npt.NDArray[np.float64]
 
 
-def initial_statistics(dimension: int, ridge: float) -> Statistics:
+def create_statistics(dimension: int, ridge: float) -> Statistics:
     """Before any reward: G = λI, θ̂₀ = (1/λ)·1 (Box A)."""
     if not (np.isfinite(ridge) and ridge > 0.0):
         raise ArgumentError("ridge", f"{ridge}", "a number > 0")
@@ -31,7 +31,7 @@ def initial_statistics(dimension: int, ridge: float) -> Statistics:
     )
 
 
-def copied(statistics: Statistics) -> Statistics:
+def copy_statistics(statistics: Statistics) -> Statistics:
     gram, moment, inverse, theta, counters, units = statistics
     return Statistics(gram.copy(), moment.copy(), inverse.copy(), theta.copy(), counters.copy(), units.copy())
 
@@ -41,7 +41,7 @@ def is_current(statistics: Statistics) -> bool:
     return bool(statistics.counters[1] >= 0)
 
 
-def updated(
+def update_statistics(
     statistics: Statistics,
     features: FeatureMap,
     ridge: float,
@@ -54,7 +54,7 @@ def updated(
     """Statistics after folding `rows` of the history, in the order given (R1, R2)."""
     if not rows.size and is_current(statistics):
         return statistics
-    fresh = copied(statistics)
+    fresh = copy_statistics(statistics)
     kernels.update_statistics(
         features.plan, fresh, ridge, contexts.levels, contexts.values, actions, beliefs, rewards, rows
     )

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from policy.defaults import TRIAL_SHARE
 
-__all__ = ["Logged", "first_eligible", "logging_law", "possible_floors"]
+__all__ = ["Logged", "compute_logging_law", "list_floors", "mark_first_eligible"]
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -28,7 +28,7 @@ class Logged(NamedTuple):
     floors: FloatArray  # T×F: those that may have been in force
 
 
-def logging_law(logged: Logged) -> tuple[FloatArray, BoolArray]:
+def compute_logging_law(logged: Logged) -> tuple[FloatArray, BoolArray]:
     """The probability of every eligible action (R12), NaN for the others; and where it agrees with the propensity.
 
     Which floor was in force (a new action's trial has its own) is told by the propensity itself. So are ties that the
@@ -41,7 +41,7 @@ def logging_law(logged: Logged) -> tuple[FloatArray, BoolArray]:
     best, largest = finite.max(axis=1), np.abs(np.where(eligible, scores, 0.0)).max(axis=1)
     tied, near = finite == best[:, None], finite >= (best - NEARLY * largest)[:, None]
     alone = near & (np.arange(scores.shape[1]) == taken[:, None])
-    control = np.where(baseline[:, None], first_eligible(eligible), 1.0 / count)
+    control = np.where(baseline[:, None], mark_first_eligible(eligible), 1.0 / count)
     law = np.broadcast_to(1.0 / count, scores.shape).copy()
     known = warm & _agrees(law, logged)
     for winners in (tied, alone, near & ~alone, near):
@@ -58,12 +58,12 @@ def logging_law(logged: Logged) -> tuple[FloatArray, BoolArray]:
     return np.where(eligible, law, np.nan), known
 
 
-def possible_floors(floor: float, active: int) -> tuple[float, float]:
+def list_floors(floor: float, active: int) -> tuple[float, float]:
     """Those that may be in force with so many actions in use: the configured one, and a trial's (R12)."""
     return floor, max(floor, TRIAL_SHARE / active)
 
 
-def first_eligible(eligible: BoolArray) -> FloatArray:
+def mark_first_eligible(eligible: BoolArray) -> FloatArray:
     """All on the baseline, or on the first eligible action where that is excluded: as the control plays it."""
     first: FloatArray = (eligible & (eligible.cumsum(axis=1) == 1)).astype(np.float64)
     return first

@@ -39,7 +39,7 @@ def play_episode(policy: "StagedPolicy", state: State, episode: Episode) -> Stat
     rows, clock = episode.contexts.symbols.size, policy.config.clock
     gaps, periods = count_steps(clock, state, [None] * rows if episode.at is None else episode.at, "at[{}]")
     if not gaps.size:
-        gaps = hmm.checked_steps(None, rows) if state.round == 0 else np.ones(rows, np.int16)
+        gaps = hmm.check_steps(None, rows) if state.round == 0 else np.ones(rows, np.int16)
     begun, done = state.round, 0
     while done < rows:
         if episode.beliefs is None and is_estimation_due(state):
@@ -66,10 +66,10 @@ def _play_part(
     if episode.decided is not None:
         episode.decided[done:stop] = 0.0
         episode.decided[done:stop, :regimes] = path
-    history = state.history.at(state.round, state.arrived)
+    history = state.history.cut(state.round, state.arrived)
     start, end, length = state.round, state.round + count, policy.config.stage_length
     history.append(part, gaps[done:stop], np.zeros(count, np.int16), path)
-    statistics = linucb.copied(state.statistics)
+    statistics = linucb.copy_statistics(state.statistics)
     folded = kernels.play_rounds(
         policy.maps[regimes].plan, policy.chance,
         policy.get_exploration(start + 1, count, statistics.units[1]), statistics,
@@ -77,7 +77,7 @@ def _play_part(
         policy.count_warm_rounds(state), history.contexts.levels, history.contexts.values,
         history.beliefs, episode.reward_table[done:stop], history.actions, history.rewards,
     )  # fmt: skip
-    history.all_rewarded(start, end)
+    history.mark_rewarded(start, end)
     return state._replace(
         round=end,
         belief=path[-1].copy(),
@@ -114,7 +114,7 @@ def _check_state(policy: "StagedPolicy", state: State) -> None:
     policy.check_state(state)
     if policy.config.retired_actions or state.round < state.trial_end:
         raise ArgumentError("state", "has retired actions, or one on trial", "all actions in ordinary use")
-    folded_rows = state.history.arrivals(0, state.folded)
+    folded_rows = state.history.get_arrivals(0, state.folded)
     if state.arrived != state.round or not np.array_equal(folded_rows, np.arange(state.folded)):
         message = "has rewards that are missing or were folded out of round order"
         raise ArgumentError("state", message, "a state in which every round has its reward, taken in order")

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from policy.config import ACTIONS, INTERCEPT, CampaignConfig
-from policy.description import ModelDescription, SymbolProbability, describe, warm_start
+from policy.description import ModelDescription, SymbolProbability, describe, get_warm_start
 from policy.hmm import RECENT
 from policy.staged import StagedPolicy
 from policy.state import State
@@ -22,8 +22,8 @@ __all__ = [
     "Likeliest",
     "RegimeDescription",
     "describe_regimes",
-    "likeliest_regime",
-    "why_no_regimes",
+    "explain_no_regimes",
+    "get_likeliest_regime",
 ]
 
 FloatArray = npt.NDArray[np.float64]
@@ -87,10 +87,10 @@ def describe_regimes(policy: StagedPolicy, state: State) -> tuple[RegimeDescript
     beliefs = history.beliefs[: state.round, : model.regimes]
     shares, recent = _share(beliefs), _share(beliefs[-RECENT:])
     average = _mixed(model, model.hmm.stationary if shares[0] is None else [s or 0.0 for s in shares])
-    rewarded = history.arrivals(0, state.arrived)  # without what a rollback has excluded
+    rewarded = history.get_arrivals(0, state.arrived)  # without what a rollback has excluded
     weights, earned = beliefs[rewarded], history.rewards[rewarded]
     totals, sums = weights.sum(axis=0), earned @ weights
-    expected = _expected_rewards(policy, state, model, beliefs) if warm_start(policy, state) is None else None
+    expected = _expected_rewards(policy, state, model, beliefs) if get_warm_start(policy, state) is None else None
     labels = dict(enumerate(config.regime_labels))
     found = []
     for h in regimes:
@@ -118,7 +118,7 @@ def describe_regimes(policy: StagedPolicy, state: State) -> tuple[RegimeDescript
     return tuple(found)
 
 
-def likeliest_regime(state: State) -> Likeliest:
+def get_likeliest_regime(state: State) -> Likeliest:
     """The likeliest regime, and since when. Before the last round's record it has only been so for that round."""
     regime = int(state.belief.argmax())
     beliefs = state.history.beliefs[: state.round, : state.belief.size]
@@ -127,7 +127,7 @@ def likeliest_regime(state: State) -> Likeliest:
     return Likeliest(regime + 1, float(state.belief[regime]), since if state.round else None)
 
 
-def why_no_regimes(policy: StagedPolicy, state: State) -> str | None:
+def explain_no_regimes(policy: StagedPolicy, state: State) -> str | None:
     """In plain words, why there is nothing to tell of regimes; None if there is."""
     config, selection = policy.config, state.selection
     if config.regime_counts[-1] == 1:

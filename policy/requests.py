@@ -10,7 +10,7 @@ import numpy.typing as npt
 from policy import hmm
 from policy.clock import check_time
 from policy.config import CampaignConfig
-from policy.errors import ArgumentError, ContextError, FieldProblem, shown
+from policy.errors import ArgumentError, ContextError, FieldProblem, format_value
 from policy.features import FeatureMap
 from policy.state import PastRound, Request
 
@@ -81,7 +81,7 @@ class Encoder:
         if prefixes is None:
             prefixes = [f"rounds[{i}]." for i in range(len(rounds))]
         problems = [
-            FieldProblem(f"{prefix}action", f"{shown(past.action)} is not an action", list(self._config.actions))
+            FieldProblem(f"{prefix}action", f"{format_value(past.action)} is not an action", list(self._config.actions))
             for past, prefix in zip(rounds, prefixes, strict=True)
             if past.action not in self._action_index
         ]
@@ -114,7 +114,9 @@ class Encoder:
         if excluded:
             field = f"{prefix}excluded_actions"
             if isinstance(excluded, str) or not isinstance(excluded, Collection):
-                raise ContextError([FieldProblem(field, f"{shown(excluded)} is not a list", "a list of actions")])
+                raise ContextError(
+                    [FieldProblem(field, f"{format_value(excluded)} is not a list", "a list of actions")]
+                )
             if unknown := [x for x in excluded if not isinstance(x, str) or x not in self._action_index]:
                 raise ContextError([FieldProblem(field, f"unknown: {unknown}", list(self._config.actions))])
             eligible = eligible.copy()
@@ -123,7 +125,7 @@ class Encoder:
                 raise ContextError([FieldProblem(field, "excludes every action", "at least one action left")])
         if subject is not None:
             if not isinstance(subject, str):
-                raise ContextError([FieldProblem(f"{prefix}subject", f"{shown(subject)} is not text", "text")])
+                raise ContextError([FieldProblem(f"{prefix}subject", f"{format_value(subject)} is not text", "text")])
             # A subject keeps its control assignment (R13), so it is hashed without the round.
             digest = hashlib.sha256(subject.encode("utf-8", "surrogatepass")).digest()
             key = np.array([[int.from_bytes(digest[:8], "big"), 1]], np.uint64)

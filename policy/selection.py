@@ -144,8 +144,8 @@ def _judged(
     maps: Mapping[int, FeatureMap], history: History, rounds: int, arrived: int, previous: Selection
 ) -> Selection:
     """The candidates with the gains of the rounds and rewards since they were fitted."""
-    rows = history.arrivals(0, arrived)
-    new = (rows >= previous.round) | np.isin(rows, history.arrivals(previous.arrived, arrived), assume_unique=True)
+    rows = history.get_arrivals(0, arrived)
+    new = (rows >= previous.round) | np.isin(rows, history.get_arrivals(previous.arrived, arrived), assume_unique=True)
     rows = rows[new & (rows < rounds)]
     memory = (previous.round / rounds) ** FORGETTING
     scores = np.array([_score(maps[c.regimes], history, rounds, previous.round, rows, c) for c in previous.candidates])
@@ -168,8 +168,8 @@ def _score(
         model.hmm.transition, model.hmm.emission, beliefs[start - 1], steps[start:], symbols[start:],
         hmm.NO_EVIDENCE, after,
     )  # fmt: skip
-    columns = joint.design(features, history.contexts.take(rows), history.actions[rows])
-    predictions = joint.predicted(columns, model.theta)
+    columns = joint.make_design(features, history.contexts.take(rows), history.actions[rows])
+    predictions = joint.predict(columns, model.theta)
     errors = history.rewards[rows] - model.units[0] - (predictions * beliefs[rows]).sum(axis=1)
     return float(gain), -float(errors @ errors)
 
@@ -200,7 +200,7 @@ def _fitted(
     used = judged.in_use if judged else None
     busy = max(used.regimes, 2) if used else 2
     alone = em.fit(data.symbols, _one_regime(maps[1].symbols), 1, smoothing=em.SMOOTHING, steps=data.steps)
-    designs = {regimes: joint.design(maps[regimes], data.contexts, data.actions) for regimes in (1, *counts)}
+    designs = {regimes: joint.make_design(maps[regimes], data.contexts, data.actions) for regimes in (1, *counts)}
     fits = [joint.fit_smoothed(data, designs[1], ridge, alone.parameters, alone.beliefs)]
     candidates = [_candidate(fits[0], False, data, np.zeros(2))]
     fewer: HmmParameters | None = None
@@ -230,7 +230,7 @@ def _fitted(
         if old_joint is not None:
             starts.append((old_joint.hmm, old_joint.theta, old_joint.units[1], iterations))
         if old_joint is None or restart:
-            starts.append((em.opened(found), smoothed.theta, smoothed.noise, FIRST_ITERATIONS))
+            starts.append((em.open_zeros(found), smoothed.theta, smoothed.noise, FIRST_ITERATIONS))
         tried = [joint.fit_joint(data, columns, ridge, *start) for start in starts]
         together = max(tried, key=lambda fit: fit.objective[-1])
         if names is not None:
@@ -283,7 +283,7 @@ def _aligned(
     if _is_as_named(order):
         return fit
     posterior = np.ascontiguousarray(fit.posterior[:, order])
-    statistics = joint.solved(data, columns, ridge, posterior, data.symbols.size)
+    statistics = joint.solve(data, columns, ridge, posterior, data.symbols.size)
     return joint.Fit(parameters, statistics.theta, fit.noise, posterior, fit.objective)
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from policy import kernels
 from policy.errors import ArgumentError
-from policy.hmm import HmmParameters, checked_symbols
+from policy.hmm import HmmParameters, check_symbols
 
 __all__ = ["NotEstimable", "align", "estimate", "random_stream"]
 
@@ -51,7 +51,7 @@ def estimate(symbols: npt.ArrayLike, regimes: int, count: int, seed: int) -> Hmm
     """
     if not 1 <= regimes <= count:
         raise ArgumentError("regimes", f"{regimes}", f"1 to the number of symbols, {count}")
-    observed = checked_symbols(symbols, count)
+    observed = check_symbols(symbols, count)
     p31, p32 = np.empty((count, count)), np.empty((count, count))
     used = kernels.pair_counts(observed, p31, p32)
     if used < regimes:
@@ -126,7 +126,7 @@ def align(new: HmmParameters, previous: HmmParameters) -> tuple[HmmParameters, n
         largest, _ = _matched(distances, max)
         _, best = _matched(np.where(distances <= largest, distances, np.inf), add)
         order = np.array(best, np.intp)
-    return new.permuted(order), order
+    return new.permute(order), order
 
 
 def _matched(distances: FloatArray, together: Callable[[float, float], float]) -> tuple[float, tuple[int, ...]]:

@@ -15,7 +15,7 @@ from policy import bonus, hmm, kernels, linucb
 from policy.clock import NO_GAPS, NO_PERIODS, count_steps
 from policy.config import LARGEST_REWARD, CampaignConfig
 from policy.defaults import TRIAL_SHARE
-from policy.errors import ArgumentError, ConfigError, RewardError, shown
+from policy.errors import ArgumentError, ConfigError, RewardError, format_value
 from policy.estimators import Estimate, make_estimator
 from policy.features import Contexts, FeatureMap, get_feature_map
 from policy.history import History
@@ -53,10 +53,10 @@ class StagedPolicy:
         self.config = config
         self.maps = _make_feature_maps(config)  # by number of regimes
         self.features = self.maps[max(self.maps)]
-        self.ridge = bonus.effective_ridge(config, self.features)
+        self.ridge = bonus.get_effective_ridge(config, self.features)
         self.estimator = make_estimator(config, self.maps, self.ridge)
         self._encoder = Encoder(config, self.features)
-        self._exploration = bonus.exploration(config)
+        self._exploration = bonus.make_exploration(config)
         self._tabled = self._exploration.form in (kernels.TABLED, kernels.TABLED_ELLIPTICAL)
         self._scaled = config.bonus.form == "noise"
         self._varying = self._tabled or self._scaled
@@ -77,7 +77,7 @@ class StagedPolicy:
     def get_exploration(self, first_round: int, count: int, noise: float = 1.0) -> kernels.Exploration:
         """The bonus rule for `count` rounds from `first_round` on; `noise` is σ̂ where it is estimated."""
         if self._tabled:
-            return bonus.tabled(self.config, self.features, first_round, count)
+            return bonus.tabulate_bonus(self.config, self.features, first_round, count)
         form, scale, length, table = self._exploration
         return kernels.Exploration(form, scale * noise if self._scaled else scale, length, table)
 
@@ -96,7 +96,7 @@ class StagedPolicy:
             hmm=known,
             next_estimation=self.estimator.get_first_round(),
             next_update=self._length + 1,
-            statistics=linucb.initial_statistics(features.dimension, self.ridge),
+            statistics=linucb.create_statistics(features.dimension, self.ridge),
             model_version=0,
             history=History(*self._row_shape),
             arrived=0,
@@ -159,7 +159,7 @@ class StagedPolicy:
                 steps[0] = 0  # R5
             path = np.empty((stop - done, regimes))
             kernels.belief_path(*self.get_chain(state), steps, symbols, path)
-            history = state.history.at(state.round, state.arrived)
+            history = state.history.cut(state.round, state.arrived)
             history.append(
                 Contexts(codes[done:stop, :-1], numbers[done:stop], symbols), steps, actions[done:stop], path
             )
@@ -238,7 +238,7 @@ class StagedPolicy:
                 size = min(count - done, self.count_rounds_alike(state))
             updates = self.count_updates(state, size)
             part = rows if size == count else rows.part(done, done + size)
-            history = state.history.at(state.round, state.arrived)
+            history = state.history.cut(state.round, state.arrived)
             decided, belief = self._decide_rows(state, part, history)
             state = State(
                 state.round + size, belief, state.hmm, state.next_estimation,
@@ -316,9 +316,9 @@ class StagedPolicy:
     def reward(self, state: State, round: int, reward: float) -> State:
         """Take the reward of a round, in any order and at any time; the next stage update folds it."""
         if isinstance(round, bool) or not isinstance(round, int | np.integer) or not 1 <= round <= state.round:
-            raise RewardError("round", f"{shown(round)} was not decided", f"1 to {state.round}")
+            raise RewardError("round", f"{format_value(round)} was not decided", f"1 to {state.round}")
         value = self.check_reward(reward)
-        history = state.history.at(state.round, state.arrived)
+        history = state.history.cut(state.round, state.arrived)
         if not math.isnan(history.rewards[round - 1]):
             raise RewardError("round", f"{round} already has its reward", "one reward per round")
         if history.contexts.symbols[round - 1] == hmm.MISSING:
@@ -333,20 +333,20 @@ class StagedPolicy:
     def check_reward(self, reward: float) -> float:
         """The reward as a float; raises RewardError if the campaign cannot take it."""
         if isinstance(reward, bool | np.bool_ | str | bytes):
-            raise RewardError("reward", f"{shown(reward)} is not a number", "a finite number")
+            raise RewardError("reward", f"{format_value(reward)} is not a number", "a finite number")
         try:
             value = float(reward)
         except (TypeError, ValueError, OverflowError):
-            raise RewardError("reward", f"{shown(reward)} is not a number", "a finite number") from None
+            raise RewardError("reward", f"{format_value(reward)} is not a number", "a finite number") from None
         limits = self.config.rewards.range
         if not abs(value) <= LARGEST_REWARD or (limits and not limits[0] <= value <= limits[1]):
             allowed = list(limits) if limits else f"within ±{LARGEST_REWARD:g}"
-            raise RewardError("reward", f"{shown(reward)} is out of range", allowed)
+            raise RewardError("reward", f"{format_value(reward)} is out of range", allowed)
         return value
 
     def take_erased_reward(self, state: State, round: int) -> State:
         """Count a reward that arrived and was erased (R22): it keeps its place among the arrivals and is never used."""
-        history = state.history.at(state.round, state.arrived)
+        history = state.history.cut(state.round, state.arrived)
         history.add_reward(round - 1, math.nan)
         return state._replace(history=history, arrived=state.arrived + 1)
 
@@ -354,15 +354,15 @@ class StagedPolicy:
         """Run the update that ends a stage: fold the rewards that have arrived, in round order (R1, R2)."""
         history, start, features = state.history, state.statistics, self.maps[state.belief.size]
         if state.rebuild:
-            start = linucb.initial_statistics(features.dimension, self.ridge)
-        statistics = linucb.updated(
+            start = linucb.create_statistics(features.dimension, self.ridge)
+        statistics = linucb.update_statistics(
             start, features, self.ridge, history.contexts, history.actions, history.beliefs,
-            history.rewards, history.arrivals(0 if state.rebuild else state.folded, state.arrived),
+            history.rewards, history.get_arrivals(0 if state.rebuild else state.folded, state.arrived),
         )  # fmt: skip
         return self.skip_update(state)._replace(
             statistics=statistics,
             model_version=state.model_version + 1,
-            history=history.without_erased(state.round, state.folded, state.arrived),
+            history=history.exclude_erased(state.round, state.folded, state.arrived),
             folded=state.arrived,
             rebuild=False,
         )

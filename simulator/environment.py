@@ -176,7 +176,7 @@ def build_environment(data: dict[str, Any]) -> Environment:
         variables=tuple(data["variables"]),
         signals=tuple(data["signals"]),
         action_terms=tuple(data.get("action_terms", [f"actions:{name}" for name in data["signals"]])),
-        hmm=HmmParameters.checked(data["transition"], data["emission"], data["initial"]),
+        hmm=HmmParameters.check(data["transition"], data["emission"], data["initial"]),
         noise_std=float(data["noise_std"]),
         reward_law=data.get("reward_law", "gaussian"),
         reward_model=data.get("reward_model", "regime"),

@@ -92,7 +92,7 @@ class Estimator(ABC):
         """
         if isinstance(estimate, selection.Estimate):
             raise ArgumentError("estimate", f"{type(estimate).__name__}", "what `estimate` of this campaign returns")
-        parameters, shape = HmmParameters.checked(*estimate), (self.features.regimes, self.features.symbols)
+        parameters, shape = HmmParameters.check(*estimate), (self.features.regimes, self.features.symbols)
         if parameters.emission.shape != shape:
             raise ArgumentError("emission", f"shape {parameters.emission.shape}", f"{shape}")
         if state.hmm is not None:

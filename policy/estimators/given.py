@@ -18,7 +18,7 @@ class GivenEstimator(Estimator):
     def get_initial_hmm(self) -> HmmParameters | None:
         given = self.config.beliefs.parameters
         assert given is not None  # the configuration requires them with this estimator
-        return HmmParameters.checked(given.transition, given.emission, given.initial)
+        return HmmParameters.check(given.transition, given.emission, given.initial)
 
     def estimate(self, state: State) -> Estimate | NotEstimable | None:
         return NotEstimable("the parameters are given")

@@ -51,7 +51,7 @@ class JointEstimator(ScheduledEstimator):
     def count_missing_rewards(self, state: State) -> int:
         if state.selection is not None:
             return super().count_missing_rewards(state)
-        return max(self.first_rewards - state.history.arrivals(0, state.arrived).size, 0)
+        return max(self.first_rewards - state.history.get_arrivals(0, state.arrived).size, 0)
 
     def get_size(self, state: State) -> int:
         columns = len(self.config.variables) + 2
@@ -100,7 +100,7 @@ class JointEstimator(ScheduledEstimator):
             hmm=model.hmm if model.regimes > 1 else None,
             statistics=self._recompute_statistics(state, history, model, covered),
             model_version=state.model_version + 1,
-            history=history.without_erased(state.round, state.folded, state.arrived),
+            history=history.exclude_erased(state.round, state.folded, state.arrived),
             folded=state.arrived,
             selection=estimate.selection,
         )
@@ -115,8 +115,8 @@ class JointEstimator(ScheduledEstimator):
             spread[data.rows] = posterior
             posterior = spread
         vertices = int(data.rows[covered - 1]) + 1 if model.joint else 0
-        columns = joint.design(features, data.contexts, data.actions)
-        statistics = joint.solved(data, columns, self.ridge, posterior, vertices)
+        columns = joint.make_design(features, data.contexts, data.actions)
+        statistics = joint.solve(data, columns, self.ridge, posterior, vertices)
         statistics.units[:] = data.centre, model.units[1]
         return statistics
 

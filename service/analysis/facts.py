@@ -94,7 +94,7 @@ class Facts:
     @cached_property
     def earned(self) -> FloatArray:
         """Every reward that counts, in round order."""
-        return self.state.history.rewards[self.state.history.arrivals(0, self.state.arrived)]
+        return self.state.history.rewards[self.state.history.get_arrivals(0, self.state.arrived)]
 
     @cached_property
     def plays(self) -> dict[str, int]:

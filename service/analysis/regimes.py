@@ -5,7 +5,7 @@ from typing import NamedTuple
 import msgspec
 
 from policy import CampaignConfig, StagedPolicy, State
-from policy.regimes import Likeliest, RegimeDescription, describe_regimes, likeliest_regime, why_no_regimes
+from policy.regimes import Likeliest, RegimeDescription, describe_regimes, explain_no_regimes, get_likeliest_regime
 from service.engine.recovery import get_campaign
 from service.storage.models import get_regimes_before
 from service.storage.transaction import Transaction
@@ -27,7 +27,7 @@ def summarize_regimes(tx: Transaction, policy: StagedPolicy, state: State) -> Re
     labels_note = None
     if regimes and config.regime_labels and config.beliefs.estimator != "given":
         labels_note = _check_labels(tx, get_campaign(tx, config.name).campaign_id, config, len(regimes))
-    return RegimesSummary(regimes, likeliest_regime(state), why_no_regimes(policy, state), labels_note)
+    return RegimesSummary(regimes, get_likeliest_regime(state), explain_no_regimes(policy, state), labels_note)
 
 
 def _check_labels(tx: Transaction, campaign: int, config: CampaignConfig, regimes: int) -> str | None:

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from policy.evaluation import ALONE, GROUPS, LiftSums, OffPolicySums, Rewarded
-from policy.frozen import FrozenModel, greedy
+from policy.frozen import FrozenModel, choose_greedily
 from policy.lift import Compared
-from policy.logging_law import Logged, first_eligible, logging_law, possible_floors
+from policy.logging_law import Logged, compute_logging_law, list_floors, mark_first_eligible
 from service.engine.fold import SECOND
 from service.storage.reading import LoggedDecision
 from service.storage.rows import RevisionRow
@@ -97,7 +97,7 @@ class Summary:
         self._share = np.array([config.control.share for config in configs])
         self._baseline = np.array([config.control.kind == "baseline" for config in configs])
         self._floors = np.array(
-            [possible_floors(c.propensity_floor, len(c.actions) - len(c.retired_actions)) for c in configs]
+            [list_floors(c.propensity_floor, len(c.actions) - len(c.retired_actions)) for c in configs]
         )
         count = len(self.actions)
         self.decisions = self.erased = self.imported = self.awaited = self.open = self.other_regimes = 0
@@ -201,7 +201,7 @@ class Summary:
     ) -> None:
         own = ~page.erased & ~page.imported
         propensity = np.array([row.propensity for row in page.rows])
-        law, explained = logging_law(
+        law, explained = compute_logging_law(
             Logged(
                 page.scores,
                 np.array([row.mode == "warm_start" for row in page.rows], np.bool_),
@@ -219,16 +219,16 @@ class Summary:
         rounds = np.array([row.round for row in page.rows])
         predictions = np.where((rounds > self._stage_length)[:, None], page.estimates, 0.0)
         every = Rewarded(page.rewards, page.taken, propensity, law, predictions, clusters)
-        rows, eligible = every.picked(counted), ~np.isnan(page.scores)
+        rows, eligible = every.take(counted), ~np.isnan(page.scores)
         for place, sums in enumerate(self.always):
             target = np.zeros(rows.law.shape)
             target[:, place] = 1.0
             sums.add(rows, target)
-        self.baseline.add(rows, first_eligible(eligible[counted]))
+        self.baseline.add(rows, mark_first_eligible(eligible[counted]))
         for version, expected in values:
-            target = greedy(expected, eligible)
+            target = choose_greedily(expected, eligible)
             later = counted & (rounds > version.round) & (target.sum(axis=1) > 0.0)
-            version.sums.add(every.picked(later), target[later])
+            version.sums.add(every.take(later), target[later])
 
     def _parse_contexts(self, rows: Sequence[LoggedDecision]) -> list[dict[str, Any] | None]:
         if not self.versions:

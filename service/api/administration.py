@@ -10,7 +10,7 @@ from fastapi import Body, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from policy import CampaignConfig, FixedError, PolicyError, StagedPolicy
-from policy.changes import cloned, patched, with_action, without_action
+from policy.changes import add_config_action, clone_config, patch_config, retire_config_action
 from service.access.auth import asked, require
 from service.access.roles import ADMINS, READERS, allow
 from service.api import schemas
@@ -69,7 +69,7 @@ def add_administration(app: Application, service: Service) -> None:
         `propensity_floor`, `bonus.scale` (how much to explore), `regime_labels`, `alerts`, `retention_days`, `paused`.
         Only what is named changes; null means the default. Anything else would reset the model: 409, clone the campaign
         instead."""
-        change = partial(patched, patch=patch)
+        change = partial(patch_config, patch=patch)
         before = await config_of(name)
         after = await _made(change, before)  # not in the lane: a body may hold a hundred thousand mistakes
         service.sender.check(after.config, before)
@@ -79,7 +79,7 @@ def add_administration(app: Application, service: Service) -> None:
     @allow(ADMINS, campaign="path")
     async def add_action(name: str, body: ActionRequest, request: Request) -> schemas.CampaignState:
         """Add an action, or bring a retired one back. What was learned stays; the new one is explored."""
-        change = partial(with_action, action=body.action)
+        change = partial(add_config_action, action=body.action)
         await _made(change, await config_of(name))  # the wider feature map, which may take a while
         return await done(request, "add action", Change(possible(name), change), action=body.action)
 
@@ -87,7 +87,7 @@ def add_administration(app: Application, service: Service) -> None:
     @allow(ADMINS, campaign="path")
     async def retire_action(name: str, body: ActionRequest, request: Request) -> schemas.CampaignState:
         """Choose an action no more. Its rewards still count, and it can be added back."""
-        change = partial(without_action, action=body.action)
+        change = partial(retire_config_action, action=body.action)
         return await done(request, "retire action", Change(possible(name), change), action=body.action)
 
     @app.post("/campaigns/{name}/rollback", tags=["models"], responses=describe_errors(404, 409, 422))
@@ -118,7 +118,7 @@ def add_administration(app: Application, service: Service) -> None:
         It draws its own seed, and does without the retired actions. What is as it would be by default follows the
         change, as `signals` and `features` follow another list of `variables`; null puts a field back to its default.
         """
-        policy = await _made(partial(cloned, patch=patch), await config_of(name))
+        policy = await _made(partial(clone_config, patch=patch), await config_of(name))
         config = policy.config
         require(request.scope, config.name)
         service.sender.check(config)

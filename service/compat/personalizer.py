@@ -16,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 
 from policy import CampaignConfig
 from policy.config import PLAIN_TEXT
-from policy.logging_law import Logged, logging_law, possible_floors
+from policy.logging_law import Logged, compute_logging_law, list_floors
 from service.access.auth import limited_to
 from service.access.roles import DECIDERS, allow
 from service.base.errors import ApiError, ConflictError, FieldProblem, GoneError, InvalidError, NotFoundError
@@ -332,7 +332,7 @@ def _law(config: CampaignConfig, answer: _Answer) -> dict[str, float]:
     """The probability of each eligible action (R12)."""
     scores = {one.action: one.score for one in answer.scores}
     control, active = config.control, len(config.actions) - len(config.retired_actions)
-    law, _ = logging_law(
+    law, _ = compute_logging_law(
         Logged(
             scores=np.array([[scores.get(action, np.nan) for action in config.actions]]),
             warm=np.array([answer.mode == "warm_start"]),
@@ -340,7 +340,7 @@ def _law(config: CampaignConfig, answer: _Answer) -> dict[str, float]:
             propensity=np.array([answer.propensity]),
             share=np.array([control.share]),
             baseline=np.array([control.kind == "baseline"]),
-            floors=np.array([possible_floors(config.propensity_floor, active)]),
+            floors=np.array([list_floors(config.propensity_floor, active)]),
         )
     )
     return {action: chance for action, chance in zip(config.actions, law[0].tolist(), strict=True) if action in scores}

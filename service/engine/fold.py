@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from policy import CampaignConfig, CodecError, Decision, HmmParameters, PastRound, Request, StagedPolicy, State
-from policy.changes import erased, grown, rolled_back
+from policy.changes import append_actions, resume_after_erasure, roll_back
 from policy.codec import decode_estimate
 from policy.selection import Estimate
 from policy.stages import count_rounds_ahead, is_estimation_due, is_update_due
@@ -290,17 +290,17 @@ class Replay(Course):
         before, version = self.policy, self.state.model_version
         if row.config != before.config.model_dump_json():
             self.policy = StagedPolicy(CampaignConfig.model_validate_json(row.config))
-        self.revision, self.state = row.revision, grown(before, self.policy, self.state)
+        self.revision, self.state = row.revision, append_actions(before, self.policy, self.state)
         if self.state.model_version > version:
             self._made("actions")
         if row.restored is not None:
             past = self._past[row.restored]
             if past is None:
                 raise MissingInput
-            self.state = rolled_back(self.policy, self.state, past.policy, past.state)
+            self.state = roll_back(self.policy, self.state, past.policy, past.state)
             self._made("rollback")
         if row.erased is not None:
-            self.state = erased(self.policy, self.state)
+            self.state = resume_after_erasure(self.policy, self.state)
             self._renumbered("erasure", version + 1)
 
     def _made(self, kind: str) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from policy import CampaignConfig, Request, StagedPolicy, State, encode
-from policy.changes import erased, grown, rolled_back
+from policy.changes import append_actions, resume_after_erasure, roll_back
 from policy.codec import decode_estimate
 from policy.hmm import MISSING
 from policy.stages import count_rounds_ahead
@@ -411,7 +411,7 @@ class Unit(Course):
             return
         before, version, begun = self.policy, self.state.model_version, time.perf_counter()
         self.policy = StagedPolicy(config)
-        self.state = grown(before, self.policy, self.state)
+        self.state = append_actions(before, self.policy, self.state)
         self._published("actions", version, time.perf_counter() - begun)
         if self.state.model_version > version:
             self._drop_job()
@@ -424,7 +424,7 @@ class Unit(Course):
             raise ConflictError(f"Decisions of campaign {self.row.name} were erased just now; try again")
         version, begun = self.state.model_version, time.perf_counter()
         restored = past.state.model_version
-        self.state = rolled_back(self.policy, self.state, past.policy, past.state)
+        self.state = roll_back(self.policy, self.state, past.policy, past.state)
         self._published("rollback", version, time.perf_counter() - begun)
         self._drop_job()
         self._revised(restored)
@@ -461,7 +461,7 @@ class Unit(Course):
             name: known._replace(erased=True, reward=None) if known.round in gone else known
             for name, known in self.known.items()
         }
-        self.state = erased(self.policy, replay.state)._replace(model_version=version + 1)
+        self.state = resume_after_erasure(self.policy, replay.state)._replace(model_version=version + 1)
         self._published("erasure", version, time.perf_counter() - begun)
         self._drop_job()
         self._revised(None, erased=len(rounds))
@@ -538,7 +538,7 @@ class Unit(Course):
         rules, last = self.policy.config.rewards, self._last_overdue
         if rules.default is None or last <= self._settled:
             return
-        history = self.state.history.at(self.state.round, self.state.arrived)
+        history = self.state.history.cut(self.state.round, self.state.arrived)
         span = slice(self._settled, last)
         open_rounds = np.isnan(history.rewards[span]) & (history.contexts.symbols[span] != MISSING)  # not the erased
         overdue = np.flatnonzero(open_rounds) + self._settled + 1

@@ -14,7 +14,15 @@ from policy import (
     describe,
     encode,
 )
-from policy.changes import TRIAL_PLAYS, cloned, grown, patched, rolled_back, with_action, without_action
+from policy.changes import (
+    TRIAL_PLAYS,
+    add_config_action,
+    append_actions,
+    clone_config,
+    patch_config,
+    retire_config_action,
+    roll_back,
+)
 from policy.defaults import TRIAL_SHARE
 
 CONFIG = CampaignConfig(
@@ -68,9 +76,9 @@ def played(policy, state, rounds, rng, value=lambda decision, rng: float(decisio
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_was_learned_stays_to_the_bit(kind, rng):
     before = policy_of(kind)
-    after = StagedPolicy(with_action(before.config, "message"))
+    after = StagedPolicy(add_config_action(before.config, "message"))
     state, _ = played(before, before.initial_state(), 150, rng)
-    wide = grown(before, after, state)
+    wide = append_actions(before, after, state)
     context = {"risk": "high", "income": 20.0}
     was, now = before.preview(state, context), after.preview(wide, context)
     assert now.estimates[:3] == was.estimates
@@ -90,19 +98,19 @@ def named(coefficient):
 def test_a_later_action_is_as_one_that_was_there_and_never_played(kind, rng):
     """G, Σzr, G⁻¹ and θ̂ are those of a campaign that had the action from the start."""
     before = policy_of(kind)
-    after = StagedPolicy(with_action(before.config, "message"))
+    after = StagedPolicy(add_config_action(before.config, "message"))
     state, _ = played(before, before.initial_state(), 150, rng)
-    wide = grown(before, after, state)
+    wide = append_actions(before, after, state)
     rebuilt = after.update(wide._replace(rebuild=True, arrived=wide.arrived))
-    before_rebuilt = grown(before, after, before.update(state._replace(rebuild=True)))
+    before_rebuilt = append_actions(before, after, before.update(state._replace(rebuild=True)))
     for name, found in before_rebuilt.statistics._asdict().items():
         np.testing.assert_allclose(found, getattr(rebuilt.statistics, name), rtol=1e-9, atol=1e-9, err_msg=name)
 
 
 def test_before_any_reward_the_new_columns_are_box_as(rng):
     before = policy_of("one regime")
-    after = StagedPolicy(with_action(before.config, "message"))
-    wide = grown(before, after, before.initial_state())
+    after = StagedPolicy(add_config_action(before.config, "message"))
+    wide = append_actions(before, after, before.initial_state())
     fresh = after.initial_state()
     for name, found in wide.statistics._asdict().items():
         np.testing.assert_array_equal(found, getattr(fresh.statistics, name), err_msg=name)
@@ -111,9 +119,9 @@ def test_before_any_reward_the_new_columns_are_box_as(rng):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_new_action_is_tried_with_its_true_propensity(kind, rng):
     before = policy_of(kind)
-    after = StagedPolicy(with_action(before.config, "message"))
+    after = StagedPolicy(add_config_action(before.config, "message"))
     state, _ = played(before, before.initial_state(), 147, rng)
-    wide = grown(before, after, state)
+    wide = append_actions(before, after, state)
     rounds = wide.trial_end - wide.round
     assert wide.trial_end % 7 == 0
     assert 0 <= rounds - TRIAL_PLAYS * 4 / TRIAL_SHARE < 7
@@ -128,8 +136,8 @@ def test_a_new_action_is_tried_with_its_true_propensity(kind, rng):
 
 def test_a_batch_across_the_end_of_a_trial_is_what_single_decisions_are(rng):
     before = policy_of("one regime")
-    after = StagedPolicy(with_action(before.config, "message"))
-    wide = grown(before, after, played(before, before.initial_state(), 60, rng)[0])
+    after = StagedPolicy(add_config_action(before.config, "message"))
+    wide = append_actions(before, after, played(before, before.initial_state(), 60, rng)[0])
     requests = [Request({"risk": "low", "income": float(i % 50)}) for i in range(200)]
     batch_state, batch = after.decide_batch(wide, requests)
     single, one_by_one = wide, []
@@ -144,8 +152,8 @@ def test_actions_can_only_be_appended(rng):
     before = policy_of("one regime")
     state, _ = played(before, before.initial_state(), 30, rng)
     with pytest.raises(ArgumentError, match="actions"):
-        grown(before, policy_of("one regime", actions=["none", "fax", "mail", "call"]), state)
-    assert grown(before, policy_of("one regime", propensity_floor=0.1), state) is state
+        append_actions(before, policy_of("one regime", actions=["none", "fax", "mail", "call"]), state)
+    assert append_actions(before, policy_of("one regime", propensity_floor=0.1), state) is state
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -154,7 +162,7 @@ def test_a_rollback_is_the_earlier_model(kind, rng):
     past, _ = played(policy, policy.initial_state(), 120, rng)
     past = policy.update(past)
     state = policy.update(played(policy, past, 90, rng, lambda decision, rng: -100.0)[0])
-    back = rolled_back(policy, state, policy, past)
+    back = roll_back(policy, state, policy, past)
     assert (back.round, back.arrived, back.model_version) == (state.round, state.arrived, state.model_version + 1)
     for name, found in back.statistics._asdict().items():
         np.testing.assert_array_equal(found, getattr(past.statistics, name))
@@ -164,7 +172,7 @@ def test_a_rollback_is_the_earlier_model(kind, rng):
     later, _ = played(policy, back, 60, rng)
     assert np.abs(later.statistics.theta).max() < 10  # none of the -100s counts
     with pytest.raises(ArgumentError, match="past"):
-        rolled_back(policy, past, policy, state)
+        roll_back(policy, past, policy, state)
 
 
 @pytest.mark.parametrize("kind", ["one regime", "spectral", "smoothed"])
@@ -173,11 +181,11 @@ def test_excluded_rewards_count_as_if_they_had_never_come(kind, rng):
     policy = policy_of(kind)
     past = policy.update(played(policy, policy.initial_state(), 70, rng)[0])
     state = policy.update(played(policy, past, 35, rng)[0])
-    back = rolled_back(policy, state, policy, past)
+    back = roll_back(policy, state, policy, past)
     rebuilt = policy.update(back._replace(rebuild=True))
     without = back.history.copy(back.round, 0)
     without.excluded = without.excluded[:0]
-    for row in back.history.arrivals(0, back.arrived).tolist():
+    for row in back.history.get_arrivals(0, back.arrived).tolist():
         without.add_reward(row, float(back.history.rewards[row]))
     never = policy.update(back._replace(rebuild=True, history=without, arrived=without.arrived))
     np.testing.assert_array_equal(rebuilt.statistics.theta, never.statistics.theta)
@@ -188,54 +196,65 @@ def test_excluded_rewards_count_as_if_they_had_never_come(kind, rng):
 def test_going_back_before_an_action_was_added_tries_it_anew(rng):
     before = policy_of("joint")
     past = before.update(played(before, before.initial_state(), 120, rng)[0])
-    after = StagedPolicy(with_action(before.config, "message"))
-    state, _ = played(after, grown(before, after, past), 300, rng)
+    after = StagedPolicy(add_config_action(before.config, "message"))
+    state, _ = played(after, append_actions(before, after, past), 300, rng)
     assert state.trial_end < state.round
-    back = rolled_back(after, state, before, past)
+    back = roll_back(after, state, before, past)
     assert back.trial_end > back.round
     assert after.decide(back, {"risk": "low", "income": 1.0})[1].eligible == after.config.actions
 
 
 def test_a_trial_ends_when_its_action_is_retired(rng):
     before = policy_of("one regime")
-    after = StagedPolicy(with_action(before.config, "message"))
-    state = grown(before, after, played(before, before.initial_state(), 60, rng)[0])
-    given_up = StagedPolicy(without_action(after.config, "message"))
-    assert grown(after, given_up, state).trial_end == 63  # the end of the stage
-    assert grown(after, StagedPolicy(without_action(after.config, "call")), state) is state
-    wider = StagedPolicy(with_action(after.config, "visit"))
-    assert grown(wider, StagedPolicy(without_action(wider.config, "visit")), wide := grown(after, wider, state)) is wide
+    after = StagedPolicy(add_config_action(before.config, "message"))
+    state = append_actions(before, after, played(before, before.initial_state(), 60, rng)[0])
+    given_up = StagedPolicy(retire_config_action(after.config, "message"))
+    assert append_actions(after, given_up, state).trial_end == 63  # the end of the stage
+    assert append_actions(after, StagedPolicy(retire_config_action(after.config, "call")), state) is state
+    wider = StagedPolicy(add_config_action(after.config, "visit"))
+    assert (
+        append_actions(
+            wider,
+            StagedPolicy(retire_config_action(wider.config, "visit")),
+            wide := append_actions(after, wider, state),
+        )
+        is wide
+    )
     assert wide.trial_end > state.round
 
 
 def test_an_action_that_comes_back_untried_is_tried(rng):
     """Given up before anybody saw it; but not one that was played often."""
     before = policy_of("one regime")
-    after = StagedPolicy(with_action(before.config, "message"))
-    given_up = StagedPolicy(without_action(after.config, "message"))
-    state = grown(after, given_up, grown(before, after, played(before, before.initial_state(), 60, rng)[0]))
+    after = StagedPolicy(add_config_action(before.config, "message"))
+    given_up = StagedPolicy(retire_config_action(after.config, "message"))
+    state = append_actions(
+        after, given_up, append_actions(before, after, played(before, before.initial_state(), 60, rng)[0])
+    )
     state, _ = played(given_up, state, 30, rng)
-    assert grown(given_up, after, state).trial_end >= state.round + TRIAL_PLAYS
-    tried, _ = played(after, grown(given_up, after, state), 300, rng)
+    assert append_actions(given_up, after, state).trial_end >= state.round + TRIAL_PLAYS
+    tried, _ = played(after, append_actions(given_up, after, state), 300, rng)
     assert tried.trial_end < tried.round
-    gone = grown(after, given_up, tried)
-    assert grown(given_up, after, gone).trial_end < tried.round
+    gone = append_actions(after, given_up, tried)
+    assert append_actions(given_up, after, gone).trial_end < tried.round
 
 
 def test_going_back_before_an_action_that_is_retired_by_now_tries_nothing(rng):
     before = policy_of("one regime")
     past = before.update(played(before, before.initial_state(), 60, rng)[0])
-    after = StagedPolicy(with_action(before.config, "message"))
-    given_up = StagedPolicy(without_action(after.config, "message"))
-    state = grown(after, given_up, grown(before, after, past))
+    after = StagedPolicy(add_config_action(before.config, "message"))
+    given_up = StagedPolicy(retire_config_action(after.config, "message"))
+    state = append_actions(after, given_up, append_actions(before, after, past))
     state, _ = played(given_up, state, 30, rng)
-    assert rolled_back(given_up, state, before, past).trial_end < state.round
+    assert roll_back(given_up, state, before, past).trial_end < state.round
 
 
 def test_a_control_group_makes_the_trial_longer():
     before = policy_of("one regime", control={"share": 0.5, "kind": "baseline"})
-    after = StagedPolicy(with_action(before.config, "message"))
-    assert grown(before, after, before.initial_state()).trial_end == 322  # 20 · 4 / (0.5 · 0.5), and a whole stage
+    after = StagedPolicy(add_config_action(before.config, "message"))
+    assert (
+        append_actions(before, after, before.initial_state()).trial_end == 322
+    )  # 20 · 4 / (0.5 · 0.5), and a whole stage
 
 
 def test_going_back_to_no_reward_at_all_is_a_warm_start(rng):
@@ -245,7 +264,7 @@ def test_going_back_to_no_reward_at_all_is_a_warm_start(rng):
         begun, _ = played(policy, policy.initial_state(), 5, rng)
         past = policy.initial_state()._replace(model_version=1)
         state = policy.update(played(policy, begun, 100, rng)[0])
-        back = rolled_back(policy, state, policy, past)
+        back = roll_back(policy, state, policy, past)
         assert back.counted == 0
         later, decisions = played(policy, back, 8, rng, lambda decision, rng: 1.0)
         assert {decision.mode for decision in decisions} == {"warm_start"}
@@ -255,12 +274,12 @@ def test_going_back_to_no_reward_at_all_is_a_warm_start(rng):
 
 
 def test_retired_actions_are_not_eligible(rng):
-    policy = StagedPolicy(without_action(CONFIG, "mail"))
+    policy = StagedPolicy(retire_config_action(CONFIG, "mail"))
     state, decisions = played(policy, policy.initial_state(), 60, rng)
     assert {decision.action for decision in decisions} == {"none", "call"}
     assert all(decision.eligible == ("none", "call") for decision in decisions)
     assert decisions[0].propensity == 0.5
-    assert with_action(policy.config, "mail") == CONFIG
+    assert add_config_action(policy.config, "mail") == CONFIG
     decision = policy.preview(state, {"risk": "low", "income": 1.0}, excluded_actions=["mail", "none"])
     assert decision.eligible == ("call",)
 
@@ -272,27 +291,27 @@ def test_what_cannot_be_retired(retired):
 
 
 def test_patches_merge_by_field():
-    changed = patched(CONFIG, {"control": {"share": 0.2}, "bonus": {"scale": 2.0}})
+    changed = patch_config(CONFIG, {"control": {"share": 0.2}, "bonus": {"scale": 2.0}})
     assert (changed.control.share, changed.control.kind, changed.bonus.scale) == (0.2, "uniform", 2.0)
-    assert patched(changed, {"control": None}).control.share == 0.0
+    assert patch_config(changed, {"control": None}).control.share == 0.0
     with pytest.raises(FixedError, match="stage_length"):
-        patched(CONFIG, {"stage_length": 8, "paused": True})
+        patch_config(CONFIG, {"stage_length": 8, "paused": True})
     with pytest.raises(ConfigError, match="unknown field"):
-        patched(CONFIG, {"colour": "red"})
+        patch_config(CONFIG, {"colour": "red"})
     deep = patch = {}
     for _ in range(2_000):
         patch["control"] = patch = {}
     with pytest.raises(ConfigError):
-        patched(CONFIG, deep)
+        patch_config(CONFIG, deep)
 
 
 def test_clones_have_their_own_name_and_seed():
-    clone = cloned(without_action(CONFIG, "call"), {"name": "second"})
+    clone = clone_config(retire_config_action(CONFIG, "call"), {"name": "second"})
     assert (clone.name, clone.actions, clone.retired_actions) == ("second", ("none", "mail"), ())
     assert clone.seed != CONFIG.seed
-    assert cloned(CONFIG, {"name": "third", "seed": 5, "ridge": 2.0}).ridge == 2.0
+    assert clone_config(CONFIG, {"name": "third", "seed": 5, "ridge": 2.0}).ridge == 2.0
     with pytest.raises(ConfigError, match="name"):
-        cloned(CONFIG, {})
+        clone_config(CONFIG, {})
 
 
 GIVEN = {"initial": [0.5, 0.5], "transition": [[0.9, 0.1], [0.1, 0.9]], "emission": [[0.9, 0.1], [0.1, 0.9]]}
@@ -316,7 +335,7 @@ def test_what_a_clone_has_by_default_follows_its_changes():
         {"signals": []},
     ):
         wanted = {"name": "second", "seed": 4} | change
-        assert cloned(config, wanted) == CampaignConfig.model_validate(body | wanted), change
+        assert clone_config(config, wanted) == CampaignConfig.model_validate(body | wanted), change
     # What belongs to a choice goes with it.
     for before, change in (
         ({"bonus": {"form": "noise", "scale": 2.0}}, {"bonus": {"form": "elliptical"}}),
@@ -328,16 +347,16 @@ def test_what_a_clone_has_by_default_follows_its_changes():
         ({"beliefs": {"estimator": "given", "parameters": GIVEN}, "regimes": 2}, {"beliefs": {"estimator": "em"}}),
     ):
         wanted = {"name": "second", "seed": 4} | change
-        clone = cloned(CampaignConfig.model_validate(body | before), wanted)
+        clone = clone_config(CampaignConfig.model_validate(body | before), wanted)
         assert clone == CampaignConfig.model_validate(body | wanted), (before, change)
     scaled = CampaignConfig.model_validate(body | {"bonus": {"form": "noise", "scale": 2.0}})
-    assert cloned(scaled, {"name": "second", "ridge": 2.0}).bonus.scale == 2.0
-    assert cloned(scaled, {"name": "second", "bonus": {"form": "plain", "scale": 3.0}}).bonus.scale == 3.0
+    assert clone_config(scaled, {"name": "second", "ridge": 2.0}).bonus.scale == 2.0
+    assert clone_config(scaled, {"name": "second", "bonus": {"form": "plain", "scale": 3.0}}).bonus.scale == 3.0
     with pytest.raises(ConfigError, match="bonus"):
-        cloned(scaled, {"name": "second", "bonus": 3})
+        clone_config(scaled, {"name": "second", "bonus": 3})
     # What was chosen stays.
     chosen = body | {"variables": [*body["variables"], other], "signals": ["mood"], "regimes": 1}
-    clone = cloned(
+    clone = clone_config(
         CampaignConfig.model_validate(chosen), {"name": "second", "seed": 4, "variables": [other, *body["variables"]]}
     )
     assert (clone.signals, clone.regimes) == (("mood",), 1)

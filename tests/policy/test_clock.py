@@ -15,7 +15,7 @@ MISSING = -1
 
 
 def random_parameters(regimes, symbols, generator):
-    return HmmParameters.checked(
+    return HmmParameters.check(
         generator.dirichlet(np.ones(regimes), regimes),
         generator.dirichlet(np.ones(symbols), regimes),
         generator.dirichlet(np.ones(regimes)),
@@ -71,7 +71,7 @@ def test_so_many_steps_are_a_power_of_the_matrix(gap):
 @pytest.mark.parametrize(("regimes", "count", "seed"), CASES)
 def test_smoother_and_expected_counts_by_enumeration(regimes, count, seed):
     parameters, symbols, steps = problem(regimes, count, seed)
-    found = hmm.expectations(parameters, symbols, steps)
+    found = hmm.compute_expectations(parameters, symbols, steps)
     total, laws = 0.0, np.zeros((count, regimes))
     pairs, emitted = np.zeros_like(parameters.transition), np.zeros_like(parameters.emission)
     for path, weight, places in all_paths(parameters, symbols, steps):
@@ -102,7 +102,7 @@ def test_written_out_and_em_on_it():
     """EM with gaps is EM on the sequence with its missing observations in it."""
     _, symbols, steps = problem(3, 300, 1, 4)
     rows, moves = spread_out(symbols, steps)
-    full = hmm.written_out(symbols.astype(np.int16), steps.astype(np.int16))
+    full = hmm.spell_out_gaps(symbols.astype(np.int16), steps.astype(np.int16))
     assert full.symbols.tolist() == rows.tolist()
     assert full.steps.tolist() == moves.tolist()
     assert full.symbols[full.rows].tolist() == symbols.tolist()
@@ -119,7 +119,7 @@ def test_written_out_and_em_on_it():
 
 def test_rounds_of_one_period_share_a_regime():
     """Twenty looks at one regime: two chains of 400 periods are learnt that one look each would not show."""
-    truth = HmmParameters.checked([[0.9, 0.1], [0.2, 0.8]], [[0.55, 0.45], [0.45, 0.55]], [0.5, 0.5])
+    truth = HmmParameters.check([[0.9, 0.1], [0.2, 0.8]], [[0.55, 0.45], [0.45, 0.55]], [0.5, 0.5])
     generator = np.random.default_rng(5)
     regimes, _ = hmm.sample(truth, 400, generator)
     symbols = (generator.random((400, 20)) < truth.emission[regimes, 1][:, None]).astype(np.int16).ravel()
@@ -129,8 +129,8 @@ def test_rounds_of_one_period_share_a_regime():
     assert (beliefs.reshape(400, 20, 2) == beliefs.reshape(400, 20, 2)[:, :1]).all()
     found = em.estimate(symbols, 2, 2, 4001, steps=steps)
     order = np.argsort(found.emission[:, 1])
-    assert np.abs(found.permuted(order).emission - truth.emission).max() < 0.03
-    assert np.abs(found.permuted(order).transition - truth.transition).max() < 0.12
+    assert np.abs(found.permute(order).emission - truth.emission).max() < 0.03
+    assert np.abs(found.permute(order).transition - truth.transition).max() < 0.12
 
 
 # --- requests ------------------------------------------------------------------------------------------------
@@ -282,7 +282,7 @@ def test_one_by_one_batch_play_and_restart_are_the_same(clocked, small_contexts,
 def campaign_by_period(periods, size, seed, apart=0.5):
     """A regime a period shows weakly in each context and decides which of two actions pays."""
     generator = np.random.default_rng(seed)
-    truth = HmmParameters.checked([[0.9, 0.1], [0.1, 0.9]], [[0.55, 0.3, 0.15], [0.15, 0.3, 0.55]], [0.5, 0.5])
+    truth = HmmParameters.check([[0.9, 0.1], [0.1, 0.9]], [[0.55, 0.3, 0.15], [0.15, 0.3, 0.55]], [0.5, 0.5])
     regimes = np.repeat(hmm.sample(truth, periods, generator)[0], size)
     symbols = np.array([generator.choice(3, p=truth.emission[h]) for h in regimes], np.int16)
     contexts = Contexts(symbols[:, None].copy(), np.empty((symbols.size, 0)), symbols)
@@ -310,7 +310,7 @@ def test_regimes_that_change_with_time_are_learnt(seed):
     assert chosen.in_use.regimes == 2
     assert chosen.round % 20 == 0  # fits and hold-outs are whole periods
     order = np.argsort(-chosen.in_use.hmm.emission[:, 0])
-    found = chosen.in_use.hmm.permuted(order)
+    found = chosen.in_use.hmm.permute(order)
     assert np.abs(found.emission - truth.emission).max() < 0.05
     assert np.abs(found.transition - truth.transition).max() < 0.12
     late = slice(2000, count)

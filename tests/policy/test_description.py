@@ -278,7 +278,7 @@ def test_given_beliefs_against_dense_regression(small, given, regimes, features,
                     action = policy.config.actions.index(decided[late - 1].action)
                     state = policy.reward(state, late, rewards[late - 1, action])
             waiting = waiting[-2:]
-    rows = state.history.arrivals_in_order(state.folded)
+    rows = state.history.get_arrival_order(state.folded)
     assert 100 < state.folded < state.arrived
     assert rows.tolist() != sorted(rows.tolist())
     assert_as_regression(policy, state, np.array([d.belief for d in decided]), rows)

@@ -16,7 +16,7 @@ MISSING = -1
 
 def random_parameters(regimes, symbols, generator):
     """Persistent regimes; the initial law is far from uniform, as it must stay what it is."""
-    return HmmParameters.checked(
+    return HmmParameters.check(
         0.7 * np.eye(regimes) + 0.3 * generator.dirichlet(np.ones(regimes), regimes),
         generator.dirichlet(np.full(symbols, 0.7), regimes),
         generator.dirichlet(np.ones(regimes)),
@@ -77,7 +77,7 @@ def test_the_objective_never_falls(regimes, symbols, smoothing):
         step = em.fit(history, parameters, 1, smoothing=smoothing)
         assert step.iterations == 1
         parameters = step.parameters
-        HmmParameters.checked(*parameters)
+        HmmParameters.check(*parameters)
         values.append(objective(history, parameters, smoothing))
         assert step.objective == pytest.approx(values[-2:], rel=1e-12)
     assert (np.diff(values) > 0.0).all()
@@ -111,7 +111,7 @@ def test_missing_symbols_say_nothing():
 
 
 def test_a_regime_never_visited_keeps_its_laws():
-    start = HmmParameters.checked([[1.0, 0.0], [0.4, 0.6]], [[0.5, 0.5], [0.2, 0.8]], [1.0, 0.0])
+    start = HmmParameters.check([[1.0, 0.0], [0.4, 0.6]], [[0.5, 0.5], [0.2, 0.8]], [1.0, 0.0])
     found = em.fit([0, 1, 1, 1], start, 4).parameters
     assert found.transition.tolist() == start.transition.tolist()
     assert found.emission == pytest.approx(np.array([[0.25, 0.75], [0.2, 0.8]]))
@@ -122,7 +122,7 @@ def test_a_regime_never_visited_keeps_its_laws():
 def test_a_start_that_thinks_the_history_impossible_is_left_at_once(tolerance, smoothing):
     """Spectral estimates hold zeros after clipping (R7)."""
     history, _ = problem(2, 3, 500, 5)
-    start = HmmParameters.checked([[0.9, 0.1], [0.2, 0.8]], [[0.7, 0.3, 0.0], [0.1, 0.9, 0.0]], [0.5, 0.5])
+    start = HmmParameters.check([[0.9, 0.1], [0.2, 0.8]], [[0.7, 0.3, 0.0], [0.1, 0.9, 0.0]], [0.5, 0.5])
     found = em.fit(history, start, 10, smoothing=smoothing, tolerance=tolerance)
     assert found.objective[0] == -math.inf
     assert np.isfinite(found.objective[1:]).all()
@@ -133,7 +133,7 @@ def paper_like(seed, length, share_missing=0.0):
     """H = 2, X = 20, as in the paper's simulations; regimes that a learner can tell apart."""
     generator = np.random.default_rng(seed)
     emission = generator.dirichlet(np.full(20, 0.7), 2)
-    truth = HmmParameters.checked([[0.85, 0.15], [0.2, 0.8]], emission, [0.5, 0.5])
+    truth = HmmParameters.check([[0.85, 0.15], [0.2, 0.8]], emission, [0.5, 0.5])
     _, history = hmm.sample(truth, length, generator)
     return truth, np.where(generator.random(length) < share_missing, MISSING, history)
 
@@ -146,7 +146,7 @@ def test_estimate_recovers_a_known_model(seed, share_missing):
     assert np.abs(found.emission - truth.emission).max() < 0.03
     assert np.abs(found.transition - truth.transition).max() < 0.05
     assert found.initial.tolist() == [0.5, 0.5]
-    HmmParameters.checked(*found)
+    HmmParameters.check(*found)
     assert found.emission.min() > 0.0  # a symbol not seen yet stays possible
 
 
@@ -214,7 +214,7 @@ def test_a_short_history_gives_laws():
     for seed in range(20):
         history = np.random.default_rng(seed).integers(-1, 4, 12)
         found = em.estimate(history, 2, 4, seed)
-        HmmParameters.checked(*found)
+        HmmParameters.check(*found)
 
 
 @pytest.mark.parametrize(

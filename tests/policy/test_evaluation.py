@@ -83,7 +83,7 @@ def test_decisions_of_one_subject_are_one_observation():
 def test_pages_and_a_shift_of_all_rewards_change_nothing():
     whole, sums = evaluated(rewarded()), OffPolicySums()
     for part in np.array_split(np.arange(4 * COPIES), 7):
-        rows = rewarded().picked(np.isin(np.arange(4 * COPIES), part))
+        rows = rewarded().take(np.isin(np.arange(4 * COPIES), part))
         sums.add(rows, always(1, rows))
     np.testing.assert_allclose(sums.result().snips, whole.snips, rtol=1e-12)
     np.testing.assert_allclose(sums.result().dr, whole.dr, rtol=1e-12)
@@ -114,7 +114,7 @@ def test_obp_finds_the_same():
 @pytest.mark.parametrize(
     ("rows", "code", "told"),
     [
-        (rewarded().picked(np.zeros(4 * COPIES, bool)), "no_rewards", "No decision"),
+        (rewarded().take(np.zeros(4 * COPIES, bool)), "no_rewards", "No decision"),
         (
             rewarded(law=np.array([*LAW[:3], [1.0, np.nan]]), taken=np.array([0, 1, 0, 0])),
             "not_eligible",

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from policy import Request, StagedPolicy, hmm
-from policy.frozen import FrozenModel, greedy
+from policy.frozen import FrozenModel, choose_greedily
 
 NEVER = 2**62
 
@@ -61,4 +61,4 @@ def test_where_a_context_is_missing_the_filter_only_predicts(small, small_contex
 def test_greedy_keeps_to_what_could_be_chosen():
     values = np.array([[1.0, 3.0, 2.0], [1.0, 3.0, 2.0], [2.0, 2.0, 1.0], [np.nan] * 3, [1.0, 2.0, np.nan]])
     eligible = np.array([[1, 1, 1], [1, 0, 1], [1, 1, 1], [1, 1, 1], [0, 0, 1]], bool)
-    assert greedy(values, eligible).tolist() == [[0, 1, 0], [0, 0, 1], [0.5, 0.5, 0], [0, 0, 0], [0, 0, 0]]
+    assert choose_greedily(values, eligible).tolist() == [[0, 1, 0], [0, 0, 1], [0.5, 0.5, 0], [0, 0, 0], [0, 0, 0]]

@@ -15,11 +15,11 @@ from policy.errors import ArgumentError
 from policy.hmm import HmmParameters
 
 MISSING = -1
-TWO = HmmParameters.checked([[0.9, 0.1], [0.25, 0.75]], [[0.6, 0.3, 0.1], [0.05, 0.15, 0.8]], [0.3, 0.7])
+TWO = HmmParameters.check([[0.9, 0.1], [0.25, 0.75]], [[0.6, 0.3, 0.1], [0.05, 0.15, 0.8]], [0.3, 0.7])
 
 
 def random_parameters(regimes, symbols, generator, concentration=1.0):
-    return HmmParameters.checked(
+    return HmmParameters.check(
         generator.dirichlet(np.ones(regimes), regimes),
         generator.dirichlet(np.full(symbols, concentration), regimes),
         generator.dirichlet(np.ones(regimes)),
@@ -78,7 +78,7 @@ def test_everything_equals_enumeration_over_all_state_paths(regimes, length):
             expected = enumerated(parameters, symbols)
             filtered = hmm.filter_history(parameters, symbols)
             smoothed = hmm.smooth_history(parameters, symbols)
-            counts = hmm.expectations(parameters, symbols)
+            counts = hmm.compute_expectations(parameters, symbols)
             assert filtered.beliefs == pytest.approx(expected.filtered, abs=1e-12)
             assert smoothed.beliefs == pytest.approx(expected.smoothed, abs=1e-12)
             assert counts.beliefs == pytest.approx(expected.smoothed, abs=1e-12)
@@ -96,7 +96,7 @@ def test_a_symbol_of_probability_zero_only_predicts(seed, regimes, symbols):
     emission = np.where(generator.random((regimes, 4)) < 0.6, 0.0, 1.0)
     emission[:, 0] += emission.sum(axis=1) == 0.0
     transition = np.where(generator.random((regimes, regimes)) < 0.4, 0.0, 1.0) + np.eye(regimes)
-    parameters = HmmParameters.checked(
+    parameters = HmmParameters.check(
         transition / transition.sum(axis=1, keepdims=True),
         emission / emission.sum(axis=1, keepdims=True),
         np.eye(regimes)[0],
@@ -151,7 +151,7 @@ def test_a_million_steps():
 
 @pytest.mark.parametrize("rare", [1e-300, 1e-200, 1e-90, 1e-60])
 def test_likelihoods_far_below_the_smallest_float(rare):
-    parameters = HmmParameters.checked([[0.5, 0.5], [0.5, 0.5]], [[rare, 1 - rare], [rare, 1 - rare]], [0.2, 0.8])
+    parameters = HmmParameters.check([[0.5, 0.5], [0.5, 0.5]], [[rare, 1 - rare], [rare, 1 - rare]], [0.2, 0.8])
     result = hmm.smooth_history(parameters, [0] * 1000)
     assert result.log_likelihood == pytest.approx(1000 * math.log(rare), rel=1e-12)
     assert result.beliefs[1:] == pytest.approx(0.5)
@@ -160,8 +160,8 @@ def test_likelihoods_far_below_the_smallest_float(rare):
 @pytest.mark.parametrize("favoured", [300, 325, 330, 335])
 def test_smoother_survives_a_belief_that_almost_underflows(favoured):
     """Regimes that never change: the filter goes down to 9^-favoured for the second one and comes back up."""
-    frozen = HmmParameters.checked(np.eye(2), [[0.9, 0.1], [0.1, 0.9]], [0.5, 0.5])
-    result = hmm.expectations(frozen, [0] * favoured + [1] * (favoured + 40))
+    frozen = HmmParameters.check(np.eye(2), [[0.9, 0.1], [0.1, 0.9]], [0.5, 0.5])
+    result = hmm.compute_expectations(frozen, [0] * favoured + [1] * (favoured + 40))
     assert result.beliefs[:, 1] == pytest.approx(1.0, abs=1e-9)
     assert result.transitions == pytest.approx(np.diag([0.0, 2.0 * favoured + 39]), abs=1e-6)
 
@@ -171,7 +171,7 @@ def test_an_empty_history_and_a_single_regime():
     for smooth_or_filter in (hmm.filter_history, hmm.smooth_history):
         assert smooth_or_filter(TWO, []).beliefs.shape == (0, 2)
         assert smooth_or_filter(TWO, []).log_likelihood == 0.0
-        one = smooth_or_filter(HmmParameters.checked([[1.0]], [[0.25, 0.75, 0.0]], [1.0]), [0, 1, MISSING, 1])
+        one = smooth_or_filter(HmmParameters.check([[1.0]], [[0.25, 0.75, 0.0]], [1.0]), [0, 1, MISSING, 1])
         assert one.beliefs.tolist() == [[1.0]] * 4
         assert one.log_likelihood == pytest.approx(math.log(0.25 * 0.75 * 0.75))
 
@@ -200,7 +200,7 @@ def test_renaming_regimes_renames_beliefs_only():
     _, symbols = hmm.sample(parameters, 50, generator)
     before, after = (
         hmm.smooth_history(parameters, symbols),
-        hmm.smooth_history(parameters.permuted(order), symbols),
+        hmm.smooth_history(parameters.permute(order), symbols),
     )
     assert after.beliefs == pytest.approx(before.beliefs[:, order], abs=1e-12)
     assert after.log_likelihood == pytest.approx(before.log_likelihood, rel=1e-12)
@@ -213,7 +213,7 @@ def within_five_standard_errors(counts, law):
 
 
 def test_sampling_frequencies():
-    parameters = HmmParameters.checked(
+    parameters = HmmParameters.check(
         [[0.9, 0.1, 0.0], [0.2, 0.5, 0.3], [0.25, 0.0, 0.75]],
         [[0.5, 0.5, 0.0, 0.0], [0.1, 0.2, 0.3, 0.4], [0.0, 0.05, 0.0, 0.95]],
         [0.2, 0.0, 0.8],
@@ -264,7 +264,7 @@ def test_a_wrong_probability_is_an_error_that_names_its_field(field, value):
     row = wrong if field == "initial" else wrong[1]
     row[0] = value
     with pytest.raises(ArgumentError) as caught:
-        HmmParameters.checked(**{**GOOD, field: wrong})
+        HmmParameters.check(**{**GOOD, field: wrong})
     assert [problem.field for problem in caught.value.problems] == [field]
 
 
@@ -274,7 +274,7 @@ def test_a_wrong_probability_is_an_error_that_names_its_field(field, value):
 def test_a_wrong_shape_is_an_error_that_names_its_field(field, value):
     """The field that disagrees with the other two, not whichever is looked at first."""
     with pytest.raises(ArgumentError) as caught:
-        HmmParameters.checked(**{**GOOD, field: value})
+        HmmParameters.check(**{**GOOD, field: value})
     assert [problem.field for problem in caught.value.problems] == [field]
 
 
@@ -297,7 +297,7 @@ def test_a_wrong_shape_is_an_error_that_names_its_field(field, value):
     ],
     ids=repr,
 )
-@pytest.mark.parametrize("take", [hmm.filter_history, hmm.smooth_history, hmm.expectations])
+@pytest.mark.parametrize("take", [hmm.filter_history, hmm.smooth_history, hmm.compute_expectations])
 def test_wrong_symbols_are_an_error(take, symbols):
     """Allowed with three symbols: -1 (missing), 0, 1, 2."""
     with pytest.raises(ArgumentError, match=r"^symbols: "):

@@ -52,12 +52,12 @@ def recorded(features, contexts, actions, rewards, steps=None):
 
 
 def design(features, data):
-    return joint.design(features, data.contexts, data.actions)
+    return joint.make_design(features, data.contexts, data.actions)
 
 
 def random_model(features, generator):
     h, x = features.regimes, features.symbols
-    parameters = HmmParameters.checked(
+    parameters = HmmParameters.check(
         generator.dirichlet(np.ones(h), h), generator.dirichlet(np.ones(x), h), generator.dirichlet(np.ones(h))
     )
     return parameters, generator.normal(size=features.dimension), 0.3 + generator.random()
@@ -187,7 +187,7 @@ def test_solved_is_the_dense_sum(small, kind, regimes, share):
     spread = np.full((data.symbols.size, regimes), np.nan)  # rows of a gap have no reward: their belief is not read
     spread[data.rows] = posterior
     vertices = int(data.rows[int(share * count) - 1]) + 1 if share else 0
-    statistics = joint.solved(data, design(features, data), RIDGE, spread, vertices)
+    statistics = joint.solve(data, design(features, data), RIDGE, spread, vertices)
     rows, targets, weights = [], [], []
     for row in np.flatnonzero(~np.isnan(rewards)):
         each = vertices_of(features, contexts, actions, row)
@@ -225,14 +225,14 @@ def test_predictions_are_the_dense_products(small, kind, regimes):
             [theta @ features.dense(vertex, int(action), data.contexts, p) for vertex in np.eye(regimes)]
             for p, action in enumerate(data.actions)
         ]
-        np.testing.assert_allclose(joint.predicted(made, theta), expected, rtol=1e-11, atol=1e-12)
+        np.testing.assert_allclose(joint.predict(made, theta), expected, rtol=1e-11, atol=1e-12)
 
 
 def test_gather_knows_only_what_had_arrived():
     """Missing and late rewards leave their round's reward out (R16: also when they have come since)."""
     features, contexts, actions, rewards, *_ = problem(levelled(), 2, 60, 1)
     history = recorded(features, contexts, actions, rewards)
-    order = history.arrivals_in_order(history.arrived)
+    order = history.get_arrival_order(history.arrived)
     data = joint.gather(features, history, 40, 11)
     expected = [row for row in order[:11] if row < 40]
     assert data.known == len(expected) < 11
@@ -268,16 +268,14 @@ def test_the_objective_never_falls(small, regimes, gaps, reward):
     assert gains[0] > 0.0
     assert fit.noise >= data.least_noise
     np.testing.assert_allclose(fit.posterior.sum(axis=1), 1.0, atol=1e-12)
-    HmmParameters.checked(*fit.hmm)
+    HmmParameters.check(*fit.hmm)
 
 
 def switching(count, seed, share_missing=0.0):
     """Markov-switching data over the levelled campaign: symbols tell the regimes a little, rewards much more."""
     features = get_feature_map(levelled(), 2)
     generator = np.random.default_rng(seed)
-    truth = HmmParameters.checked(
-        [[0.92, 0.08], [0.15, 0.85]], [[0.4, 0.3, 0.2, 0.1], [0.1, 0.2, 0.3, 0.4]], [0.5, 0.5]
-    )
+    truth = HmmParameters.check([[0.92, 0.08], [0.15, 0.85]], [[0.4, 0.3, 0.2, 0.1], [0.1, 0.2, 0.3, 0.4]], [0.5, 0.5])
     theta, noise = generator.normal(size=features.dimension), 0.5
     regimes, symbols = hmm.sample(truth, count, generator)
     levels = np.stack([symbols // 2, symbols % 2, generator.integers(0, 2, count)], axis=1).astype(np.int16)
@@ -307,7 +305,7 @@ def test_recovers_a_known_model(seed, share_missing):
     features, truth, theta, noise, regimes, data = switching(6000, seed, share_missing)
     start = em.estimate(data.symbols, 2, 4, seed)
     smoothed = joint.fit_smoothed(data, design(features, data), RIDGE, start)
-    fit = joint.fit_joint(data, design(features, data), RIDGE, em.opened(start), smoothed.theta, smoothed.noise, 60)
+    fit = joint.fit_joint(data, design(features, data), RIDGE, em.open_zeros(start), smoothed.theta, smoothed.noise, 60)
     found, order = spectral.align(fit.hmm, truth)
     assert np.abs(found.transition - truth.transition).max() < 0.03
     assert np.abs(found.emission - truth.emission).max() < 0.03

@@ -31,14 +31,14 @@ class Rounds(NamedTuple):
     design: np.ndarray
 
     def folded(self, ridge, rows, start=None):
-        start = linucb.initial_statistics(self.features.dimension, ridge) if start is None else start
+        start = linucb.create_statistics(self.features.dimension, ridge) if start is None else start
         rows = np.array(rows, np.int64)
-        return linucb.updated(
+        return linucb.update_statistics(
             start, self.features, ridge, self.contexts, self.actions, self.beliefs, self.rewards, rows
         )
 
     def one_by_one(self, ridge, count):
-        statistics = linucb.initial_statistics(self.features.dimension, ridge)
+        statistics = linucb.create_statistics(self.features.dimension, ridge)
         for row in range(count):
             statistics = self.folded(ridge, [row], statistics)
         return statistics
@@ -132,7 +132,7 @@ def test_inverse_times_z_is_numpys_solution(rounds, ridge):
 
 def test_before_any_reward(rounds):
     """Box A: θ̂₀ = (1/λ)·1 and G = λI, so G⁻¹ = I/λ and not λI."""
-    start = linucb.initial_statistics(4, 0.25)
+    start = linucb.create_statistics(4, 0.25)
     assert start.theta.tolist() == [4.0] * 4
     assert (start.gram == 0.25 * np.eye(4)).all()
     assert (start.inverse == 4.0 * np.eye(4)).all()
@@ -147,7 +147,7 @@ def test_before_any_reward(rounds):
 @pytest.mark.parametrize("ridge", [0.0, -1.0, np.nan, np.inf])
 def test_a_wrong_ridge_is_refused(ridge):
     with pytest.raises(ArgumentError) as caught:
-        linucb.initial_statistics(4, ridge)
+        linucb.create_statistics(4, ridge)
     assert caught.value.problems[0].field == "ridge"
     assert caught.value.problems[0].allowed
 
@@ -157,7 +157,7 @@ def test_every_number_of_columns_is_factored(size):
     """The kernels go eight columns at a time: whole blocks, none, and what is left over."""
     design = np.random.default_rng(size).normal(size=(3 * size, size))
     gram, moment = design.T @ design + 0.3 * np.eye(size), design.sum(axis=0)
-    found = linucb.initial_statistics(size, 0.3)._replace(gram=gram.copy(), moment=moment)
+    found = linucb.create_statistics(size, 0.3)._replace(gram=gram.copy(), moment=moment)
     kernels.refactor(found, np.zeros((size, size)), 0.3)
     np.testing.assert_allclose(found.inverse, np.linalg.inv(gram), rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(found.theta, np.linalg.solve(gram, moment), rtol=1e-9, atol=1e-12)
@@ -276,13 +276,13 @@ def test_an_update_leaves_what_it_was_given_alone(rounds):
 
 def test_an_update_that_folds_nothing_is_what_the_kernel_would_leave(rounds):
     """Stages end without rewards, too: those updates skip the kernel, but for the first, which factors."""
-    initial = linucb.initial_statistics(rounds.features.dimension, 0.3)
+    initial = linucb.create_statistics(rounds.features.dimension, 0.3)
     first = rounds.folded(0.3, range(0))
     assert first.counters.tolist() == [0, 0]
     assert not (first.theta == initial.theta).all()
     before = rounds.folded(0.3, range(50))
     for statistics in (first, before):
-        by_kernel = linucb.copied(statistics)
+        by_kernel = linucb.copy_statistics(statistics)
         contexts, history = rounds.contexts, (rounds.actions, rounds.beliefs, rounds.rewards)
         kernels.update_statistics(
             rounds.features.plan, by_kernel, 0.3, contexts.levels, contexts.values, *history, np.empty(0, np.int64)

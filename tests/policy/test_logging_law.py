@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from policy import Request, StagedPolicy
-from policy.changes import grown, patched, with_action, without_action
+from policy.changes import add_config_action, append_actions, patch_config, retire_config_action
 from policy.defaults import TRIAL_SHARE
 from policy.kernels import WARM_START, Chance, choose_action
-from policy.logging_law import Logged, first_eligible, logging_law
+from policy.logging_law import Logged, compute_logging_law, mark_first_eligible
 
 DRAWS = 60
 
@@ -46,7 +46,7 @@ def test_it_is_the_kernels_law_whatever_the_configuration():
     generator, chosen = np.random.default_rng(8), set()
     for _ in range(400):
         logged, eligible = drawn(generator)
-        law, known = logging_law(logged)
+        law, known = compute_logging_law(logged)
         assert known.all()
         np.testing.assert_allclose(np.nansum(law, axis=1), 1.0, atol=1e-12)
         assert (np.isnan(law) == ~eligible).all()
@@ -82,7 +82,7 @@ def row(scores, taken, propensity, *, share=0.0, baseline=False, floors=(0.0, 0.
     ],
 )
 def test_by_hand(logged, expected):
-    law, known = logging_law(logged)
+    law, known = compute_logging_law(logged)
     assert known.all()
     np.testing.assert_allclose(law[0], expected, atol=1e-12)
 
@@ -99,7 +99,7 @@ def test_by_hand(logged, expected):
     ],
 )
 def test_a_propensity_that_does_not_follow_is_not_explained(logged):
-    _, known = logging_law(logged)
+    _, known = compute_logging_law(logged)
     assert not known.any()
 
 
@@ -113,13 +113,13 @@ def test_real_decisions_with_control_exclusions_and_an_action_on_trial(small, sm
     for start, batch in enumerate(np.array_split(np.array(small_contexts(400)), 40)):
         if start in (15, 16, 25, 30):
             change = {
-                15: lambda config: with_action(config, "visit"),
-                16: lambda config: with_action(config, "gift"),
-                25: lambda config: without_action(config, "call"),
-                30: lambda config: patched(config, {"control": {"share": 0.1, "kind": "uniform"}}),
+                15: lambda config: add_config_action(config, "visit"),
+                16: lambda config: add_config_action(config, "gift"),
+                25: lambda config: retire_config_action(config, "call"),
+                30: lambda config: patch_config(config, {"control": {"share": 0.1, "kind": "uniform"}}),
             }[start]
             after = StagedPolicy(change(policy.config))
-            policy, state = after, grown(policy, after, state)
+            policy, state = after, append_actions(policy, after, state)
         config = policy.config
         excluded = [[str(generator.choice(config.actions))] if generator.random() < 0.3 else [] for _ in batch]
         state, made = policy.decide_batch(
@@ -145,7 +145,7 @@ def test_real_decisions_with_control_exclusions_and_an_action_on_trial(small, sm
         np.array([config.control.kind == "baseline" for _, config in rows]),
         np.array(floors),
     )
-    law, known = logging_law(logged)
+    law, known = compute_logging_law(logged)
     assert known.all()
     np.testing.assert_allclose(np.nansum(law, axis=1), 1.0, atol=1e-12)
     lowest = np.nanmin(law[~logged.warm], axis=1)
@@ -156,12 +156,12 @@ def test_real_decisions_with_control_exclusions_and_an_action_on_trial(small, sm
 
 def test_the_first_eligible_action_stands_in_for_the_baseline():
     eligible = np.array([[True, True, False], [False, True, True], [False, False, False]])
-    assert first_eligible(eligible).tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 0]]
+    assert mark_first_eligible(eligible).tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 0]]
 
 
 def test_nothing_logged():
     none = np.empty(0)
-    law, known = logging_law(
+    law, known = compute_logging_law(
         Logged(np.empty((0, 3)), none > 0, none.astype(int), none, none, none > 0, np.empty((0, 2)))
     )
     assert law.shape == (0, 3)

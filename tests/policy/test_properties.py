@@ -233,7 +233,7 @@ def test_the_kernel_plays_what_one_by_one_decides(small, small_contexts, given, 
     encoded = policy.features.encode(contexts)
     beliefs = np.array([d.belief for d in decisions])
     assert (beliefs == state.history.beliefs[:count]).all()
-    statistics = linucb.initial_statistics(policy.features.dimension, config.ridge)
+    statistics = linucb.create_statistics(policy.features.dimension, config.ridge)
     actions, rewards = np.full(count, -1, np.int16), np.full(count, np.nan)
     folded = kernels.play_rounds(
         policy.features.plan, policy.chance, policy.get_exploration(1, count), statistics, 0, count, 0, config.ridge,

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from policy import StagedPolicy, regimes
-from policy.changes import grown, rolled_back, with_action, without_action
-from policy.description import WarmStart, warm_start
-from policy.regimes import describe_regimes, likeliest_regime, why_no_regimes
+from policy.changes import add_config_action, append_actions, retire_config_action, roll_back
+from policy.description import WarmStart, get_warm_start
+from policy.regimes import describe_regimes, explain_no_regimes, get_likeliest_regime
 from tests.policy.test_selection import played
 
 
@@ -27,7 +27,7 @@ def slowly(policy, state):
     """(share, recent share, mean reward, its weight, expected rewards) regime by regime, with a loop over rounds."""
     count, config = state.belief.size, policy.config
     features, history, units = policy.maps[count], state.history, state.statistics.units
-    known = set(history.arrivals(0, state.arrived).tolist())
+    known = set(history.get_arrivals(0, state.arrived).tolist())
     for h, only in enumerate(np.eye(count)):
         weights = [float(history.beliefs[t, h]) for t in range(state.round)]
         weight = sum(weights[t] for t in known)
@@ -60,11 +60,11 @@ def campaigns(small, given, small_contexts):
         made[name] = policy, play(policy, small_contexts(330, 3), at=at)
     policy, state = made["joint"]
     past = play(policy, small_contexts(330, 3)[:200])
-    made["rolled back"] = policy, rolled_back(policy, state, policy, past)
+    made["rolled back"] = policy, roll_back(policy, state, policy, past)
     policy, state = made["given"]
-    wider = StagedPolicy(with_action(policy.config, "gift"))
-    fewer = StagedPolicy(without_action(wider.config, "mail"))
-    made["other actions"] = fewer, play(fewer, small_contexts(60, 4), grown(policy, wider, state))
+    wider = StagedPolicy(add_config_action(policy.config, "gift"))
+    fewer = StagedPolicy(retire_config_action(wider.config, "mail"))
+    made["other actions"] = fewer, play(fewer, small_contexts(60, 4), append_actions(policy, wider, state))
     return made
 
 
@@ -150,12 +150,12 @@ def test_before_any_round_there_is_only_the_model(small, given):
     assert (first.share, first.recent_share, first.mean_reward, first.reward_weight) == (None, None, None, 0.0)
     assert (first.best_action, first.expected_rewards) == (None, ())
     assert second.words.endswith("best action: not known yet.")
-    assert likeliest_regime(policy.initial_state()) == (2, 0.7, None)
+    assert get_likeliest_regime(policy.initial_state()) == (2, 0.7, None)
 
 
 def test_since_when_a_regime_is_the_likeliest(campaigns):
     for policy, state in campaigns.values():
-        found = likeliest_regime(state)
+        found = get_likeliest_regime(state)
         assert found.regime == int(state.belief.argmax()) + 1
         since = state.round  # at least the last round, whose record may have been recomputed
         while since > 1 and state.history.beliefs[since - 2].argmax() + 1 == found.regime:
@@ -164,7 +164,7 @@ def test_since_when_a_regime_is_the_likeliest(campaigns):
             assert found.since_round == since
         else:
             assert found.since_round == state.round
-        assert why_no_regimes(policy, state) is None
+        assert explain_no_regimes(policy, state) is None
 
 
 # --- when there is nothing to tell ------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ def test_since_when_a_regime_is_the_likeliest(campaigns):
 def test_why_there_are_no_regimes(small, small_contexts):
     def told(policy, state):
         assert describe_regimes(policy, state) == ()
-        return why_no_regimes(policy, state)
+        return explain_no_regimes(policy, state)
 
     policy = StagedPolicy(small(regimes=1))
     assert told(policy, policy.initial_state()) == "The campaign has one regime."
@@ -223,12 +223,12 @@ def test_the_warm_start_ends_when_it_says(small, small_contexts, joint, warm, le
     policy = StagedPolicy(small(regimes=1, warm_start_rounds=warm, stage_length=length, beliefs=beliefs, signals=[]))
     generator, state, seen = np.random.default_rng(warm), policy.initial_state(), set()
     for context in small_contexts(80, 2):
-        told = warm_start(policy, policy._at_boundary(state))
+        told = get_warm_start(policy, policy._at_boundary(state))
         state, made = policy.decide(state, context)
         assert (made.mode == "warm_start") == (told is not None), told
         seen.add(made.mode)
         if generator.random() < 0.3:
             state = policy.reward(state, made.round, 1.0 + generator.normal())
     assert seen == {"warm_start", "optimistic"}
-    fresh = warm_start(policy, policy.initial_state())
+    fresh = get_warm_start(policy, policy.initial_state())
     assert fresh == WarmStart(max(warm, length + 1), max((warm + 1) // 2, 4 if joint else 0), joint)

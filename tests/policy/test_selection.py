@@ -83,7 +83,7 @@ def test_gains_by_hand(small, small_contexts, clock, share):
     alone = alone._replace(units=alone.units * [1.0, share])
     previous = previous._replace(candidates=(alone, *previous.candidates[1:]))
     judged = selection._judged(policy.maps, history, rounds, state.arrived, previous)
-    order = history.arrivals_in_order(state.arrived).tolist()
+    order = history.get_arrival_order(state.arrived).tolist()
     late = [row for row in order[previous.arrived :] if row < rounds]
     early = [row for row in order[: previous.arrived] if previous.round <= row < rounds]  # its period still went on
     assert any(row < previous.round for row in late)
@@ -476,7 +476,7 @@ def test_relabelled_candidates_are_fitted_under_their_new_names():
     theta_order = [*range(shared), *(shared + h * width + i for h in order for i in range(width))]
     turned = previous._replace(
         candidates=tuple(
-            c._replace(hmm=c.hmm.permuted(order), theta=c.theta[theta_order]) if c.regimes == 2 else c
+            c._replace(hmm=c.hmm.permute(order), theta=c.theta[theta_order]) if c.regimes == 2 else c
             for c in previous.candidates
         )
     )
@@ -504,14 +504,14 @@ def test_a_fresh_start_that_wins_takes_the_names_of_the_old_joint_fit(monkeypatc
     _, plain = selection._fitted(*arguments, state.selection._replace(candidates=state.selection.candidates[:2]), [2])
     # The old joint fit: regimes named the other way round, and a θ̂ so poor that going on from it loses.
     monkeypatch.setattr(selection, "ITERATIONS", 0)
-    poor = plain[2]._replace(hmm=plain[2].hmm.permuted(order), theta=np.full(features.dimension, 1e3))
+    poor = plain[2]._replace(hmm=plain[2].hmm.permute(order), theta=np.full(features.dimension, 1e3))
     judged = state.selection._replace(candidates=(*state.selection.candidates[:2], poor))
     fits, renamed = selection._fitted(*arguments, judged, [2])
     for one, two in zip(plain[1:], renamed[1:], strict=True):
         np.testing.assert_allclose(two.hmm.emission, one.hmm.emission[order], atol=1e-6)
     # θ̂ and the posterior go with the names.
-    columns = joint.design(features, data.contexts, data.actions)
-    statistics = joint.solved(data, columns, policy.ridge, fits[2].posterior, data.symbols.size)
+    columns = joint.make_design(features, data.contexts, data.actions)
+    statistics = joint.solve(data, columns, policy.ridge, fits[2].posterior, data.symbols.size)
     np.testing.assert_allclose(renamed[2].theta, statistics.theta, rtol=1e-9, atol=1e-9)
     assert not np.allclose(renamed[2].theta, plain[2].theta)
     kept = hmm.smooth_history(renamed[2].hmm, data.symbols).beliefs
@@ -640,7 +640,7 @@ def test_an_estimate_of_an_earlier_state_is_published_with_all_rewards(run, inte
     record = published.history.beliefs[:600, : model.regimes]
     np.testing.assert_allclose(record[:560], found.posterior, rtol=1e-14)
     np.testing.assert_allclose(record[560:], filtered[560:], rtol=1e-14)
-    rows = history.arrivals(0, late.arrived)
+    rows = history.get_arrivals(0, late.arrived)
     rewards = history.rewards[rows]
     assert published.statistics.units == pytest.approx([rewards.mean(), model.units[1]], rel=1e-12)
     gram, moment = policy.ridge * np.eye(features.dimension), np.zeros(features.dimension)
@@ -688,12 +688,12 @@ def test_an_estimate_of_a_later_state_or_of_other_regimes_is_refused(run, interr
     policy, environment, episode = run
     _, found, _ = interrupted
     start = policy.play(policy.initial_state(), episode.contexts.rows(0, 100), episode.rewards[:100])
-    with pytest.raises(ArgumentError, match="found"):
+    with pytest.raises(ArgumentError, match="estimate"):
         policy.publish(start, found)
     if found.selection.in_use.regimes > 1:
         alone = default(environment, 4004, regimes=1)
         state = alone.play(alone.initial_state(), episode.contexts, episode.rewards)
-        with pytest.raises(ArgumentError, match="found"):
+        with pytest.raises(ArgumentError, match="estimate"):
             alone.publish(state, found)
 
 
@@ -721,7 +721,7 @@ def test_every_reward_is_judged_once_or_was_in_the_first_fit(run, monkeypatch, s
         )
         if state.selection is not last:
             last = state.selection
-            order = state.history.arrivals_in_order(last.arrived).tolist()
+            order = state.history.get_arrival_order(last.arrived).tolist()
             if len(last.candidates) > 1:
                 first = first or (last.round, last.arrived)
                 known = {row for row in order if row < last.round}
@@ -742,7 +742,7 @@ def test_every_reward_is_judged_once_or_was_in_the_first_fit(run, monkeypatch, s
     rows = [row for _, _, each in judged for row in each]
     assert len(judged) >= 3
     assert len(rows) == len(set(rows))
-    order = state.history.arrivals_in_order(last.arrived).tolist()
+    order = state.history.get_arrival_order(last.arrived).tolist()
     in_first_fit = {row for row in order[: first[1]] if row < first[0]}
     assert in_first_fit | set(rows) == {row for row in order if row < last.round}
     assert not in_first_fit & set(rows)
@@ -779,9 +779,9 @@ def test_a_fit_under_other_names_is_the_same_fit():
     features, order = policy.maps[2], np.array([1, 0])
     data = joint.gather(policy.maps[1], state.history, 900, state.arrived)
     fits, made = selection._fitted(policy.maps, policy.ridge, 1, data, False, None, [2])
-    fit, rest = fits[2], (data, joint.design(features, data.contexts, data.actions), policy.ridge)
+    fit, rest = fits[2], (data, joint.make_design(features, data.contexts, data.actions), policy.ridge)
     assert selection._aligned(fit, fit.hmm, *rest) is fit
-    turned = selection._aligned(fit, fit.hmm.permuted(order), *rest)
+    turned = selection._aligned(fit, fit.hmm.permute(order), *rest)
     assert (turned.hmm.emission == fit.hmm.emission[order]).all()
     assert (turned.hmm.transition == fit.hmm.transition[np.ix_(order, order)]).all()
     assert (turned.posterior == fit.posterior[:, order]).all()

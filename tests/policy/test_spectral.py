@@ -31,7 +31,7 @@ def separated(regimes, symbols, generator):
     own = np.where(np.arange(symbols) % regimes == np.arange(regimes)[:, None], scattered, 0.0)
     emission = 0.9 * own / own.sum(axis=1, keepdims=True) + 0.1 * scattered
     transition = 0.7 * np.eye(regimes) + 0.3 * generator.dirichlet(np.full(regimes, 5.0), regimes)
-    return HmmParameters.checked(transition, emission, hmm.stationary_law(transition))
+    return HmmParameters.check(transition, emission, hmm.stationary_law(transition))
 
 
 def largest_error(found, truth):
@@ -55,7 +55,7 @@ def triple_law(parameters):
 @pytest.mark.parametrize("seed", range(5))
 def test_exact_moments_give_the_exact_model(transition, emission, denominator, seed):
     """Triples in their exact proportions, with missing symbols between them; M is not symmetric."""
-    truth = HmmParameters.checked(
+    truth = HmmParameters.check(
         np.array(transition) / 8, np.array(emission) / 8, np.full(len(transition), 1 / len(transition))
     )
     counts = triple_law(truth) * denominator
@@ -200,7 +200,7 @@ def test_any_history_gives_laws_or_not_estimable(case):
         assert found == again
     else:
         assert [part.shape for part in found] == [(case[1], case[1]), (case[1], case[2]), (case[1],)]
-        HmmParameters.checked(*found)
+        HmmParameters.check(*found)
         assert [part.tobytes() for part in found] == [part.tobytes() for part in again]
 
 
@@ -219,7 +219,7 @@ def test_alignment_undoes_permutations(regimes):
         noise = generator.dirichlet(np.ones(20), regimes)
         moved = previous._replace(emission=0.95 * previous.emission + 0.05 * noise)
         shuffle = generator.permutation(regimes)
-        aligned, order = spectral.align(moved.permuted(shuffle), previous)
+        aligned, order = spectral.align(moved.permute(shuffle), previous)
         assert shuffle[order].tolist() == list(range(regimes))
         for found, expected in zip(aligned, moved, strict=True):
             assert found.tolist() == expected.tolist()

@@ -58,8 +58,8 @@ def rounds_of(policy, state, contexts):
 def statistics_of(policy, contexts, decisions, beliefs, rewards, rows):
     """G and Σ z r over given rows, folded from nothing in round order."""
     actions = np.array([policy.config.actions.index(d.action) for d in decisions], np.int16)
-    start = linucb.initial_statistics(policy.features.dimension, policy.config.ridge)
-    return linucb.updated(
+    start = linucb.create_statistics(policy.features.dimension, policy.config.ridge)
+    return linucb.update_statistics(
         start, policy.features, policy.config.ridge, policy.features.encode(contexts), actions,
         np.array(beliefs), np.array(rewards, float), np.array(sorted(rows), np.int64),
     )  # fmt: skip
@@ -293,7 +293,7 @@ def test_the_belief_is_recomputed_from_exactly_the_last_300_contexts(small, smal
     contexts = small_contexts(340)
     state, _ = policy.decide_batch(policy.initial_state(), [Request(context) for context in contexts])
     tilted = np.linspace(1.0, 1.05, 9) / np.linspace(1.0, 1.05, 9).sum()
-    still = HmmParameters.checked(np.eye(2), [tilted, tilted[::-1]], [0.5, 0.5])
+    still = HmmParameters.check(np.eye(2), [tilted, tilted[::-1]], [0.5, 0.5])
     symbols = policy.features.encode(contexts).symbols
     published = policy.publish(state, still).belief
     assert (published == hmm.filter_history(still, symbols[40:]).beliefs[-1]).all()
@@ -305,9 +305,9 @@ def test_published_parameters_are_aligned_with_the_previous_ones(small, small_co
     """R6: regimes named the other way round come back under their old names; G and θ̂ stay."""
     policy = StagedPolicy(small(beliefs={"estimator": "em", "start_round": 100, "statistics": "smoothed"}))
     state, _ = rounds_of(policy, policy.initial_state(), small_contexts(50))
-    first = HmmParameters.checked(**given["parameters"])
+    first = HmmParameters.check(**given["parameters"])
     state = policy.publish(state, first)
-    turned = first.permuted(np.array([1, 0]))
+    turned = first.permute(np.array([1, 0]))
     again = policy.publish(state, turned)
     assert all((x == y).all() for x, y in zip(again.hmm, align(turned, first)[0], strict=True))
     assert (again.hmm.emission == first.emission).all()

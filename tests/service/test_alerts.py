@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from policy.changes import patched
+from policy.changes import patch_config
 from service.engine.alerts import count_regimes, find_regime_changes
 from service.engine.operations import Change, RollBack
 from service.engine.unit import Unit
@@ -236,7 +236,7 @@ def test_another_streak_from_the_next_round_on(direct):
     worker.post("/campaigns", CAMPAIGN | {"alerts": {"rounds": 30}})
     worker.post("/decide/batch", batch([0] * 40 + [3] * 12))
     assert of_regimes(worker) == []
-    worker.process(Change("spring", partial(patched, patch={"alerts": {"rounds": 6}})))
+    worker.process(Change("spring", partial(patch_config, patch={"alerts": {"rounds": 6}})))
     assert of_regimes(worker) == []
     worker.post("/decide/batch", batch([3], 53))
     (alert,) = of_regimes(worker)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from policy import CampaignConfig
-from policy.changes import CHANGEABLE, patched, with_action, without_action
+from policy.changes import CHANGEABLE, add_config_action, patch_config, retire_config_action
 from service.api import schemas
 from service.base.errors import ConflictError, InvalidError
 from service.engine.operations import Archive, Change, Delete
@@ -169,7 +169,7 @@ def test_every_changeable_field_is_one(subtests):
     assert values.keys() == set(CHANGEABLE)
     for field, patch in values.items():
         with subtests.test(field):
-            assert patched(config, patch) != config
+            assert patch_config(config, patch) != config
 
 
 def test_a_paused_campaign_decides_nothing_new_and_takes_rewards(shared, new):
@@ -369,9 +369,9 @@ def test_rewards_excluded_by_a_rollback_stay_excluded_from_recomputations(direct
     script.play(worker.post, 90)
     (entry,) = worker.campaigns._cache.values()
     history = entry.state.history
-    order = history.arrivals_in_order(entry.state.arrived)
+    order = history.get_arrival_order(entry.state.arrived)
     assert history.excluded.tolist() == sorted(order[past.past.state.folded : folded].tolist())
-    assert not np.isin(history.arrivals(0, entry.state.arrived), history.excluded).any()
+    assert not np.isin(history.get_arrivals(0, entry.state.arrived), history.excluded).any()
     assert worker.differences(script.name) == []
 
 
@@ -382,13 +382,13 @@ def changes(worker, name):
     """One of each, as a campaign's life might have them; each is done at its round."""
     patch = {"control": {"share": 0.4, "kind": "baseline"}, "propensity_floor": 0.05, "bonus": {"scale": 1.5}}
     return {
-        12: lambda: [Change(name, lambda config: patched(config, patch))],
-        22: lambda: [Change(name, lambda config: with_action(config, "message"))],
-        36: lambda: [Change(name, lambda config: without_action(config, "mail"))],
+        12: lambda: [Change(name, lambda config: patch_config(config, patch))],
+        22: lambda: [Change(name, lambda config: add_config_action(config, "message"))],
+        36: lambda: [Change(name, lambda config: retire_config_action(config, "mail"))],
         48: lambda: [worker().campaigns.prepare_rollback(name, max(1, worker().campaign(name).model_version - 4))],
-        58: lambda: [Change(name, partial(with_action, action=action)) for action in ("mail", "fax")],
+        58: lambda: [Change(name, partial(add_config_action, action=action)) for action in ("mail", "fax")],
         64: lambda: [worker().campaigns.prepare_rollback(name, 2)],  # from before the new actions
-        70: lambda: [Change(name, lambda config: patched(config, {"control": {"share": 0}}))],
+        70: lambda: [Change(name, lambda config: patch_config(config, {"control": {"share": 0}}))],
     }
 
 
@@ -464,7 +464,7 @@ def test_a_job_at_work_during_a_change_of_model_is_forgotten(direct, clock, monk
     """What it finds belongs to a model that is no longer in force."""
     monkeypatch.setattr("service.engine.unit.INLINE_OPERATIONS", 0)
     for name, change in (
-        ("added", lambda worker, name: Change(name, lambda config: with_action(config, "message"))),
+        ("added", lambda worker, name: Change(name, lambda config: add_config_action(config, "message"))),
         ("back", lambda worker, name: worker.campaigns.prepare_rollback(name, 1)),
     ):
         worker = direct()
@@ -484,11 +484,11 @@ def test_operations_gathered_with_a_change_meet_it_in_order(direct, clock):
     decide = operation("/decide", {"campaign": script.name, **script._item(script.round + 1)})
     outcomes = worker.process(
         decide,
-        Change(script.name, lambda config: patched(config, {"paused": True})),
+        Change(script.name, lambda config: patch_config(config, {"paused": True})),
         operation("/decide", {"campaign": script.name, **script._item(script.round + 2)}),
-        Change(script.name, lambda config: patched(config, {"propensity_floor": 2})),
+        Change(script.name, lambda config: patch_config(config, {"propensity_floor": 2})),
         Archive(script.name, True),
-        Change(script.name, lambda config: patched(config, {"paused": False})),
+        Change(script.name, lambda config: patch_config(config, {"paused": False})),
     )
     assert isinstance(outcomes[0], bytes)
     assert outcomes[1] is outcomes[4] is None
@@ -510,7 +510,7 @@ def test_operations_gathered_with_a_change_meet_it_in_order(direct, clock):
 def test_a_tampered_revision_is_found(direct, clock):
     worker = direct()
     script = Script(CONFIGS["default"], clock).create(worker.post).play(worker.post, 30)
-    worker.process(Change(script.name, lambda config: patched(config, {"propensity_floor": 0.2})))
+    worker.process(Change(script.name, lambda config: patch_config(config, {"propensity_floor": 0.2})))
     script.play(worker.post, 60)
     assert worker.differences(script.name) == []
     worker.execute("UPDATE config_revisions SET arrived = arrived + 1 WHERE revision = 2")
@@ -555,7 +555,7 @@ def test_a_default_switched_on_late_settles_the_past_little_by_little(direct, cl
     assert missing > 10
     clock.now += 10_000_000
     wait = {"rewards": {"wait_seconds": 1, "default": 0.5}}
-    worker.process(Change(script.name, lambda config: patched(config, wait)))
+    worker.process(Change(script.name, lambda config: patch_config(config, wait)))
     settled = []
     for number in range(6 * 5):
         item = script._item(script.round + number + 1)

@@ -77,7 +77,7 @@ def test_a_log_imported_is_the_campaign_that_wrote_it(new_database, clock, kind,
     told = imported(other, script.config, list(rows_of(worker)), clock)
     expected, found = state_of(worker, script.name), state_of(other, script.name)
     assert_same_model(found, expected)
-    assert (told["rows"], told["rewards"]) == (expected.round, expected.history.arrivals(0, expected.arrived).size)
+    assert (told["rows"], told["rewards"]) == (expected.round, expected.history.get_arrivals(0, expected.arrived).size)
     assert (found.round, found.counted, found.next_update) == (expected.round, expected.counted, expected.next_update)
     assert other.differences(script.name) == []
     context = {"season": "autumn", "spend": 20, "tenure": 3}

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 import service.engine.campaigns
 import service.engine.unit
 from policy import StagedPolicy
-from policy.changes import patched
+from policy.changes import patch_config
 from service.base.errors import ApiError, ConflictError, InvalidError, NotFoundError, UnavailableError
 from service.engine.operations import Change
 from service.engine.warm_up import warm_up
@@ -98,7 +98,7 @@ def test_a_worker_that_falls_behind_reads_only_what_is_new(direct, clock, monkey
     for turn in range(20):
         script.step(workers[turn % 2].post)
     assert asked == []
-    workers[0].process(Change(script.name, lambda config: patched(config, {"propensity_floor": 0.1})))
+    workers[0].process(Change(script.name, lambda config: patch_config(config, {"propensity_floor": 0.1})))
     asked.clear()
     script.step(workers[1].post)
     assert "read_revisions" in asked

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 import service.engine.campaigns
 import service.engine.unit
 from policy import CampaignConfig, Request, StagedPolicy, encode
-from policy.changes import patched, with_action, without_action
+from policy.changes import add_config_action, patch_config, retire_config_action
 from service.analysis.preview import explain_decision, preview_decision
 from service.api.preview import Explanation, Preview, PreviewRequest, past_decision, preview_answer
 from service.api.routes import stored_decision
@@ -349,9 +349,9 @@ def test_the_model_of_every_decision_is_found_again(direct, clock, monkeypatch, 
     worker, states = direct(), {}
     script = Script(CONFIGS[name], clock).create(worker.post)
     changes = {
-        30: partial(patched, patch={"bonus": {"scale": 1.7}}),
-        50: partial(with_action, action="visit"),
-        65: partial(without_action, action="mail"),
+        30: partial(patch_config, patch={"bonus": {"scale": 1.7}}),
+        50: partial(add_config_action, action="visit"),
+        65: partial(retire_config_action, action="mail"),
     }
     while script.round < 80:
         number = entry_id(worker, name)

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 import service.engine.unit
 from policy import CampaignConfig, PastRound, StagedPolicy
-from policy.changes import patched, with_action
+from policy.changes import add_config_action, patch_config
 from policy.hmm import MISSING
 from service.engine.operations import Change, Current, Reduce
 from service.storage.campaigns import find_campaign
@@ -152,10 +152,10 @@ def test_changes_rollbacks_and_erasures_in_turns(direct, clock):
     script = Script(CONFIGS["default"], clock).create(worker.post).play(worker.post, 50)
     assert erase(worker, script.name, "customer 1")
     script.play(worker.post, 80)
-    worker.process(Change(script.name, lambda config: patched(config, {"control": {"share": 0.3}})))
+    worker.process(Change(script.name, lambda config: patch_config(config, {"control": {"share": 0.3}})))
     version = state_of(worker, script.name).model_version
     script.play(worker.post, 100)
-    worker.process(Change(script.name, lambda config: with_action(config, "letter")))
+    worker.process(Change(script.name, lambda config: add_config_action(config, "letter")))
     worker.process(worker.campaigns.prepare_rollback(script.name, version))
     script.play(worker.post, 120)
     assert erase(worker, script.name)

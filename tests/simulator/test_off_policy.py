@@ -8,7 +8,7 @@ import pytest
 from policy import CampaignConfig, Request, StagedPolicy
 from policy.evaluation import ALONE, GROUPS, LiftSums, OffPolicySums, Rewarded
 from policy.lift import Compared
-from policy.logging_law import Logged, logging_law
+from policy.logging_law import Logged, compute_logging_law
 from simulator.environment import load_environment
 from simulator.presets import build_config
 
@@ -62,7 +62,7 @@ def credit_card_runs():
         requests = [Request(environment.describe_context(episode, row)) for row in range(ROUNDS)]
         decisions = played(config, requests, episode.rewards)
         logged, estimates = columns(config, decisions)
-        law, known = logging_law(logged)
+        law, known = compute_logging_law(logged)
         assert known.all()
         taken = logged.taken
         predictions = np.where(np.arange(ROUNDS)[:, None] >= config.stage_length, estimates, 0.0)
@@ -127,7 +127,7 @@ def test_lift_intervals_cover_the_truth(with_subjects):
         ]
         decisions = played(config, requests, earned)
         logged, _ = columns(config, decisions)
-        law, known = logging_law(logged)
+        law, known = compute_logging_law(logged)
         assert known.all()
         later = ~logged.warm
         controlled = np.array([decision.mode == "control" for decision in decisions])

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from policy.description import warm_start
-from policy.regimes import likeliest_regime, why_no_regimes
+from policy.description import get_warm_start
+from policy.regimes import explain_no_regimes, get_likeliest_regime
 from service.analysis.checks.finding import CHANCE, Finding
 from service.analysis.facts import Facts
 
@@ -32,7 +32,7 @@ LATE_ROUNDS = 1_000  # from here on, the bonus should have become small
 
 def check_warm_start(facts: Facts) -> Iterator[Finding]:
     config, state = facts.config, facts.state
-    missing = warm_start(facts.policy, state)
+    missing = get_warm_start(facts.policy, state)
     if missing is None or not state.round:
         return
     waiting = state.arrived - state.folded
@@ -59,7 +59,7 @@ def check_warm_start(facts: Facts) -> Iterator[Finding]:
 def check_estimate(facts: Facts) -> Iterator[Finding]:
     policy, state, config = facts.policy, facts.state, facts.config
     estimated = config.beliefs.estimator in ("em", "spectral") and config.regime_counts[-1] > 1
-    if not estimated or not state.round or facts.model.guarded or why_no_regimes(policy, state) is None:
+    if not estimated or not state.round or facts.model.guarded or explain_no_regimes(policy, state) is None:
         return
     is_due = state.round >= (config.beliefs.start_round or 0)
     obstacle = policy.estimator.explain_missing(state)
@@ -96,7 +96,7 @@ def check_belief(facts: Facts) -> Iterator[Finding]:
     if state.hmm is None or regimes == 1 or state.round < STUCK_ROUNDS:
         return
     beliefs = state.history.beliefs[: state.round, :regimes]
-    regime, belief, _ = likeliest_regime(state)
+    regime, belief, _ = get_likeliest_regime(state)
     unsure = np.flatnonzero(beliefs[:, regime - 1] < CERTAIN)
     first = int(unsure[-1]) + 1 if unsure.size else 0
     sure, steps = state.round - first, int(state.history.steps[first : state.round].sum())
