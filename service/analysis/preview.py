@@ -73,7 +73,7 @@ class _Trial(Unit):
         try:
             self.policy.prepare([request], [""])  # refuse a bad request before doing any work
         except PolicyError as error:
-            raise InvalidError.of_policy(error) from None
+            raise InvalidError.from_policy(error) from None
         self.cross()
         context, excluded, subject, at = request
         decision = self.policy.preview(self.state, context, excluded_actions=excluded, subject=subject, at=at)

@@ -10,7 +10,7 @@ from policy.evaluation import OffPolicySums, Refusal
 from policy.frozen import FrozenModel
 from service.analysis.summary import Summary, Version
 from service.base.errors import ConflictError, FieldProblem, InvalidError
-from service.base.times import timestamp
+from service.base.times import format_timestamp
 from service.engine.recovery import get_campaign, load_config, rebuild_model
 from service.storage.models import get_erasure_version
 from service.storage.reading import find_rounds_between, read_decision_pages
@@ -38,7 +38,7 @@ def build_report(
     summary = Summary(tx.read_revisions(row.campaign_id, 0), len(msgspec.json.decode(row.belief)), versions, settled)
     for page in read_decision_pages(tx, row.campaign_id, min([after, *(version.round for version in versions)]), last):
         summary.add(page, after)
-    start, end = (None if time is None else timestamp(time) for time in times)
+    start, end = (None if time is None else format_timestamp(time) for time in times)
     return {
         "campaign": config.name,
         "from": start,
@@ -131,7 +131,7 @@ def _describe_lift(summary: Summary) -> dict[str, Any]:
         refusal = Refusal(
             "mixed_control",
             "In part of this range the control was uniform, in another part the baseline: they have no common lift.",
-            f"Choose a range with one kind of control, for example from={timestamp(changed_at)}.",
+            f"Choose a range with one kind of control, for example from={format_timestamp(changed_at)}.",
         )
         lift = evaluation.Lift(lift.decided, lift.control, refusal=refusal)
     kind = None if summary.control_baseline is None else "baseline" if summary.control_baseline else "uniform"

@@ -13,7 +13,7 @@ from policy import CampaignConfig
 from policy.lift import Compared, Lifts, cumulative_lift
 from service.analysis.buckets import Changes, bucket_starts, find_lasting_changes, mean_beliefs, tally
 from service.analysis.columns import KINDS, MODES, ColumnCache, Columns
-from service.base.times import timestamp
+from service.base.times import format_timestamp
 from service.engine.campaigns import Campaigns
 from service.engine.recovery import get_campaign
 from service.storage.reading import find_rounds_between
@@ -139,8 +139,8 @@ class _Rounds:
         columns: dict[str, Iterable[Any]] = {
             "first_round": (starts + 1).tolist(),
             "last_round": ends.tolist(),
-            "first_decided_at": map(timestamp, self._rows["decided_at"][starts].tolist()),
-            "last_decided_at": map(timestamp, self._rows["decided_at"][ends - 1].tolist()),
+            "first_decided_at": map(format_timestamp, self._rows["decided_at"][starts].tolist()),
+            "last_decided_at": map(format_timestamp, self._rows["decided_at"][ends - 1].tolist()),
             "belief": self._list_beliefs(mean_beliefs(self._beliefs[span], self._regimes[span], starts - self._after)),
             "last_belief": self._list_beliefs(
                 np.where(self._regimes[ends - 1, None] > 0, self._beliefs[ends - 1], np.nan)
@@ -182,7 +182,7 @@ class _Rounds:
             {
                 "since_round": since + 1,
                 "round": since + rounds,
-                "decided_at": timestamp(int(self._rows["decided_at"][since])),
+                "decided_at": format_timestamp(int(self._rows["decided_at"][since])),
                 "before": before + 1,
                 "after": after + 1,
                 "before_label": labels.get(before),
@@ -221,7 +221,7 @@ def _describe_revision(revision: RevisionRow, changed: list[str]) -> dict[str, A
         "changed": changed,
         "restored_model_version": revision.restored,
         "erased_decisions": revision.erased,
-        "created_at": timestamp(revision.created_at),
+        "created_at": format_timestamp(revision.created_at),
     }
 
 
@@ -232,7 +232,7 @@ def _list_publications(models: npt.NDArray[Any]) -> list[dict[str, Any]]:
             "kind": str(model["kind"]),
             "round": int(model["round"]),
             "regimes": int(model["regimes"]),
-            "published_at": timestamp(int(model["published_at"])),
+            "published_at": format_timestamp(int(model["published_at"])),
         }
         for model in models
     ]

@@ -17,7 +17,7 @@ from service.api import schemas
 from service.api.routes import Limit, campaign_state, creation, possible
 from service.api.schemas import CLONE_EXAMPLE, PATCH_EXAMPLE, ActionRequest, RollbackRequest
 from service.base.errors import ConflictError, FieldProblem, InvalidError
-from service.base.times import timestamp
+from service.base.times import format_timestamp
 from service.engine import requests
 from service.engine.campaigns import answer_repeated_creation
 from service.engine.operations import Archive, Change, Create, Current, Delete, RollBack
@@ -174,9 +174,9 @@ async def _made(change: Callable[[CampaignConfig], CampaignConfig], config: Camp
     try:
         policy = await run_in_threadpool(lambda: StagedPolicy(change(config)))
     except FixedError as error:
-        raise ConflictError.of_fixed(config.name, error) from None
+        raise ConflictError.from_fixed(config.name, error) from None
     except PolicyError as error:
-        raise InvalidError.of_policy(error) from None
+        raise InvalidError.from_policy(error) from None
     return policy
 
 
@@ -200,5 +200,5 @@ def _revision(row: RevisionRow, before: RevisionRow | None) -> schemas.Revision:
         changed={name: value for name, value in config.items() if name not in earlier or earlier[name] != value},
         restored_model_version=row.restored,
         erased_decisions=row.erased,
-        created_at=timestamp(row.created_at),
+        created_at=format_timestamp(row.created_at),
     )

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 from service.access.roles import READERS, allow
 from service.api.routes import Limit, VersionCursor
-from service.base.times import timestamp
+from service.base.times import format_timestamp
 from service.engine.recovery import get_campaign, load_config
 from service.engine.webhooks import describe_regime
 from service.engine.worker import Service
@@ -75,7 +75,7 @@ def _alert(row: AlertRow, labels: dict[int, str]) -> Alert:
         "status": row.status,
         "attempts": row.attempts,
         "failure": row.failure,
-        "sent_at": None if row.sent_at is None else timestamp(row.sent_at),
+        "sent_at": None if row.sent_at is None else format_timestamp(row.sent_at),
     }
     return Alert.model_validate(
         {
@@ -85,7 +85,7 @@ def _alert(row: AlertRow, labels: dict[int, str]) -> Alert:
             "from": describe_regime(change["from"], labels),
             "to": describe_regime(change["to"], labels),
             "belief": change["belief"],
-            "created_at": timestamp(row.created_at),
+            "created_at": format_timestamp(row.created_at),
             "delivery": None if row.status is None else delivery,
         }
     )

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 from service.access.roles import ADMINS, allow
 from service.api.routes import Limit, VersionCursor
-from service.base.times import timestamp
+from service.base.times import format_timestamp
 from service.engine.worker import Service
 from service.storage.audit import read_audit_page
 from service.storage.rows import AuditRow
@@ -60,4 +60,6 @@ def add_audit(app: FastAPI, service: Service) -> None:
 
 
 def entry_of(row: AuditRow) -> AuditEntry:
-    return AuditEntry.model_validate({**row._asdict(), "at": timestamp(row.at), "details": json.loads(row.details)})
+    return AuditEntry.model_validate(
+        {**row._asdict(), "at": format_timestamp(row.at), "details": json.loads(row.details)}
+    )

@@ -18,7 +18,7 @@ from service.access.auth import asked, limited_to
 from service.access.roles import ADMINS, ANYONE, DECIDERS, READERS, WATCHERS, allow
 from service.api import schemas
 from service.base.errors import GoneError, InvalidError, NotFoundError, UnavailableError
-from service.base.times import timestamp
+from service.base.times import format_timestamp
 from service.engine.campaigns import Campaigns
 from service.engine.encoding import encode_decisions, hash_request, hash_requests
 from service.engine.operations import Create, Current, Decide, Reward
@@ -193,7 +193,7 @@ async def creation(service: Service, config: CampaignConfig) -> Create:
     try:
         policy = await run_in_threadpool(StagedPolicy, config)  # a wide feature map takes a while
     except PolicyError as error:
-        raise InvalidError.of_policy(error) from None
+        raise InvalidError.from_policy(error) from None
     service.sender.check(config)
     return Create(config.name, policy, hashlib.blake2b(given, digest_size=16).digest())
 
@@ -219,7 +219,7 @@ def campaign_state(service: Service, name: str) -> schemas.CampaignState:
     with service.store.reading() as tx:
         row = get_campaign(tx, name)
         config = load_config(tx, row.campaign_id)
-    return schemas.CampaignState(**_summary(row, config), created_at=timestamp(row.created_at), config=config)
+    return schemas.CampaignState(**_summary(row, config), created_at=format_timestamp(row.created_at), config=config)
 
 
 def stored_decision(
@@ -243,7 +243,7 @@ def stored_decision(
 
 
 def _when(micros: int | None) -> str | None:
-    return None if micros is None else timestamp(micros)
+    return None if micros is None else format_timestamp(micros)
 
 
 def _summary(row: LiveRow, config: CampaignConfig) -> dict[str, Any]:
@@ -259,7 +259,7 @@ def _summary(row: LiveRow, config: CampaignConfig) -> dict[str, Any]:
         "belief": belief,
         "rewards_received": row.arrived,
         "rewards_waiting": row.arrived - row.folded,
-        "updated_at": timestamp(row.clock),
+        "updated_at": format_timestamp(row.clock),
         "failure": row.failure,
     }
 
@@ -273,7 +273,7 @@ def _stage(row: ModelRow, stage_length: int) -> schemas.Stage:
         rewards_folded=row.folded,
         regimes=row.regimes,
         seconds=row.seconds,
-        published_at=timestamp(row.published_at),
+        published_at=format_timestamp(row.published_at),
     )
 
 

@@ -15,7 +15,7 @@ from service.access.auth import asked, limited_to
 from service.access.roles import ADMINS, allow
 from service.api.schemas import StoredReward
 from service.base.errors import NotFoundError
-from service.base.times import timestamp
+from service.base.times import format_timestamp
 from service.engine.recovery import get_campaign
 from service.engine.requests import Text
 from service.engine.worker import Service
@@ -131,13 +131,13 @@ def add_subject_routes(app: FastAPI, service: Service) -> None:
 def _kept(row: LoggedDecision) -> KeptDecision:
     reward = None
     if row.reward is not None:
-        told = {"reward": row.reward, "source": row.source, "received_at": timestamp(row.received_at or 0)}
+        told = {"reward": row.reward, "source": row.source, "received_at": format_timestamp(row.received_at or 0)}
         reward = StoredReward.model_validate(told)
     return KeptDecision(
         decision_id=row.decision_id,
         round=row.round,
-        decided_at=timestamp(row.decided_at),
-        at=None if row.at is None else timestamp(row.at),
+        decided_at=format_timestamp(row.decided_at),
+        at=None if row.at is None else format_timestamp(row.at),
         context=None if row.context is None else msgspec.json.decode(row.context),
         excluded_actions=msgspec.json.decode(row.excluded_actions or "[]"),
         mode=row.mode,

@@ -1,4 +1,4 @@
-"""The one error shape of the API (R24), for our own errors and for those the framework makes."""
+"""The errors of the API (R24), and the one JSON shape they all have."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,23 +23,23 @@ CODES = {
     503: "unavailable",
 }
 
-MOST_FIELDS = 50  # that one error names
+MOST_FIELDS = 50  # named by one error
 
 
 class ApiError(Exception):
-    """An answer that is an error: its status, a message that says what to do, the fields it is about.
+    """An error answer: its status, a message that says what to do, and the fields it is about.
 
     ApiError
-    ├── UnauthorizedError      401  no key, or none that is good
-    ├── ForbiddenError         403  a good key, but not for this
+    ├── UnauthorizedError      401  no key, or an invalid one
+    ├── ForbiddenError         403  a valid key that may not do this
     ├── NotFoundError          404
-    ├── RequestTimeoutError    408  the body did not come
+    ├── RequestTimeoutError    408  the body did not arrive
     ├── ConflictError          409
-    ├── GoneError              410  it was erased
+    ├── GoneError              410  erased on request
     ├── TooLargeError          413
     ├── InvalidError           422
     ├── TooManyRequestsError   429
-    └── UnavailableError       503  try again: nothing was lost, nothing was counted
+    └── UnavailableError       503  temporarily unavailable; safe to retry
     """
 
     status = 500
@@ -47,7 +47,7 @@ class ApiError(Exception):
 
     def __init__(self, message: str, fields: Sequence["FieldProblem"] = (), public: str | None = None) -> None:
         self.message, self.fields = message, fields
-        self.public = public or message  # what a client is told of it
+        self.public = public or message  # the message for clients
         super().__init__(message)
 
 
@@ -66,20 +66,20 @@ class NotFoundError(ApiError):
 
 class RequestTimeoutError(ApiError):
     status = 408
-    headers: Mapping[str, str] = {"connection": "close"}  # what may still come is no new request
+    headers: Mapping[str, str] = {"connection": "close"}  # bytes that still arrive are not a new request
 
 
 class ConflictError(ApiError):
     status = 409
 
     @classmethod
-    def of_fixed(cls, campaign: str, error: FixedError) -> "ConflictError":
-        fields = _told(error)
+    def from_fixed(cls, campaign: str, error: FixedError) -> "ConflictError":
+        fields = _list_problems(error)
         named = ", ".join(problem.field for problem in fields)
         clone = f"clone it with the change instead: POST /campaigns/{campaign}/clone"
         if all(problem.field in ("actions", "retired_actions") for problem in fields):
             clone = f"POST /campaigns/{campaign}/actions adds one, …/actions/retire retires one; or {clone}"
-        return cls(f"{named} cannot change while the campaign lives; {clone}", fields)
+        return cls(f"{named} cannot change during the life of a campaign; {clone}", fields)
 
 
 class GoneError(ApiError):
@@ -91,22 +91,22 @@ class TooLargeError(ApiError):
 
 
 class InvalidError(ApiError):
-    """The request does not fit; built from the policy's own errors, or from pydantic's."""
+    """The request is invalid; built from errors of the policy or of pydantic."""
 
     status = 422
 
     def __init__(self, fields: Sequence["FieldProblem"]) -> None:
-        told = fields[:MOST_FIELDS]
-        rest = f"; and {len(fields) - len(told)} more" if len(fields) > len(told) else ""
-        super().__init__("; ".join(f"{problem.field}: {problem.message}" for problem in told) + rest, told)
+        named = fields[:MOST_FIELDS]
+        rest = f"; and {len(fields) - len(named)} more" if len(fields) > len(named) else ""
+        super().__init__("; ".join(f"{problem.field}: {problem.message}" for problem in named) + rest, named)
 
     @classmethod
-    def of_policy(cls, error: PolicyError) -> "InvalidError":
-        return cls(_told(error))
+    def from_policy(cls, error: PolicyError) -> "InvalidError":
+        return cls(_list_problems(error))
 
     @classmethod
-    def of_pydantic(cls, problems: Sequence[Any]) -> "InvalidError":
-        return cls([_field_problem(problem) for problem in problems])
+    def from_pydantic(cls, problems: Sequence[Any]) -> "InvalidError":
+        return cls([_describe_problem(problem) for problem in problems])
 
 
 class TooManyRequestsError(ApiError):
@@ -122,7 +122,7 @@ class UnavailableError(ApiError):
     headers: Mapping[str, str] = {"retry-after": "1"}
 
 
-# What a constraint of pydantic allows, by the keys of its error context; `expected` lists values.
+# The words for pydantic's constraints, by the key in the error's context.
 BOUNDS = {
     "ge": "≥",
     "gt": ">",
@@ -136,7 +136,7 @@ BOUNDS = {
 
 
 class FieldProblem(BaseModel):
-    """What is wrong with one field of the request, and what it may be."""
+    """What is wrong with one field of the request, and which values are allowed."""
 
     field: str
     message: str
@@ -152,31 +152,31 @@ class ErrorDetail(BaseModel):
 
 
 class ErrorBody(BaseModel):
-    """The body of every answer with a status of 400 or more."""
+    """The body of every answer with a status of 400 or above."""
 
     error: ErrorDetail
 
 
-def detail_of(error: ApiError) -> ErrorDetail:
-    """The error as the body tells it."""
+def build_error_detail(error: ApiError) -> ErrorDetail:
+    """The error as the body of an answer."""
     return ErrorDetail(code=CODES[error.status], message=error.public, fields=list(error.fields))
 
 
-def _told(error: PolicyError) -> list[FieldProblem]:
+def _list_problems(error: PolicyError) -> list[FieldProblem]:
     return [FieldProblem(field=p.field, message=p.message, allowed=p.allowed) for p in error.problems]
 
 
-def _field_problem(problem: Mapping[str, Any]) -> FieldProblem:
+def _describe_problem(problem: Mapping[str, Any]) -> FieldProblem:
     place, *path = problem["loc"]
     context = problem.get("ctx", {})
-    if problem["type"] == "json_invalid":  # its path is a character position, no field
+    if problem["type"] == "json_invalid":  # its path is a character position, not a field
         return FieldProblem(field=str(place), message=f"Invalid JSON: {context['error']}", allowed="JSON in UTF-8")
     bounds = [f"{BOUNDS[name]} {value}" for name, value in context.items() if name in BOUNDS]
     field = ""
     for part in path:
         field += f"[{part}]" if isinstance(part, int) else f".{part}" if field else str(part)
     if problem["type"] == "missing":
-        allowed = f"?{field}=…" if place == "query" else None  # people look for it in the body
+        allowed = f"?{field}=…" if place == "query" else None  # say that it belongs in the query, not in the body
         return FieldProblem(field=field or str(place), message="is required", allowed=allowed)
     return FieldProblem(
         field=field or str(place),

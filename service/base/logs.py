@@ -1,7 +1,7 @@
-"""Logs: one line for each thing worth telling, for people or as JSON, with the id of the request it belongs to.
+"""Log formats: one line for each record, as text or JSON, with the id of the request it belongs to.
 
-Never in a line: bodies, keys, decision ids, subjects. A path is told by its template, since it may hold an id; the
-message of an exception that may quote what was asked is left out of its traceback.
+Log lines never contain bodies, keys, decision ids or subjects. Paths are logged as templates, because they may contain
+an id. Messages of exceptions that may quote a request or a row are left out of tracebacks.
 """
 
 import json
@@ -13,60 +13,61 @@ from typing import Any
 
 from service.base.settings import Settings
 
-__all__ = ["REQUEST_ID", "JsonFormatter", "TextFormatter", "administered", "log_config"]
+__all__ = ["REQUEST_ID", "JsonFormatter", "TextFormatter", "build_log_config", "log_admin_action"]
 
 REQUEST_ID: ContextVar[str | None] = ContextVar("request_id", default=None)
-# What every record has; the rest are fields that the caller gave. Uvicorn's message in colours is its message again.
+# The attributes of every record; the others are fields that the caller gave. Uvicorn adds its message in colours.
 STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime", "color_message", "taskName"}
-# Exceptions whose messages quote the value they are about.
+# Exceptions whose messages quote values.
 QUOTING = (LookupError, ValueError)
 QUOTING_LIBRARIES = {"fastapi", "msgspec", "policy", "psycopg", "pydantic", "pydantic_core", "sqlalchemy", "sqlite3"}
-CAUSED = "The above exception was the direct cause of the following exception:"
-MEANWHILE = "During handling of the above exception, another exception occurred:"
+CAUSE = "The above exception was the direct cause of the following exception:"
+CONTEXT = "During handling of the above exception, another exception occurred:"
 _admin = logging.getLogger("undercurrent.admin")
 
 
 class _Formatter(logging.Formatter):
-    def told(self, record: logging.LogRecord) -> dict[str, Any]:
-        """The record as ordered fields; those of its caller come last and cannot hide the others."""
-        head = {
+    def get_fields(self, record: logging.LogRecord) -> dict[str, Any]:
+        """The fields of a record in order; those of the caller come last and cannot replace the others."""
+        standard = {
             "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")[:-6] + "Z",
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage().strip(),
             "request_id": REQUEST_ID.get(),
         }
-        return head | {k: v for k, v in vars(record).items() if k not in STANDARD and k not in head}
+        own = {name: value for name, value in vars(record).items() if name not in STANDARD}
+        return {**standard, **own, **standard}
 
-    def trouble(self, record: logging.LogRecord) -> str:
-        """The traceback, empty without one."""
+    def format_error(self, record: logging.LogRecord) -> str:
+        """The traceback, or an empty string."""
         error = record.exc_info[1] if record.exc_info else None
-        return "" if error is None else _traced(error)
+        return "" if error is None else _format_traceback(error)
 
 
 class JsonFormatter(_Formatter):
-    """One JSON object a line; a traceback is one field of it."""
+    """One JSON object a line, with the traceback as one of its fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        trouble = self.trouble(record)
-        return json.dumps(self.told(record) | ({"exception": trouble} if trouble else {}), default=str)
+        error = self.format_error(record)
+        return json.dumps(self.get_fields(record) | ({"exception": error} if error else {}), default=str)
 
 
 class TextFormatter(_Formatter):
-    """A line for people: time, level, logger, message, fields; a traceback follows it."""
+    """A line of text with time, level, logger, message and fields, followed by the traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
-        told = self.told(record)
-        head = [str(told.pop(name)) for name in ("ts", "level", "logger", "message")]
-        fields = [f"{name}={_plain(value)}" for name, value in told.items() if value is not None]
-        line = " ".join([head[0], head[1].upper(), f"{head[2]}:", head[3], *fields])
-        return "\n".join(filter(None, [line, self.trouble(record)]))
+        fields = self.get_fields(record)
+        time, level, logger, message = (str(fields.pop(name)) for name in ("ts", "level", "logger", "message"))
+        rest = [f"{name}={_quote(value)}" for name, value in fields.items() if value is not None]
+        line = " ".join([time, level.upper(), f"{logger}:", message, *rest])
+        return "\n".join(filter(None, [line, self.format_error(record)]))
 
 
-def _traced(error: BaseException) -> str:
-    """A traceback as Python writes it, but without messages that may quote a request or a row."""
+def _format_traceback(error: BaseException) -> str:
+    """Format a traceback as Python does, but without messages that may quote a request or a row."""
     earlier = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    parts = [_traced(earlier), "", CAUSED if error.__cause__ else MEANWHILE, ""] if earlier is not None else []
+    parts = [_format_traceback(earlier), "", CAUSE if error.__cause__ else CONTEXT, ""] if earlier is not None else []
     if error.__traceback__ is not None:
         frames = traceback.format_tb(error.__traceback__)
         parts.append("Traceback (most recent call last):\n" + "".join(frames).rstrip("\n"))
@@ -76,26 +77,26 @@ def _traced(error: BaseException) -> str:
     return "\n".join([*parts, last.strip()])
 
 
-def _plain(value: Any) -> str:
+def _quote(value: Any) -> str:
     text = str(value)
     return text if text.isprintable() and not set(text) & {" ", '"', "="} else json.dumps(text)
 
 
-def log_config(settings: Settings) -> dict[str, Any]:
-    """For `logging.config.dictConfig`: everything in one format to stderr, ours from the level that is set."""
+def build_log_config(settings: Settings) -> dict[str, Any]:
+    """Build the argument of `logging.config.dictConfig`: all in one format to stderr, ours at the set level."""
     formatter = {"json": JsonFormatter, "text": TextFormatter}[settings.log_format]
     level = settings.log_level.upper()
-    others = "ERROR" if level == "ERROR" else "WARNING"  # the server tells of its every start and stop at level info
+    others = "ERROR" if level == "ERROR" else "WARNING"  # the server logs each start and stop at level info
     return {
         "version": 1,
         "disable_existing_loggers": False,
-        "formatters": {"told": {"()": f"{__name__}.{formatter.__name__}"}},
-        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "told", "stream": "ext://sys.stderr"}},
+        "formatters": {"own": {"()": f"{__name__}.{formatter.__name__}"}},
+        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "own", "stream": "ext://sys.stderr"}},
         "root": {"handlers": ["stderr"], "level": others},
         "loggers": {"undercurrent": {"level": level}, "uvicorn": {"level": level if level == "DEBUG" else others}},
     }
 
 
-def administered(what: str, **fields: Any) -> None:
-    """Log that someone changed how the service runs: `administered("create", campaign="spring")`, once it is done."""
-    _admin.info(what, extra=fields)
+def log_admin_action(action: str, **fields: Any) -> None:
+    """Log an administrative action once it is done: `log_admin_action("create", campaign="spring")`."""
+    _admin.info(action, extra=fields)

@@ -1,27 +1,27 @@
-"""Memory that is no longer used goes back to the system.
+"""Return unused memory to the system.
 
-The C library keeps what was freed in gaps between what is still used. Long-lived histories grow among the short-lived
-answers, so the gaps become more for as long as a worker lives, and look like a leak. Python itself cannot close them.
+The C library keeps freed memory in the gaps between blocks that are still in use. Long-lived histories grow among
+short-lived answers, so the gaps grow with the age of a worker and look like a leak. Python cannot close them itself.
 """
 
 import ctypes
 
-__all__ = ["give_back", "one_heap"]
+__all__ = ["release_memory", "share_one_heap"]
 
 _ARENA_MAX = -8  # glibc's M_ARENA_MAX
 
 
-def one_heap() -> bool:
-    """Let all threads share one heap; best before any has begun. False if the library is not GNU's.
+def share_one_heap() -> bool:
+    """Let all threads share one heap; call it before starting any. Returns False if the C library is not GNU's.
 
-    Otherwise each has its own, and what it freed is of no use to the others: 25 of a worker's 185 MiB after minutes of
-    mixed requests, against 2 of 170. Python's own lock keeps the threads from waiting for each other here.
+    Otherwise each thread has its own, and the others cannot use what it has freed: 25 of a worker's 185 MiB after
+    minutes of mixed requests, against 2 of 170. Python's global lock keeps the threads from contending for the heap.
     """
     limit = getattr(ctypes.CDLL(None), "mallopt", None)
     return limit is not None and bool(limit(_ARENA_MAX, 1))
 
 
-def give_back() -> bool:
-    """Return whole free pages, in a few milliseconds. False if anything was too little, or the library is not GNU's."""
+def release_memory() -> bool:
+    """Return free pages, in a few milliseconds. False if there were none, or the C library is not GNU's."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     return trim is not None and bool(trim(0))

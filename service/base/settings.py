@@ -1,4 +1,4 @@
-"""Settings of the service: from the command line, else from UNDERCURRENT_* variables, else the defaults."""
+"""Settings of the service: command-line flags, then UNDERCURRENT_* variables, then defaults."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
@@ -9,7 +9,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 PREFIX = "UNDERCURRENT_"
-# A file, not :memory:, which would lose everything; and the driver is ours to choose.
+# A file, not :memory:, which would lose everything; the service chooses the driver.
 DATABASES = r"^(sqlite:///[^:?]+|postgresql(\+psycopg)?://.+)$"
 HOSTS = r"^[A-Za-z0-9.,: _-]*$"  # names or addresses, without ports
 
@@ -17,29 +17,30 @@ NOT_AN_ADDRESS = "not a database address like sqlite:///FILE or postgresql://USE
 
 
 class SettingsError(Exception):
-    """A setting has a value that is not allowed; the message names the setting and what is."""
+    """A setting has a value that is not allowed; the message names the setting and the allowed values."""
 
 
 class Settings(BaseModel):
-    """Everything that can be configured. Read once by the command line, then passed on; never global."""
+    """Everything that can be configured. The command line reads it once and passes it on; it is never global."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
-    port: Annotated[int, Field(ge=0, le=65535)] = 8000  # 0: any free one
+    port: Annotated[int, Field(ge=0, le=65535)] = 8000  # 0: any free port
     database_url: Annotated[str, Field(pattern=DATABASES)] = "sqlite:///undercurrent.db"
     workers: Annotated[int, Field(ge=1, le=64)] = 1
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     access_log: bool = False
-    https: bool = False  # do all browsers come by https, through a proxy?
-    allowed_hosts: Annotated[str, Field(pattern=HOSTS)] = ""  # to which it answers without keys, beside localhost
-    webhook_secret: Annotated[SecretStr, Field(min_length=16)] | None = None  # signs messages; not for command lines
-    webhook_private: bool = False  # may webhooks have addresses of inner networks?
+    https: bool = False  # browsers reach the service by https, through a proxy
+    allowed_hosts: Annotated[str, Field(pattern=HOSTS)] = ""  # host names it answers to without keys, besides localhost
+    # Signs messages. It has no flag: other users can read command lines.
+    webhook_secret: Annotated[SecretStr, Field(min_length=16)] | None = None
+    webhook_private: bool = False  # webhooks may have addresses in private networks
 
     @field_validator("database_url")
     @classmethod
-    def _an_address(cls, url: str) -> str:
+    def _check_url(cls, url: str) -> str:
         try:
             make_url(url)
         except (ArgumentError, ValueError):
@@ -48,11 +49,11 @@ class Settings(BaseModel):
 
     @field_validator("webhook_secret", mode="before")
     @classmethod
-    def _empty_is_none(cls, secret: object) -> object:
-        return None if secret == "" else secret  # a compose file cannot leave a variable out
+    def _drop_empty(cls, secret: object) -> object:
+        return None if secret == "" else secret  # a compose file cannot omit a variable
 
     @model_validator(mode="after")
-    def _one_writer(self) -> Self:
+    def _check_workers(self) -> Self:
         if self.workers > 1 and self.database_url.startswith("sqlite"):
             # R19: a second process could only wait for the first one's lock.
             raise PydanticCustomError("workers", "SQLite has one writer: use 1, or a PostgreSQL --database-url")
@@ -60,12 +61,12 @@ class Settings(BaseModel):
 
     @property
     def hosts(self) -> list[str]:
-        """The names to which a service without keys answers, beside this machine's own."""
+        """The host names that a service without keys answers to, besides this machine's own."""
         return [self.host, *(name.strip() for name in self.allowed_hosts.split(",") if name.strip())]
 
     @classmethod
     def load(cls, environ: Mapping[str, str], flags: Mapping[str, object]) -> Self:
-        """A flag that is not None wins over its variable; field `port` is variable UNDERCURRENT_PORT."""
+        """Load the settings. A flag that is not None wins over its variable; for `port` that is UNDERCURRENT_PORT."""
         values: dict[str, object] = {}
         source: dict[str, str] = {}
         for name in cls.model_fields:
@@ -76,15 +77,15 @@ class Settings(BaseModel):
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            raise SettingsError("; ".join(_told(problem, source) for problem in error.errors())) from None
+            raise SettingsError("; ".join(_describe(problem, source) for problem in error.errors())) from None
 
 
-def _told(problem: ErrorDetails, source: Mapping[str, str]) -> str:
+def _describe(problem: ErrorDetails, source: Mapping[str, str]) -> str:
     if not problem["loc"]:  # a rule about several settings
         return f"{source[problem['type']]}: {problem['msg']}"
     name = source[str(problem["loc"][0])]
-    if problem["loc"][0] == "database_url":  # it may hold a password
+    if problem["loc"][0] == "database_url":  # it may contain a password
         return f"{name} is {NOT_AN_ADDRESS}"
     if problem["loc"][0] == "webhook_secret":
-        return f"{name} is too short: 16 characters at least, e.g. what `openssl rand -hex 32` prints"
+        return f"{name} must have at least 16 characters; `openssl rand -hex 32` prints a good one"
     return f"{name} is {problem['input']!r}: {problem['msg']}"

@@ -69,14 +69,14 @@ def _check_rows(rows: Iterator[dict[str, object]]) -> Iterator[ImportRow]:
             yield ImportRow.model_validate(row)
         except ValidationError as error:
             problems = [{**problem, "loc": ("body", "rows", number, *problem["loc"])} for problem in error.errors()]
-            raise InvalidError.of_pydantic(problems) from None
+            raise InvalidError.from_pydantic(problems) from None
 
 
 def _check_id(import_id: str) -> str:
     try:
         return str(TypeAdapter(ImportId).validate_python(import_id))
     except ValidationError as error:
-        raise InvalidError.of_pydantic([{**p, "loc": ("body", "import_id")} for p in error.errors()]) from None
+        raise InvalidError.from_pydantic([{**p, "loc": ("body", "import_id")} for p in error.errors()]) from None
 
 
 def _derive_id(path: Path) -> str:

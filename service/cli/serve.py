@@ -19,7 +19,7 @@ from sqlalchemy.engine import make_url
 
 from service import __version__
 from service.base.errors import ApiError
-from service.base.logs import JsonFormatter, log_config
+from service.base.logs import JsonFormatter, build_log_config
 from service.base.settings import Settings
 from service.cli.application import create_app
 from service.cli.flags import SETTINGS, Flags, add_settings, load_settings
@@ -46,7 +46,7 @@ def run(flags: Flags) -> int:
     settings = load_settings(flags)
     report: Report = _print
     if settings.log_format == "json":
-        logging.config.dictConfig(log_config(settings))
+        logging.config.dictConfig(build_log_config(settings))
         report = _log
     try:
         return serve(settings, report)
@@ -106,7 +106,7 @@ def _load_kernels(report: Report) -> None:
 
 def _serve_with_workers(settings: Settings, listener: socket.socket, announcement: str) -> bool:
     """Serve with several processes; False if none could start."""
-    logging.config.dictConfig(log_config(settings))
+    logging.config.dictConfig(build_log_config(settings))
     supervisor = Supervisor(settings.workers, serve_worker, settings, listener)
     with tempfile.TemporaryDirectory(prefix="undercurrent-metrics-") as folder:
         os.environ[SHARED_FOLDER] = folder  # the workers inherit it

@@ -2,7 +2,7 @@
 
 import uvicorn
 
-from service.base.logs import log_config
+from service.base.logs import build_log_config
 from service.base.settings import Settings
 from service.web.protocol import KEEP_ALIVE_SECONDS, Protocol
 
@@ -25,4 +25,4 @@ def configure_server(app: object, **options: object) -> uvicorn.Config:
 
 def configure_server_with_logs(app: object, settings: Settings) -> uvicorn.Config:
     """The same, and uvicorn sets up our logs."""
-    return configure_server(app, log_config=log_config(settings), log_level=None)
+    return configure_server(app, log_config=build_log_config(settings), log_level=None)

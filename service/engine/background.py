@@ -10,7 +10,7 @@ from policy import HmmParameters, StagedPolicy, State, encode
 from policy.codec import encode_estimate
 from policy.selection import Estimate
 from service.base.errors import NotFoundError, UnavailableError
-from service.base.memory import give_back
+from service.base.memory import release_memory
 from service.engine.campaigns import Campaigns
 from service.engine.fold import SECOND
 from service.engine.lanes import Lanes
@@ -98,7 +98,7 @@ class Background:
     async def _tidy(self) -> None:
         while True:
             await asyncio.sleep(TIDY_SECONDS)
-            await asyncio.get_running_loop().run_in_executor(None, give_back)
+            await asyncio.get_running_loop().run_in_executor(None, release_memory)
 
     async def _submitted(self, operation: FinishJob | KeepSnapshot | Reduce) -> Any:
         while True:

@@ -23,7 +23,7 @@ from service.base.errors import (
     InvalidError,
     NotFoundError,
     UnavailableError,
-    detail_of,
+    build_error_detail,
 )
 from service.engine.encoding import describe_reward, encode_decisions
 from service.engine.fold import Erased, Heard, Position, Replay
@@ -63,7 +63,7 @@ from service.engine.retention import reduced
 from service.engine.unit import Entry, Job, Unit, snapshot_row
 from service.storage import audit
 from service.storage.campaigns import add_campaign, delete_campaign, get_config, get_creation_hash, read_revision_page
-from service.storage.engines import FAILURES
+from service.storage.engines import DATABASE_ERRORS
 from service.storage.erasure import read_subject_rounds
 from service.storage.events import count_events
 from service.storage.fibers import in_fiber
@@ -194,7 +194,7 @@ class Campaigns:
             return None
         try:
             unit, results = self._serve(tx, row, [operation for _, operation in numbered], now)
-        except (*FAILURES, WouldBlockError):
+        except (*DATABASE_ERRORS, WouldBlockError):
             raise
         except Exception as error:  # a campaign that cannot be loaded is no reason to refuse the others
             unit, results = None, [error] * len(numbered)
@@ -523,7 +523,7 @@ def _decide(unit: Unit, run: Sequence[Decide]) -> list[Outcome]:
                 known = unit.decide([item for operation in run for item in operation.items])
                 made = iter(encode_decisions(run[0].campaign, unit.policy.config.stage_length, known))
                 return [_body(operation, list(islice(made, len(operation.items)))) for operation in run]
-        except FAILURES:
+        except DATABASE_ERRORS:
             raise
         except Exception:
             pass  # it is found when each is tried alone: not here, or it would be the context of another's error
@@ -534,10 +534,10 @@ def _decide(unit: Unit, run: Sequence[Decide]) -> list[Outcome]:
             _require_meant(unit, run)
             known = unit.decide(operation.items, operation.batch)
             return [_body(operation, encode_decisions(operation.campaign, unit.policy.config.stage_length, known))]
-    except FAILURES:  # then the transaction is lost, whoever else is in it (R18)
+    except DATABASE_ERRORS:  # then the transaction is lost, whoever else is in it (R18)
         raise
     except PolicyError as error:
-        return [InvalidError.of_policy(error)]
+        return [InvalidError.from_policy(error)]
     except Exception as error:
         return [error]
 
@@ -576,12 +576,12 @@ def _changed(tx: Transaction, unit: Unit, operation: Changing) -> Outcome:
                 unit.roll_back(operation.past, operation.seen)
             if (unit.row, unit.revision) != (row, revision) or unit.state is not state:
                 audit.add_record(tx, operation.record, unit.now, **told)
-    except FAILURES:
+    except DATABASE_ERRORS:
         raise
     except FixedError as error:
-        return ConflictError.of_fixed(operation.campaign, error)
+        return ConflictError.from_fixed(operation.campaign, error)
     except PolicyError as error:
-        return InvalidError.of_policy(error)
+        return InvalidError.from_policy(error)
     except Exception as error:
         return error
     return outcome
@@ -594,14 +594,14 @@ def _reward(unit: Unit, operation: Reward) -> Outcome:
         try:
             committed = describe_reward(operation.campaign, unit.reward(item.decision_id, item.reward))
         except PolicyError as refused:
-            error = InvalidError.of_policy(refused)
+            error = InvalidError.from_policy(refused)
         except ApiError as refused:
             error = refused
         if error is not None:
             unit.refused += 1
         if not operation.batch:
             return error or _encode(committed)
-        detail: ErrorDetail | None = detail_of(error) if error else None
+        detail: ErrorDetail | None = build_error_detail(error) if error else None
         results.append(
             {
                 "decision_id": item.decision_id,

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from service.base.errors import FieldProblem, InvalidError
-from service.base.times import timestamp
+from service.base.times import format_timestamp
 from service.engine.requests import DecideItem
 from service.storage.reading import LoggedDecision
 from service.storage.rows import KnownDecision
@@ -134,7 +134,7 @@ def encode_decisions(
             decision.mode,
             decision.action,
             decision.propensity or None,
-            timestamp(decision.decided_at),
+            format_timestamp(decision.decided_at),
         )
         for decision in decisions
     ]
@@ -151,5 +151,5 @@ def describe_reward(campaign: str, known: KnownDecision) -> dict[str, Any]:
         "round": known.round,
         "reward": known.reward,
         "source": known.source,
-        "received_at": timestamp(known.received_at),
+        "received_at": format_timestamp(known.received_at),
     }

@@ -112,7 +112,7 @@ class Importing(Unit):
         try:
             prepared = self.policy.prepare_past(pasts, prefixes)
         except PolicyError as error:
-            wrong += InvalidError.of_policy(error).fields
+            wrong += InvalidError.from_policy(error).fields
         if wrong or problems:
             return wrong
         for i, row in enumerate(rows):

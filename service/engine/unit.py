@@ -21,7 +21,7 @@ from policy.hmm import MISSING
 from policy.stages import count_rounds_ahead
 from policy.state import MODES, Decided
 from service.base.errors import ConflictError, FieldProblem, GoneError, InvalidError, NotFoundError
-from service.base.times import timestamp
+from service.base.times import format_timestamp
 from service.engine.alerts import Told, count_regimes, find_regime_changes
 from service.engine.encoding import Explanation, check_numbers, explained, json_lines
 from service.engine.fold import (
@@ -313,7 +313,7 @@ class Unit(Course):
     def _time(self, given: datetime, where: str, name: str = "at") -> int:
         at = round(given.timestamp() * SECOND)
         if at > self.now + AHEAD_SECONDS * SECOND:
-            allowed = f"at most {AHEAD_SECONDS} seconds after the server's time, {timestamp(self.now)}"
+            allowed = f"at most {AHEAD_SECONDS} seconds after the server's time, {format_timestamp(self.now)}"
             raise InvalidError([FieldProblem(field=f"{where}{name}", message="lies in the future", allowed=allowed)])
         return at
 

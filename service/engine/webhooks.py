@@ -19,7 +19,7 @@ from pydantic import SecretStr
 
 from policy import CampaignConfig
 from service.base.errors import FieldProblem, InvalidError, UnavailableError
-from service.base.times import timestamp
+from service.base.times import format_timestamp
 from service.engine.addresses import AddressError, Resolve, public_only, resolved, target_of
 from service.engine.fold import SECOND
 from service.engine.metrics import Metrics
@@ -289,6 +289,6 @@ def _body(message: Message, config: str) -> bytes:
         "from": describe_regime(change["from"], labels),
         "to": describe_regime(change["to"], labels),
         "belief": change["belief"],
-        "at": timestamp(message.created_at),
+        "at": format_timestamp(message.created_at),
     }
     return json.dumps(told).encode()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from service.access.auth import Keys
-from service.base.memory import one_heap
+from service.base.memory import share_one_heap
 from service.base.settings import Settings
 from service.engine.background import Background
 from service.engine.campaigns import Campaigns
@@ -52,7 +52,7 @@ class Service:
         self._warming: asyncio.Future[None] | None = None
 
     async def start(self) -> None:
-        one_heap()
+        share_one_heap()
         sys.setswitchinterval(SWITCH_SECONDS)
         require_current(self.store)
         load_first()

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from sqlalchemy import insert
 
 from policy import CampaignConfig
-from service.base.logs import REQUEST_ID, administered
+from service.base.logs import REQUEST_ID, log_admin_action
 from service.storage.rows import AuditRow, select_rows
 from service.storage.tables import audit
 from service.storage.transaction import Transaction
@@ -64,7 +64,7 @@ def add_record(tx: Transaction, record: Record | None, now: int, **more: Any) ->
 
 def log_record(record: Record, **more: Any) -> None:
     """Write a record to the log as well, once it is committed."""
-    administered(record.action, campaign=record.campaign, by=record.actor, **record.details, **more)
+    log_admin_action(record.action, campaign=record.campaign, by=record.actor, **record.details, **more)
 
 
 def describe_changes(before: CampaignConfig, after: CampaignConfig) -> dict[str, Any]:

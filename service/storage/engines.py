@@ -16,23 +16,23 @@ from service.base.errors import UnavailableError
 from service.storage import fibers
 
 __all__ = [
-    "FAILURES",
+    "DATABASE_ERRORS",
     "IDLE_SECONDS",
     "WRITER_KIB",
-    "code_of",
     "create_postgresql_engine",
     "create_sqlite_engine",
-    "first_line",
+    "explain_failure",
+    "get_error_code",
+    "get_reason",
     "hide_password",
     "is_disconnected",
-    "unavailable",
 ]
 
 BUSY_SECONDS = 10  # that SQLite waits for another process's transaction, and PostgreSQL's pool for a connection
 # Of SQLite's pages in memory. The writer knows them all; a reader has to forget its own whenever somebody writes.
 WRITER_KIB, READER_KIB = 65_536, 2_048
 IDLE_SECONDS = 1.0  # after which a connection is asked whether it is still one
-FAILURES = (DBAPIError, PoolTimeoutError, sqlite3.Error, psycopg.Error)  # of the database, however it was asked
+DATABASE_ERRORS = (DBAPIError, PoolTimeoutError, sqlite3.Error, psycopg.Error)  # of the database, however it was asked
 NO_ANSWER = "The database does not answer"
 NO_SPACE = "The disk of the database is full: free some space, then try again"
 WHAT_TO_DO: dict[int | str, str] = {  # by SQLite's primary code or PostgreSQL's
@@ -44,7 +44,7 @@ WHAT_TO_DO: dict[int | str, str] = {  # by SQLite's primary code or PostgreSQL's
 }
 
 
-def code_of(error: BaseException) -> int | str | None:
+def get_error_code(error: BaseException) -> int | str | None:
     """What kind of error it is: SQLite's primary code, or PostgreSQL's SQLSTATE."""
     original = getattr(error, "orig", None) or error
     if isinstance(original, sqlite3.Error):
@@ -54,19 +54,19 @@ def code_of(error: BaseException) -> int | str | None:
 
 def is_disconnected(error: BaseException) -> bool:
     """Did PostgreSQL go away? Then its errors have no code, or one of the classes for that."""
-    original, code = getattr(error, "orig", None) or error, str(code_of(error) or "")
+    original, code = getattr(error, "orig", None) or error, str(get_error_code(error) or "")
     return isinstance(original, psycopg.OperationalError) and (not code or code.startswith(("08", "57P")))
 
 
-def unavailable(error: Exception) -> UnavailableError:
+def explain_failure(error: Exception) -> UnavailableError:
     """The error, and for the common ones what to do. Its own words name hosts, users and files: not for clients."""
-    what, reason = WHAT_TO_DO.get(code_of(error) or 0), first_line(error)
+    what, reason = WHAT_TO_DO.get(get_error_code(error) or 0), get_reason(error)
     if what is not None:
         return UnavailableError(f"{what} ({reason})", public=what)
     return UnavailableError(f"{NO_ANSWER}: {reason}", public=f"{NO_ANSWER}; the service's log says why")
 
 
-def first_line(error: Exception) -> str:
+def get_reason(error: Exception) -> str:
     original = getattr(error, "orig", None) or error
     return str(original).strip().partition("\n")[0] or type(original).__name__
 

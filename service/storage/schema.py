@@ -1,6 +1,6 @@
-"""The database's schema: bring it up to date, or say which command does.
+"""The schema of the database: upgrade it, or refuse to work with another version.
 
-Alembic is imported where it works: a start with a database that is up to date does without it.
+Alembic is imported only when it is needed, so that a start with an up-to-date database does not wait for it.
 """
 
 import sys
@@ -18,24 +18,24 @@ from service.storage.transaction import Transaction
 if TYPE_CHECKING:
     from alembic.config import Config
 
-__all__ = ["alembic_config", "get_schema_revision", "head", "require_current", "upgrade"]
+__all__ = ["build_alembic_config", "get_head", "get_schema_revision", "require_current", "upgrade"]
 
 
 HERE = Path(migrations.__file__).parent
 
 
-def alembic_config(connection: sa.Connection | None = None) -> "Config":
-    """Alembic's configuration; it works on the connection, if one is given."""
+def build_alembic_config(connection: sa.Connection | None = None) -> "Config":
+    """Build Alembic's configuration; its commands use the connection, if one is given."""
     from alembic.config import Config
 
-    config = Config(stdout=sys.stdout)  # by default that of its import
+    config = Config(stdout=sys.stdout)  # the default is the stdout at the time of import
     config.set_main_option("script_location", str(HERE).replace("%", "%%"))
     config.attributes["connection"] = connection
     return config
 
 
-def head() -> str:
-    """The revision that this version of the service needs: the last one, and files are named by their revision."""
+def get_head() -> str:
+    """The revision that this version of the service needs: the last file's, since files are named by their revision."""
     return max(file.name.partition("_")[0] for file in HERE.glob("versions/[0-9]*.py"))
 
 
@@ -48,33 +48,36 @@ def get_schema_revision(tx: Transaction) -> str | None:
 
 
 def upgrade(store: Store, revision: str = "head") -> None:
-    """Bring the database to a revision, all of it or nothing."""
+    """Upgrade the database to a revision, completely or not at all."""
     if revision == "head":
         with store.reading() as tx:
-            if get_schema_revision(tx) == head():
+            if get_schema_revision(tx) == get_head():
                 return
     from alembic import command
     from alembic.util import CommandError
 
     try:
         with store.migrating() as tx:
-            command.upgrade(alembic_config(tx.connection), revision)
+            command.upgrade(build_alembic_config(tx.connection), revision)
     except CommandError as error:
-        raise UnavailableError(f"The database cannot be migrated: {error}; is it of a newer version?") from None
+        raise UnavailableError(
+            f"The database cannot be migrated: {error}. Was it written by a newer version?"
+        ) from None
 
 
 def require_current(store: Store) -> None:
-    """The schema must be the one this version was written for. Clients are not told where the database is."""
+    """Raise unless the schema is the one this version needs. Clients are not told where the database is."""
     file = store.engine.url.database
-    if store.embedded and file and not Path(file).exists():  # SQLite would make one
+    if store.embedded and file and not Path(file).exists():  # SQLite would create it
         raise UnavailableError(f"There is no database file {file}", public="There is no database file")
     with store.reading() as tx:
-        found = get_schema_revision(tx)
-    if found is not None and found > head():
-        told = f"The database is at revision {found}, not {head()}: it is of a newer version, so upgrade the service"
-        raise UnavailableError(told)
-    if found != head():
-        state = "has no tables yet" if found is None else f"is at revision {found}, not {head()}"
-        told = f"The database {state}; run: undercurrent migrate"
+        found, needed = get_schema_revision(tx), get_head()
+    if found is not None and found > needed:
+        versions = f"The database is at revision {found}, not {needed}"
+        raise UnavailableError(f"{versions}: a newer version has written it, so upgrade the service")
+    if found != needed:
+        state = "has no tables yet" if found is None else f"is at revision {found}, not {needed}"
+        message = f"The database {state}; run: undercurrent migrate"
         hint = " (with its password)" if store.engine.url.password else ""
-        raise UnavailableError(f"{told} --database-url {hide_password(store.engine.url)}{hint}", public=told)
+        address = f"--database-url {hide_password(store.engine.url)}{hint}"
+        raise UnavailableError(f"{message} {address}", public=message)

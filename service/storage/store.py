@@ -12,15 +12,15 @@ from sqlalchemy.engine import Connection, make_url
 
 from service.storage.checkpoints import LONGEST_JOURNAL, Checkpoints
 from service.storage.engines import (
-    FAILURES,
+    DATABASE_ERRORS,
     IDLE_SECONDS,
     WRITER_KIB,
-    code_of,
     create_postgresql_engine,
     create_sqlite_engine,
-    first_line,
+    explain_failure,
+    get_error_code,
+    get_reason,
     is_disconnected,
-    unavailable,
 )
 from service.storage.fibers import in_fiber
 from service.storage.statements import compile_statements
@@ -91,7 +91,7 @@ class Store:
                     raise
                 finally:
                     inside.close()
-            except FAILURES as error:
+            except DATABASE_ERRORS as error:
                 if not self._still_good(error):
                     connection.invalidate()
                     self._writer = None
@@ -252,17 +252,17 @@ class Store:
         """Whatever the database says, the answer is 503: nothing was written, and the retry finds the truth (R18)."""
         try:
             yield
-        except FAILURES as error:
+        except DATABASE_ERRORS as error:
             if writes:
                 self._takes_writes = False
             if not self._still_good(error) if self.embedded else is_disconnected(error):
                 self._dispose()  # the other connections are dead too, or may hold a file that is gone
-            self._failed(first_line(error))
-            raise unavailable(error) from error
+            self._failed(get_reason(error))
+            raise explain_failure(error) from error
 
     def _still_good(self, error: BaseException) -> bool:
         """Can SQLite's connections go on once the trouble is over? On a full disk nobody could open another one."""
-        return self.embedded and code_of(error) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY)
+        return self.embedded and get_error_code(error) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY)
 
     def close(self) -> None:
         if self._checkpoints is not None:

@@ -53,7 +53,7 @@ def install_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def answer_invalid_request(request: Request, error: RequestValidationError) -> JSONResponse:
-        return await answer_own_error(request, InvalidError.of_pydantic(error.errors()))
+        return await answer_own_error(request, InvalidError.from_pydantic(error.errors()))
 
     @app.exception_handler(Exception)
     async def answer_failure(request: Request, error: Exception) -> JSONResponse:

@@ -118,9 +118,9 @@ def parse_body(kind: type[Body], body: bytes) -> Body:
             problem = FieldProblem(field="body", message=f"{error.error_count()} mistakes", allowed="see /docs")
             raise InvalidError([problem]) from None
         problems = [{**problem, "loc": ("body", *problem["loc"])} for problem in error.errors(include_url=False)]
-        raise InvalidError.of_pydantic(problems) from None
+        raise InvalidError.from_pydantic(problems) from None
     except PolicyError as error:
-        raise InvalidError.of_policy(error) from None
+        raise InvalidError.from_policy(error) from None
 
 
 def _refuse_long_batch(error: ValidationError) -> None:

@@ -7,7 +7,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from service.analysis.verify import find_differences
-from service.base.times import timestamp
+from service.base.times import format_timestamp
 from service.storage.campaigns import find_campaign
 from service.storage.store import Store
 from tests.e2e.log import Log, read_logs
@@ -131,7 +131,7 @@ def _compare_rewards(exchange: "Exchange", log: Log) -> Iterator[Finding]:
 
 def _pick(row: Mapping[str, Any], fields: Iterable[str], time: str) -> dict[str, Any]:
     """The fields of a row, and its time in the form that answers give it."""
-    return {field: row[field] for field in fields} | {time: timestamp(row[time])}
+    return {field: row[field] for field in fields} | {time: format_timestamp(row[time])}
 
 
 def get_committed_rewards(exchange: "Exchange") -> list[Mapping[str, Any] | None]:

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from policy import CampaignConfig, StagedPolicy, encode
 from service.analysis.verify import find_differences
-from service.base.errors import ApiError, detail_of
+from service.base.errors import ApiError, build_error_detail
 from service.engine.background import run_estimation
 from service.engine.campaigns import Campaigns
 from service.engine.encoding import hash_request
@@ -207,7 +207,7 @@ class Direct:
     def post(self, path: str, body: dict) -> dict:
         (outcome,) = self.process(operation(path, body))
         if isinstance(outcome, ApiError) and path == "/reward":
-            return {"error": detail_of(outcome).model_dump(mode="json")}
+            return {"error": build_error_detail(outcome).model_dump(mode="json")}
         if isinstance(outcome, Exception):
             raise outcome
         return json.loads(outcome)

@@ -21,7 +21,7 @@ from service.cli.commands import build_parser, main
 from service.cli.flags import SETTINGS
 from service.cli.serve import choose_host
 from service.storage.keys import read_keys
-from service.storage.schema import get_schema_revision, head
+from service.storage.schema import get_head, get_schema_revision
 from service.storage.store import Store
 from service.storage.tables import decisions, metadata
 from tests.service.playing import CONFIGS, Script, eventually
@@ -93,14 +93,14 @@ only_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indire
 
 def test_migrate_brings_a_database_up_to_date(called, old_database):
     assert called("migrate", "--database-url", old_database) == (0, "The database is up to date.\n", "")
-    assert revision(old_database) == head()
+    assert revision(old_database) == get_head()
     assert called("migrate", "--database-url", old_database) == (0, "The database is up to date.\n", "")
 
 
 def test_migrate_reads_the_variable(called, tmp_path, monkeypatch):
     monkeypatch.setenv("UNDERCURRENT_DATABASE_URL", "sqlite:///from-variable.db")
     assert called("migrate")[0] == 0
-    assert revision(f"sqlite:///{tmp_path}/from-variable.db") == head()
+    assert revision(f"sqlite:///{tmp_path}/from-variable.db") == get_head()
     assert called("migrate", "--database-url", "sqlite:///from-flag.db")[0] == 0
     assert (tmp_path / "from-flag.db").exists()
 
@@ -117,12 +117,12 @@ def test_migrate_refuses_a_database_of_a_newer_version(called, database_url):
 def test_serve_migrates_an_embedded_database_by_itself(called, old_database, taken):
     code, _, complaint = called("serve", "--port", taken, "--database-url", old_database)
     assert (code, "cannot listen" in complaint) == (1, True)
-    assert revision(old_database) == head()
+    assert revision(old_database) == get_head()
 
 
 def test_serve_makes_its_database_where_it_is_started(called, tmp_path, taken):
     called("serve", "--port", taken)
-    assert revision(f"sqlite:///{tmp_path}/undercurrent.db") == head()
+    assert revision(f"sqlite:///{tmp_path}/undercurrent.db") == get_head()
 
 
 def named_command(complaint):
@@ -150,7 +150,7 @@ def test_serve_refuses_another_schema_by_both_revisions(called, database_url, ta
     execute(database_url, sa.text("UPDATE alembic_version SET version_num = '0000'"))
     code, _, complaint = called("serve", "--port", taken, "--database-url", database_url)
     assert code == 1
-    assert f"is at revision 0000, not {head()}" in complaint
+    assert f"is at revision 0000, not {get_head()}" in complaint
     assert named_command(complaint)[0] == "migrate"
 
 

@@ -17,7 +17,7 @@ from service.engine.ids import Ids, hash_ids, read_block
 from service.engine.operations import Archive, Delete, KeepSnapshot, Snapshot
 from service.engine.unit import Unit
 from service.storage.campaigns import find_campaign
-from service.storage.schema import alembic_config, upgrade
+from service.storage.schema import build_alembic_config, upgrade
 from service.storage.tables import decisions, id_blocks, live, models, rewards, snapshots
 from tests.service.playing import CONFIGS, Direct, Script, check_rounds
 
@@ -295,7 +295,7 @@ def test_a_log_survives_the_migration_down_and_up(direct, clock, monkeypatch):
     before = [worker.rows(table) for table in (decisions, rewards)]
     assert len(before[1]) > 10
     with worker.store.migrating() as tx:
-        command.downgrade(alembic_config(tx.connection), "0004")
+        command.downgrade(build_alembic_config(tx.connection), "0004")
     twice = "INSERT INTO decisions SELECT * FROM decisions WHERE round = 1"
     with pytest.raises(Exception, match=r"(?i)unique"):
         worker.execute(twice)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from service.base.errors import ConflictError
-from service.base.times import timestamp
+from service.base.times import format_timestamp
 from service.cli.commands import main
 from service.engine.operations import Archive, Current
 from service.engine.requests import ImportRow
@@ -50,8 +50,8 @@ def rows_of(worker):
             action=row["action"],
             decision_id=row["decision_id"],
             propensity=row["propensity"],
-            at=None if row["at"] is None else timestamp(row["at"]),
-            decided_at=timestamp(row["decided_at"]),
+            at=None if row["at"] is None else format_timestamp(row["at"]),
+            decided_at=format_timestamp(row["decided_at"]),
             subject=row["subject"],
             round=row["round"],
             reward=came["reward"] if came else None,

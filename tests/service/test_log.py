@@ -322,7 +322,7 @@ def broken(monkeypatch):
     return arm
 
 
-FAILURES = {
+DATABASE_ERRORS = {
     "update": ("update", "failed_update", "given"),
     "estimation": ("reestimate", "failed_estimation", "smoothed"),
     "estimation at a stage's end": ("reestimate", "failed_estimation", "default"),
@@ -334,7 +334,7 @@ def failures(worker):
     return [row for row in worker.rows(events) if row["kind"] != REGIME_CHANGE]
 
 
-@pytest.mark.parametrize(("method", "kind", "config"), FAILURES.values(), ids=FAILURES)
+@pytest.mark.parametrize(("method", "kind", "config"), DATABASE_ERRORS.values(), ids=DATABASE_ERRORS)
 def test_a_failure_stops_nothing_and_is_told(start, direct, clock, broken, method, kind, config):
     """R14: the decision is answered with the last model, the failure is a row with its round, and it is shown."""
     failed, shown = broken(method, 40), []
@@ -369,7 +369,7 @@ def test_a_failure_stops_nothing_and_is_told(start, direct, clock, broken, metho
     assert (shown[2], scrape.value("campaign_failing", campaign=config)) == (1, 0)
 
 
-@pytest.mark.parametrize(("method", "kind", "config"), FAILURES.values(), ids=FAILURES)
+@pytest.mark.parametrize(("method", "kind", "config"), DATABASE_ERRORS.values(), ids=DATABASE_ERRORS)
 def test_a_failure_happens_again_in_the_fold(direct, clock, broken, method, kind, config):
     """R14, R15: a restart after a failure goes on exactly; the fold never tries again what failed."""
     broken(method, 40)

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 import pytest
 
 import service.web.requests
-from service.base.logs import REQUEST_ID, JsonFormatter, TextFormatter, administered, log_config
+from service.base.logs import REQUEST_ID, JsonFormatter, TextFormatter, build_log_config, log_admin_action
 from service.base.settings import Settings
 from service.storage.transaction import Transaction
 from tests.service.answers import error_of, good
@@ -280,7 +280,7 @@ def test_a_traceback_is_whole(formatter):
 
 
 def test_administration_is_logged_with_what_it_was_about(lines):
-    administered("archive", campaign="spring", by="key-1")
+    log_admin_action("archive", campaign="spring", by="key-1")
     (line,) = lines
     assert {name: line[name] for name in ("level", "logger", "message", "campaign", "by")} == {
         "level": "info",
@@ -302,7 +302,7 @@ def test_administration_is_logged_with_what_it_was_about(lines):
 )
 def test_the_level_is_ours_first(level, ours, server, others):
     """At level info a quiet service says nothing, and the server's own starts and stops are no news."""
-    config = log_config(Settings(log_level=level))
+    config = build_log_config(Settings(log_level=level))
     levels = (config["loggers"]["undercurrent"]["level"], config["loggers"]["uvicorn"]["level"])
     assert (*levels, config["root"]["level"]) == (ours, server, others)
 

@@ -6,7 +6,7 @@ import sys
 import psutil
 import pytest
 
-from service.base.memory import give_back
+from service.base.memory import release_memory
 from service.engine import background
 from tests.service.playing import eventually
 
@@ -14,9 +14,9 @@ THREADS = 3
 # Threads that allocate at the same time, and then what the library says about its heaps.
 COUNTED = """
 import ctypes, os, sys, threading
-from service.base.memory import one_heap
+from service.base.memory import share_one_heap
 limited, threads = map(int, sys.argv[1:])
-assert not limited or one_heap()
+assert not limited or share_one_heap()
 library = ctypes.CDLL(None)
 library.fdopen.restype = ctypes.c_void_p
 together = threading.Barrier(threads + 1)
@@ -47,7 +47,7 @@ def test_gaps_are_given_back():
     few = pieces[::20]
     pieces.clear()
     with_gaps = resident()
-    assert give_back()
+    assert release_memory()
     assert with_gaps - resident() > PIECES * SIZE / 2
     assert len(few) == PIECES / 20
 
@@ -65,6 +65,6 @@ def test_threads_share_a_heap(limited):
 def test_a_worker_gives_back_now_and_then(start, monkeypatch):
     times = []
     monkeypatch.setattr(background, "TIDY_SECONDS", 0.05)
-    monkeypatch.setattr(background, "give_back", lambda: times.append(give_back()))
+    monkeypatch.setattr(background, "release_memory", lambda: times.append(release_memory()))
     start()
     eventually(lambda: len(times) > 1, "given back twice")

@@ -6,7 +6,7 @@ from alembic import command
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 
-from service.storage.schema import alembic_config, get_schema_revision, head, require_current, upgrade
+from service.storage.schema import build_alembic_config, get_head, get_schema_revision, require_current, upgrade
 from service.storage.store import Store
 from service.storage.tables import metadata
 
@@ -21,7 +21,7 @@ def store(database_url):
 def run(store, action, *arguments):
     """One of Alembic's commands, in one transaction."""
     with store.migrating() as tx:
-        action(alembic_config(tx.connection), *arguments)
+        action(build_alembic_config(tx.connection), *arguments)
 
 
 def schema(store):
@@ -48,8 +48,8 @@ def revision(store):
 
 
 def test_the_chain_has_one_head():
-    scripts = ScriptDirectory.from_config(alembic_config())
-    assert scripts.get_heads() == [head()]
+    scripts = ScriptDirectory.from_config(build_alembic_config())
+    assert scripts.get_heads() == [get_head()]
     assert len(scripts.get_bases()) == 1
 
 
@@ -61,7 +61,7 @@ def test_down_and_up_again(store):
     assert revision(store) is None
     upgrade(store)
     assert schema(store) == migrated
-    assert revision(store) == head()
+    assert revision(store) == get_head()
     require_current(store)
     upgrade(store)  # there is nothing left to do
     assert schema(store) == migrated
@@ -69,7 +69,7 @@ def test_down_and_up_again(store):
 
 def test_every_step_can_be_undone(store):
     """Each revision alone, newest first, and back."""
-    steps = [script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions()]
+    steps = [script.revision for script in ScriptDirectory.from_config(build_alembic_config()).walk_revisions()]
     for _ in steps:
         before = schema(store)
         run(store, command.downgrade, "-1")
@@ -122,6 +122,6 @@ def test_a_running_worker_notices_another_schema_and_goes_on(client, store):
         tx.connection.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
     ready = client.get("/readyz")
     assert ready.status_code == 503
-    assert f"is at revision 9999, not {head()}" in ready.json()["error"]["message"]
+    assert f"is at revision 9999, not {get_head()}" in ready.json()["error"]["message"]
     asked = {"campaign": "spring", "decision_id": "1", "context": {"risk": "low"}}
     assert client.post("/decide", json=asked).status_code == 200

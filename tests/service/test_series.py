@@ -16,7 +16,7 @@ from policy.lift import ALONE, Compared, cumulative_lift
 from service.analysis.buckets import bucket_starts, find_lasting_changes
 from service.analysis.series import MAX_POINTS
 from service.api.series import Series
-from service.base.times import timestamp
+from service.base.times import format_timestamp
 from service.storage.campaigns import find_campaign
 from service.storage.reading import read_decision_pages
 from service.storage.tables import models
@@ -108,7 +108,7 @@ def test_every_number_is_what_the_rows_say(played, name, span, points):
     rows, published, revisions = raw(played, name)
     times = sorted({row.decided_at for row in rows})
     begin, end = (times[int(part * (len(times) - 1))] + (part == 1.0) for part in span)
-    series = asked(played, name, points=points, **{"from": timestamp(begin), "to": timestamp(end)})
+    series = asked(played, name, points=points, **{"from": format_timestamp(begin), "to": format_timestamp(end)})
     inside = [row for row in rows if begin <= row.decided_at < end]
     assert (series["round"], series["first_round"], series["last_round"]) == (
         len(rows),
@@ -120,7 +120,7 @@ def test_every_number_is_what_the_rows_say(played, name, span, points):
     expected = changes_one_by_one(beliefs, 4)
     assert told_changes(series) == [one for one in expected if inside[0].round <= one[0] <= inside[-1].round]
     for change in series["regime_changes"]:
-        assert change["decided_at"] == timestamp(rows[change["since_round"] - 1].decided_at)
+        assert change["decided_at"] == format_timestamp(rows[change["since_round"] - 1].decided_at)
         assert change["round"] == change["since_round"] + 3
         assert change["before_label"] == (("calm", "storm")[change["before"] - 1] if name == "given" else None)
     check_lift(series, inside, revisions)
@@ -140,8 +140,8 @@ def check_buckets(series, inside, points):
     most = max(len(belief_of(row)) for row in inside)
     for bucket in buckets:
         rows = [row for row in inside if bucket["first_round"] <= row.round <= bucket["last_round"]]
-        assert bucket["first_decided_at"] == timestamp(rows[0].decided_at)
-        assert bucket["last_decided_at"] == timestamp(rows[-1].decided_at)
+        assert bucket["first_decided_at"] == format_timestamp(rows[0].decided_at)
+        assert bucket["last_decided_at"] == format_timestamp(rows[-1].decided_at)
         laws = [(belief_of(row) + [0.0] * most)[:most] for row in rows if not row.erased]
         assert bucket["belief"] == (pytest.approx(np.mean(laws, axis=0).tolist(), abs=1e-12) if laws else None)
         last = (belief_of(rows[-1]) + [0.0] * most)[:most]
@@ -257,8 +257,8 @@ def test_what_is_known_now_of_then(played, name):
 def test_the_range_is_half_open_and_may_be_empty(played):
     rows, _, _ = raw(played, "given")
     middle = rows[70].decided_at
-    before = asked(played, "given", to=timestamp(middle))
-    after = asked(played, "given", **{"from": timestamp(middle)})
+    before = asked(played, "given", to=format_timestamp(middle))
+    after = asked(played, "given", **{"from": format_timestamp(middle)})
     assert before["last_round"] + 1 == after["first_round"] == next(r.round for r in rows if r.decided_at == middle)
     nothing = asked(played, "given", **{"from": "2001-01-01T00:00:00Z", "to": "2001-01-02T00:00:00+01:00"})
     assert (nothing["first_round"], nothing["last_round"], nothing["buckets"]) == (None, None, [])

@@ -306,11 +306,11 @@ def test_an_abandoned_transaction_may_end_while_a_connection_is_given_back(store
     abandoned = store.reading()
     abandoned.__enter__()
 
-    def give_back():
+    def give_back_connection():
         with store._keeping:
             abandoned.__exit__(None, None, None)
 
-    thread = threading.Thread(target=give_back, daemon=True)
+    thread = threading.Thread(target=give_back_connection, daemon=True)
     thread.start()
     thread.join(30)
     assert not thread.is_alive()
