@@ -98,31 +98,20 @@ def hasten(database_url: str) -> None:
 
 def test_the_command_reports_the_same_over_http(embedded: Server, capsys, tmp_path):
     play = ["replay", "--json", "--preset", "paper-complex", "--rounds", "400", "--seeds", "5-7"]
-    shape = ["--stage-length", "15", "--beliefs-start-round", "100", "--reward-delay", "exponential:8"]
-    assert cli.main([*play, *shape, "--jobs", "1"]) == 0
+    play += ["--stage-length", "15", "--beliefs-start-round", "100", "--reward-delay", "exponential:8"]
+    assert cli.main([*play, "--jobs", "1"]) == 0
     alone = json.loads(capsys.readouterr().out)
-    where = ["--url", embedded.url, "--name", "reports", "--concurrency", "3", "--batch", "stage"]
-    files = ["--out", str(tmp_path / "out"), "--plot", str(tmp_path / "plot")]
-    assert cli.main([*play, *shape, *where, *files]) == 0
+    where = ["--url", embedded.url, "--concurrency", "3", "--batch", "stage"]
+    assert cli.main([*play, *where, "--out", str(tmp_path / "out"), "--plot", str(tmp_path / "plot")]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert {**printed, "seconds": 0, "rounds_per_second": 0} == {**alone, "seconds": 0, "rounds_per_second": 0}
     assert json.loads((tmp_path / "out" / "summary.json").read_text(encoding="utf-8")) == printed
     assert (tmp_path / "plot.svg").exists()
+    name = "paper-complex-credit-card-6"  # preset, environment, seed
     with Client(embedded.url) as client:
-        config = client.get_campaign("reports-6").config
+        config = client.get_campaign(name).config
     assert (config["seed"], config["stage_length"], config["beliefs"]["estimation"]) == (6, 15, "inline")
-
-
-def test_campaigns_are_named_after_preset_environment_and_seed(embedded: Server, capsys):
-    arguments = ["replay", "--environment", "nelson", "--preset", "plain-linucb", "--rounds", "20", "--seeds", "3"]
-    assert cli.main([*arguments, "--url", embedded.url, "--beliefs-estimation", "auto"]) == 0
-    assert "plain-linucb on nelson: 20 rounds" in capsys.readouterr().out
-    assert embedded.round("plain-linucb-nelson-3") == 20
-    with Client(embedded.url) as client:
-        assert client.get_campaign("plain-linucb-nelson-3").config["beliefs"]["estimation"] == "auto"
-    stored = httpx.get(f"{embedded.url}/campaigns/plain-linucb-nelson-3/decisions/plain-linucb-nelson-3-20").json()
-    assert stored["round"] == 20
-    assert stored["reward"] is not None
+    assert httpx.get(f"{embedded.url}/campaigns/{name}/decisions/{name}-20").json()["round"] == 20
 
 
 # --- interruptions ----------------------------------------------------------------------------------------------------
