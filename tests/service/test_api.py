@@ -22,6 +22,7 @@ from service.base.errors import ConflictError
 from service.storage.store import Store
 from service.storage.tables import metadata
 from tests.service.answers import allowed_by_field, error_of, good, shaped
+from tests.service.conftest import Clock, Worker
 from tests.service.playing import operation
 
 ACTIONS = ["none", "email", "call"]
@@ -43,6 +44,7 @@ CHAIN = {
 }
 TWO_REGIMES = QUICK | {"regimes": 2, "beliefs": {"estimator": "given", "parameters": CHAIN}}
 GREATEST_BODY = 4 * 2**20
+ONCE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # no database is involved
 NAMES = (f"campaign-{number}" for number in itertools.count())
 
 
@@ -100,9 +102,23 @@ class Campaign:
         return {"decision_id": f"d{number}", "context": context(number), **more}
 
 
+@pytest.fixture(scope="module")
+def sqlite(new_database: Callable[[str], str]) -> Iterator[httpx.Client]:
+    """A client of a worker on SQLite, for behaviour that does not depend on the database."""
+    worker = Worker(new_database("sqlite"), Clock())
+    yield worker.client
+    worker.stop()
+
+
 @pytest.fixture
-def new(shared: httpx.Client) -> Callable[..., Campaign]:
-    """Make a campaign on the shared worker; the configuration is given, or QUICK with changes."""
+def new(sqlite: httpx.Client) -> Callable[..., Campaign]:
+    """Create a campaign on SQLite: with this configuration, or with QUICK and changes."""
+    return lambda config=QUICK, **changes: Campaign(sqlite, config | {"name": next(NAMES)} | changes)
+
+
+@pytest.fixture
+def new_on_both(shared: httpx.Client) -> Callable[..., Campaign]:
+    """Like `new`, on both databases in turn."""
     return lambda config=QUICK, **changes: Campaign(shared, config | {"name": next(NAMES)} | changes)
 
 
@@ -119,7 +135,7 @@ def at(seconds: float) -> str:
 # --- campaigns ------------------------------------------------------------------------------------------------------
 
 
-def test_creating_fills_in_every_default(shared, new):
+def test_creating_fills_in_every_default(shared, new_on_both):
     config = REQUIRED | {"name": next(NAMES), "seed": 11}
     created = shaped(CampaignConfig, shared.post("/campaigns", json=config), 201)
     assert created == CampaignConfig(**config).model_dump(mode="json")
@@ -130,12 +146,12 @@ def test_creating_fills_in_every_default(shared, new):
     assert good(shared.get(f"/campaigns/{config['name']}"))["config"] == created
 
 
-def test_a_campaign_without_a_seed_gets_one_that_stays(shared):
+def test_a_campaign_without_a_seed_gets_one_that_stays(sqlite):
     """R11."""
     bodies = [REQUIRED | {"name": next(NAMES)} for _ in range(2)]
-    first, second = (good(shared.post("/campaigns", json=body), 201) for body in bodies)
+    first, second = (good(sqlite.post("/campaigns", json=body), 201) for body in bodies)
     assert first["seed"] != second["seed"]
-    assert good(shared.get(f"/campaigns/{first['name']}"))["config"]["seed"] == first["seed"]
+    assert good(sqlite.get(f"/campaigns/{first['name']}"))["config"]["seed"] == first["seed"]
 
 
 def test_creating_again_with_the_same_body_is_a_retry(shared):
@@ -149,12 +165,12 @@ def test_creating_again_with_the_same_body_is_a_retry(shared):
     assert again.content == later.content == created.content
 
 
-@pytest.mark.parametrize("change", [{"seed": 8}, {"actions": ["none", "email"]}, {"stage_length": 6}])
-def test_creating_again_with_another_body_is_a_conflict(shared, new, change):
+def test_creating_again_with_another_body_is_a_conflict(sqlite, new):
     campaign = new()
-    error = error_of(shared.post("/campaigns", json=QUICK | {"name": campaign.name} | change), 409)
-    assert error["code"] == "conflict"
-    assert repr(campaign.name) in error["message"]
+    for change in ({"seed": 8}, {"actions": ["none", "email"]}, {"stage_length": 6}):
+        error = error_of(sqlite.post("/campaigns", json=QUICK | {"name": campaign.name} | change), 409)
+        assert error["code"] == "conflict"
+        assert repr(campaign.name) in error["message"]
     assert campaign.state()["config"] == campaign.config
 
 
@@ -173,7 +189,7 @@ def test_creating_at_the_same_time_on_two_workers(start):
             assert good(first, 201) == good(second, 201)
 
 
-def test_a_configuration_is_refused_with_every_mistake(shared):
+def test_a_configuration_is_refused_with_every_mistake(sqlite):
     mistakes = {
         "name": "Spring Offers",
         "actions": ["none"],
@@ -184,7 +200,7 @@ def test_a_configuration_is_refused_with_every_mistake(shared):
         "ridge": "1",
         "colour": "blue",
     }
-    allowed = allowed_by_field(shared.post("/campaigns", json=mistakes))
+    allowed = allowed_by_field(sqlite.post("/campaigns", json=mistakes))
     assert allowed.keys() == {
         "name",
         "actions",
@@ -214,27 +230,27 @@ def test_a_configuration_is_refused_with_every_mistake(shared):
         ({"variables": [{"name": f"v{i}", "levels": list("abcdefgh")} for i in range(60)], "regimes": 1}, "features"),
     ],
 )
-def test_a_configuration_that_does_not_fit_together_is_refused(shared, change, field):
+def test_a_configuration_that_does_not_fit_together_is_refused(sqlite, change, field):
     body = REQUIRED | {"name": next(NAMES)} | change
-    allowed = allowed_by_field(shared.post("/campaigns", json=body))
+    allowed = allowed_by_field(sqlite.post("/campaigns", json=body))
     assert allowed.keys() == {field}
     assert allowed[field] is not None
-    assert shared.get(f"/campaigns/{body['name']}").status_code == 404
+    assert sqlite.get(f"/campaigns/{body['name']}").status_code == 404
 
 
-def test_a_name_that_is_no_name_but_text_is_not_called_a_slug(shared):
+def test_a_name_that_is_no_name_but_text_is_not_called_a_slug(sqlite):
     """R24: `allowed` is what is allowed there; an action may be "Call back"."""
     body = REQUIRED | {"name": next(NAMES), "actions": ["none", "Call\tback"]}
-    assert "a-z" not in str(allowed_by_field(shared.post("/campaigns", json=body))["actions[1]"])
-    good(shared.post("/campaigns", json=body | {"actions": ["none", "Call back"]}), 201)
+    assert "a-z" not in str(allowed_by_field(sqlite.post("/campaigns", json=body))["actions[1]"])
+    good(sqlite.post("/campaigns", json=body | {"actions": ["none", "Call back"]}), 201)
 
 
-def test_a_campaign_that_can_be_created_can_decide(shared):
+def test_a_campaign_that_can_be_created_can_decide(sqlite):
     """A wait longer than the calendar is refused, or waits."""
     body = QUICK | {"name": next(NAMES), "rewards": {"wait_seconds": 1e300, "default": 0}}
-    created = shared.post("/campaigns", json=body)
+    created = sqlite.post("/campaigns", json=body)
     if created.status_code != 422:
-        campaign = Campaign(shared, body)
+        campaign = Campaign(sqlite, body)
         assert good(campaign.decide_batch(*map(campaign.item, range(6))))["decisions"][5]["round"] == 6
 
 
@@ -259,9 +275,9 @@ def test_campaigns_come_in_pages(client):
         assert summary.items() <= states[summary["name"]].items()
 
 
-def test_models_come_in_pages_newest_first(new):
+def test_models_come_in_pages_newest_first(new_on_both):
     """R25."""
-    campaign = new(stage_length=1)
+    campaign = new_on_both(stage_length=1)
     campaign.play(1, 8)
     found: list[dict] = []
     sizes = []
@@ -280,17 +296,15 @@ def test_models_come_in_pages_newest_first(new):
     ]
 
 
-@pytest.mark.parametrize("path", ["/campaigns", "/campaigns/{}/stages"])
-@pytest.mark.parametrize(("limit", "allowed"), [("0", "≥ 1"), ("201", "≤ 200"), ("many", None)])
-def test_pages_have_bounds(shared, new, path, limit, allowed):
-    response = shared.get(path.format(new().name), params={"limit": limit})
-    assert allowed_by_field(response) == {"limit": allowed}
-
-
-@pytest.mark.parametrize("cursor", ["x", "9" * 30, "-" + "9" * 30, "-1", "1.5"])
-def test_a_cursor_that_is_no_version_is_refused(new, cursor):
-    """R24: it is the caller's mistake, not the service's."""
-    assert allowed_by_field(new().get("/stages", cursor=cursor)).keys() == {"cursor"}
+def test_limits_and_cursors_of_pages_have_bounds(sqlite, new):
+    """R24: a bad one is the caller's mistake, not the service's."""
+    name = new().name
+    for path in ("/campaigns", f"/campaigns/{name}/stages"):
+        for limit, allowed in (("0", "≥ 1"), ("201", "≤ 200"), ("many", None)):
+            assert allowed_by_field(sqlite.get(path, params={"limit": limit})) == {"limit": allowed}
+    for cursor in ("x", "9" * 30, "-" + "9" * 30, "-1", "1.5"):
+        response = sqlite.get(f"/campaigns/{name}/stages", params={"cursor": cursor})
+        assert allowed_by_field(response).keys() == {"cursor"}
 
 
 # --- where a campaign stands ----------------------------------------------------------------------------------------
@@ -329,8 +343,8 @@ def test_the_state_shows_the_belief_after_the_last_decision(new):
     assert len({tuple(answer["belief"]) for answer in answers}) > 1
 
 
-def test_a_decision_can_be_looked_up_as_it_was_made(new):
-    campaign = new(TWO_REGIMES)
+def test_a_decision_can_be_looked_up_as_it_was_made(new_on_both):
+    campaign = new_on_both(TWO_REGIMES)
     made = shaped(
         schemas.DecisionAnswer,
         campaign.decide(1, excluded_actions=["call"], subject="customer 5", at=at(-5)),
@@ -368,9 +382,9 @@ ODD_IDS = [
 ]
 
 
-def test_decision_ids_may_be_any_text(new):
+def test_decision_ids_may_be_any_text(new_on_both):
     """Each is its own decision: decided, rewarded and looked up."""
-    campaign = new()
+    campaign = new_on_both()
     for round, name in enumerate(ODD_IDS, 1):
         made = good(campaign.post("/decide", decision_id=name, context=context(round)))
         assert (made["decision_id"], made["round"]) == (name, round)
@@ -445,11 +459,6 @@ def test_the_model_describes_each_regime_in_the_signals_words(new):
     assert [regime["share"] for regime in regimes] == pytest.approx([0.75, 0.25])
     assert [regime["expected_duration"] for regime in regimes] == pytest.approx([10, 10 / 3])
     assert good(new().get("/model"))["regimes"] == []
-
-
-def test_the_service_is_ready(shared):
-    for path in ("/healthz", "/readyz"):
-        assert shaped(schemas.Health, shared.get(path))["status"] == "ok"
 
 
 def test_reading_changes_nothing(client, direct):
@@ -575,9 +584,9 @@ def test_twins_in_a_batch_share_one_answer(new):
     assert campaign.state()["round"] == 2
 
 
-def test_callers_with_one_id_at_the_same_time_share_one_answer(new):
+def test_callers_with_one_id_at_the_same_time_share_one_answer(new_on_both):
     """R17: whether they are gathered together or not."""
-    campaign = new()
+    campaign = new_on_both()
     with ThreadPoolExecutor(8) as callers:
         answers = list(callers.map(lambda _: campaign.decide(1), range(24)))
         rewards = list(callers.map(lambda _: campaign.reward(1), range(24)))
@@ -629,16 +638,16 @@ def test_an_erased_decision_is_gone(start):
     assert campaign.state()["round"] == 2
 
 
-def test_a_reward_needs_a_decision_of_the_campaign(shared, new):
+def test_a_reward_needs_a_decision_of_the_campaign(sqlite, new):
     campaign, other = new(), new()
     good(other.decide(1))
     error = error_of(campaign.reward(1), 404)
     assert error["code"] == "not_found"
     assert "'d1'" in error["message"]
     body = {"campaign": "nowhere", "decision_id": "d1", "reward": 1}
-    assert "'nowhere'" in error_of(shared.post("/reward", json=body), 404)["message"]
+    assert "'nowhere'" in error_of(sqlite.post("/reward", json=body), 404)["message"]
     batch = {"campaign": "nowhere", "items": [{"decision_id": "d1", "reward": 1}]}
-    assert "'nowhere'" in error_of(shared.post("/reward/batch", json=batch), 404)["message"]
+    assert "'nowhere'" in error_of(sqlite.post("/reward/batch", json=batch), 404)["message"]
 
 
 def test_a_reward_out_of_range_is_refused(new):
@@ -652,9 +661,9 @@ def test_a_reward_out_of_range_is_refused(new):
     assert good(campaign.reward(1, -10))["reward"] == -10
 
 
-def test_a_reward_batch_has_a_result_for_each(new):
+def test_a_reward_batch_has_a_result_for_each(new_on_both):
     """Good ones are committed whatever happens to the others."""
-    campaign = new(rewards={"range": [0, 10]})
+    campaign = new_on_both(rewards={"range": [0, 10]})
     for number in range(1, 6):
         good(campaign.decide(number))
     before = good(campaign.reward(2, 5))
@@ -708,9 +717,9 @@ def test_a_batch_is_what_single_calls_in_its_order_give(new, config):
     assert [single.state()[field] for field in kept] == [batched.state()[field] for field in kept]
 
 
-def test_a_batch_is_all_or_nothing(new):
+def test_a_batch_is_all_or_nothing(new_on_both):
     """R18: one bad item and nothing has happened; the error names it by its place."""
-    campaign, twin = new(TWO_REGIMES), new(TWO_REGIMES)
+    campaign, twin = new_on_both(TWO_REGIMES), new_on_both(TWO_REGIMES)
     campaign.play(1, 4)
     twin.play(1, 4)
     bad = [
@@ -732,15 +741,11 @@ def test_a_batch_is_all_or_nothing(new):
 
 
 def test_a_batch_names_every_bad_item(new):
+    """R26: as `items[1]`, whatever is wrong with the item."""
     campaign = new()
     items = [campaign.item(1), *(campaign.item(n, context={"risk": "odd", "revenue": "x"}) for n in (2, 3))]
     fields = [f"items[{i}].context.{name}" for i in (1, 2) for name in ("risk", "revenue")]
     assert list(allowed_by_field(campaign.decide_batch(*items))) == fields
-
-
-def test_places_in_a_batch_are_written_in_one_way(new):
-    """R26: `items[1]`, whatever is wrong with the item."""
-    campaign = new()
     nameless = {"context": context(1)}
     assert allowed_by_field(campaign.decide_batch(campaign.item(1), nameless)).keys() == {"items[1].decision_id"}
     rewards = [{"decision_id": "d1", "reward": 1}, {"decision_id": "d2", "reward": "1"}]
@@ -748,8 +753,8 @@ def test_places_in_a_batch_are_written_in_one_way(new):
 
 
 @pytest.mark.parametrize("path", ["/decide/batch", "/reward/batch"])
-def test_a_batch_has_1_to_1000_items(new, path):
-    campaign = new(stage_length=50)
+def test_a_batch_has_1_to_1000_items(new_on_both, path):
+    campaign = new_on_both(stage_length=50)
     wanted = ("decision_id", "context") if path == "/decide/batch" else ("decision_id", "reward")
 
     def sent(count: int) -> httpx.Response:
@@ -847,11 +852,11 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("path", ["/decide", "/decide/batch", "/reward", "/reward/batch", "/campaigns"])
-def test_a_body_that_is_no_object_is_refused(shared, subtests, path):
+def test_a_body_that_is_no_object_is_refused(sqlite, subtests, path):
     """R24, also for what the JSON reader makes."""
     for kind, body in MALFORMED.items():
         with subtests.test(kind):
-            (place,) = allowed_by_field(shared.post(path, content=body))
+            (place,) = allowed_by_field(sqlite.post(path, content=body))
             assert place in ("body", "config")
 
 
@@ -877,7 +882,7 @@ def test_a_body_that_is_too_large_is_refused(new, chunked):
 
 
 @pytest.mark.parametrize("name", ["nowhere", "Spring", "a b", "ä", "x" * 64])
-def test_an_unknown_campaign_is_not_found(shared, name):
+def test_an_unknown_campaign_is_not_found(sqlite, name):
     """R24: whatever its name would be, it is not there."""
     for path, body in {
         "/decide": {"context": {}, "decision_id": "d1"},
@@ -885,11 +890,11 @@ def test_an_unknown_campaign_is_not_found(shared, name):
         "/reward": {"decision_id": "d1", "reward": 1},
         "/reward/batch": {"items": [{"decision_id": "d1", "reward": 1}]},
     }.items():
-        error = error_of(shared.post(path, json={"campaign": name, **body}), 404)
+        error = error_of(sqlite.post(path, json={"campaign": name, **body}), 404)
         assert error["code"] == "not_found"
         assert repr(name) in error["message"]
     for path in ("", "/model", "/stages", "/decisions/d1"):
-        error = error_of(shared.get(f"/campaigns/{quote(name)}{path}"), 404)
+        error = error_of(sqlite.get(f"/campaigns/{quote(name)}{path}"), 404)
         assert error["code"] == "not_found"
 
 
@@ -903,16 +908,16 @@ def test_a_name_that_no_campaign_can_have(shared, name):
         assert error_of(shared.get(f"/campaigns/{quote(name)}{path}"), 404)["code"] == "not_found"
 
 
-def test_an_unknown_decision_is_not_found(shared, new):
-    campaign = new()
+def test_an_unknown_decision_is_not_found(shared, new_on_both):
+    campaign = new_on_both()
     for name in ("d1", "", "a/b", "\x00", "x" * 300, "\ufffd"):
         response = shared.get(f"/campaigns/{campaign.name}/decisions/{quote(name)}")
         assert error_of(response, 404)["code"] == "not_found"
     assert error_of(shared.get(f"/campaigns/{campaign.name}/decisions/%ff"), 404)["code"] == "not_found"
 
 
-def test_a_cursor_that_no_campaign_has_is_just_a_place(shared, new):
-    campaign = new()
+def test_a_cursor_that_no_campaign_has_is_just_a_place(shared, new_on_both):
+    campaign = new_on_both()
     for cursor, found in (("0", True), ("campaign", True), ("zzz", False)):
         page = good(shared.get("/campaigns", params={"cursor": cursor, "limit": 200}))
         assert (campaign.name in [one["name"] for one in page["campaigns"]]) == found
@@ -943,9 +948,9 @@ def test_a_time_may_be_a_little_ahead(new):
         assert datetime.fromisoformat(campaign.stored(number)["at"]) == datetime.fromisoformat(at(ahead))
 
 
-def test_a_time_is_kept_to_the_microsecond(new):
+def test_a_time_is_kept_to_the_microsecond(new_on_both):
     for when in ("2005-01-09T06:08:34.568349+00:00", "2026-09-21T14:13:19.999999+00:00", "2026-09-21T14:13:20+00:00"):
-        campaign = new()
+        campaign = new_on_both()
         good(campaign.decide(1, at=when))
         assert datetime.fromisoformat(campaign.stored(1)["at"]) == datetime.fromisoformat(when)
 
@@ -968,6 +973,7 @@ def test_an_earlier_time_counts_as_the_last_one(new):
     assert datetime.fromisoformat(campaign.stored(3)["at"]) == datetime.fromisoformat(at(-35))
 
 
+@ONCE
 def test_a_clocked_campaign_takes_the_servers_time_if_none_is_given(start, clock):
     """R27."""
     campaigns = [
@@ -1075,6 +1081,7 @@ def test_a_default_counts_even_for_a_reward_of_the_same_gather(direct, clock):
     assert "default" in refused.message
 
 
+@ONCE
 def test_defaults_teach_like_rewards(start, clock):
     """R20, R2: a campaign whose callers say -1 themselves learns the same."""
     client = start().client
@@ -1089,6 +1096,7 @@ def test_defaults_teach_like_rewards(start, clock):
     assert silent.state()["rewards_received"] == 10
 
 
+@ONCE
 def test_a_batch_over_several_stage_ends_settles_at_each(start, clock):
     """R18, R20: but a decision of the same request is never overdue."""
     campaign = Campaign(start().client, WAITING | {"name": "long"})
