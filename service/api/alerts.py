@@ -1,4 +1,4 @@
-"""The route that lists a campaign's regime alerts, and how their messages to its webhook fare."""
+"""The route that lists a campaign's regime alerts, with the delivery of each to the campaign's webhook."""
 
 from typing import Annotated, Any, Literal
 
@@ -7,7 +7,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel, Field
 
 from service.access.roles import READERS, allow
-from service.api.routes import Limit, VersionCursor
+from service.api.paging import Limit, NumberCursor
 from service.base.times import format_timestamp
 from service.engine.recovery import get_campaign, load_config
 from service.engine.webhooks import describe_regime
@@ -15,11 +15,11 @@ from service.engine.worker import Service
 from service.storage.outbox import AlertRow, read_alert_page
 from service.web.openapi import describe_errors
 
-__all__ = ["add_alerts"]
+__all__ = ["add_alert_routes"]
 
 
 class NamedRegime(BaseModel):
-    """A regime, counted from 1, and what it is called now."""
+    """A regime, counted from 1, and its current label."""
 
     regime: int
     label: str | None
@@ -35,11 +35,11 @@ class Delivery(BaseModel):
 
 
 class Alert(BaseModel):
-    """Another regime has become the likeliest, and stayed so for `alerts.rounds` rounds."""
+    """A different regime has been the most likely for `alerts.rounds` decisions in a row."""
 
     number: Annotated[int, Field(description="of the event; the newest has the highest")]
-    round: Annotated[int, Field(description="in which it had lasted long enough")]
-    since_round: Annotated[int, Field(description="from which on it has been the likeliest")]
+    round: Annotated[int, Field(description="in which the alert was raised")]
+    since_round: Annotated[int, Field(description="the first round in which the new regime was the most likely")]
     before: Annotated[NamedRegime, Field(alias="from")]
     after: Annotated[NamedRegime, Field(alias="to")]
     belief: Annotated[list[float], Field(description="in that round, one probability for each regime")]
@@ -52,24 +52,22 @@ class AlertPage(BaseModel):
     next_cursor: int | None
 
 
-def add_alerts(app: FastAPI, service: Service) -> None:
-    """The list of alerts."""
-
-    @app.get("/campaigns/{name}/alerts", tags=["campaigns"], responses=describe_errors(404, 422))
+def add_alert_routes(app: FastAPI, service: Service) -> None:
+    @app.get("/campaigns/{name}/alerts", tags=["campaigns"], name="alerts", responses=describe_errors(404, 422))
     @allow(READERS, campaign="path")
-    def alerts(name: str, limit: Limit = 50, cursor: VersionCursor = None) -> AlertPage:
-        """When the likeliest regime changed and stayed changed, newest first, a page at a time."""
+    def list_alerts(name: str, limit: Limit = 50, cursor: NumberCursor = None) -> AlertPage:
+        """Lasting changes of the most likely regime, newest first, a page at a time."""
         with service.store.reading() as tx:
             row = get_campaign(tx, name)
             labels = dict(enumerate(load_config(tx, row.campaign_id).regime_labels, 1))
             rows = read_alert_page(tx, row.campaign_id, cursor, limit + 1)
         return AlertPage(
-            alerts=[_alert(row, labels) for row in rows[:limit]],
+            alerts=[_describe_alert(row, labels) for row in rows[:limit]],
             next_cursor=rows[limit - 1].number if len(rows) > limit else None,
         )
 
 
-def _alert(row: AlertRow, labels: dict[int, str]) -> Alert:
+def _describe_alert(row: AlertRow, labels: dict[int, str]) -> Alert:
     change: dict[str, Any] = msgspec.json.decode(row.body)
     delivery = {
         "status": row.status,

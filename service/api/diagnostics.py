@@ -10,7 +10,7 @@ from policy import StagedPolicy, State
 from service.access.roles import READERS, allow
 from service.analysis.checks.finding import Code, Severity
 from service.analysis.diagnostics import Diagnosis, diagnose
-from service.api.routes import current
+from service.api.models import load_current
 from service.engine.worker import Service
 from service.web.openapi import describe_errors
 
@@ -46,7 +46,7 @@ def add_diagnostics(app: FastAPI, service: Service) -> None:
     async def diagnostics(name: str) -> Diagnostics:
         """Why is nothing learning? Missing or constant rewards, signals that do not vary, actions that are never
         eligible, too much or too little exploration, wrong clocks …: what was found, the evidence, and what to do."""
-        policy, state = await current(service, name)
+        policy, state = await load_current(service, name)
         diagnosis = await run_in_threadpool(run, policy, state)
         findings = [Finding.model_validate(finding, from_attributes=True) for finding in diagnosis.findings]
         return Diagnostics(campaign=name, round=state.round, verdict=diagnosis.verdict, findings=findings)

@@ -8,8 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from policy.state import Score as PolicyScore
 from service.access.roles import READERS, allow
 from service.analysis.preview import PastDecision, TriedDecision, explain_decision, preview_decision
-from service.api.routes import stored_decision
-from service.api.schemas import Score, StoredDecision
+from service.api.decisions import Score, StoredDecision, load_decision
 from service.engine.recovery import get_campaign
 from service.engine.requests import CONTEXT_EXAMPLE, Customer, ReadTime, Text
 from service.engine.worker import Service
@@ -91,7 +90,7 @@ def add_preview_routes(app: FastAPI, service: Service) -> None:
         The model that made the decision is rebuilt from the log. For an old decision this may take seconds."""
         with service.store.reading() as tx:
             row = get_campaign(tx, name)
-            decision = stored_decision(tx, service.campaigns, row, body.decision_id)
+            decision = load_decision(tx, service.campaigns, row, body.decision_id)
             regimes, missing = explain_decision(tx, row, service.campaigns, past_decision(decision))
         answer = decision.model_dump() | {"regimes": regimes, "regimes_missing": missing}
         return Explanation.model_validate(answer, from_attributes=True)

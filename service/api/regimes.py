@@ -10,8 +10,7 @@ from policy import StagedPolicy, State
 from policy.hmm import RECENT
 from service.access.roles import READERS, allow
 from service.analysis.regimes import RegimesSummary, summarize_regimes
-from service.api.routes import current
-from service.api.schemas import SymbolProbability
+from service.api.models import SymbolProbability, load_current
 from service.engine.worker import Service
 from service.web.openapi import describe_errors
 
@@ -85,7 +84,7 @@ def add_regime_routes(app: FastAPI, service: Service) -> None:
     @allow(READERS, campaign="path")
     async def regimes(name: str) -> Regimes:
         """What each regime looks like: its customers, its share of time, what it earns and its best action."""
-        policy, state = await current(service, name)
+        policy, state = await load_current(service, name)
         summary = await run_in_threadpool(summarize, policy, state)
         labels = {regime.regime: regime.label for regime in summary.regimes}
         now = summary.current

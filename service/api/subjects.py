@@ -1,6 +1,6 @@
-"""The routes about a person: everything that is kept about them, and its erasure (R22).
+"""The routes about a person: what is stored about them, and its erasure (R22).
 
-Who it is about stands in the body, never in an address, and in no log.
+The person is named in the body, never in an address, and in no log.
 """
 
 import logging
@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 
 from service.access.auth import asked, limited_to
 from service.access.roles import ADMINS, allow
-from service.api.schemas import StoredReward
+from service.api.decisions import StoredReward
 from service.base.errors import NotFoundError
 from service.base.times import format_timestamp
 from service.engine.recovery import get_campaign
@@ -41,14 +41,14 @@ class Erasure(BaseModel):
 
 
 class Erasures(BaseModel):
-    """What was erased, and where. Asked again, there is nothing left to erase."""
+    """What was erased, and where. A repeated request has nothing left to erase."""
 
     erased_decisions: int
     campaigns: list[Erasure]
 
 
 class KeptDecision(BaseModel):
-    """A decision about the person, as it is kept."""
+    """A stored decision about the person."""
 
     decision_id: str
     round: int
@@ -70,50 +70,32 @@ class Kept(BaseModel):
 
 
 class SubjectData(BaseModel):
-    """Everything that is kept about a person, in the campaigns that the key is good for."""
+    """Everything stored about a person, in the campaigns that the key covers."""
 
     subject: str
     campaigns: list[Kept]
 
 
 def add_subject_routes(app: FastAPI, service: Service) -> None:
-    """Erasure and access."""
-
-    def campaigns_of(subject: str, request: Request) -> list[str]:
-        with service.store.reading() as tx:
-            return read_subject_campaigns(tx, subject, limited_to(request.scope))
-
-    async def erased(campaign: str, subject: str, request: Request) -> int:
-        record, count = asked(request.scope, "erase", campaign), None
-        while count is None:  # while another erasure comes in between, which its fold does not know
-            try:
-                operation = await run_in_threadpool(service.campaigns.prepare_erasure, campaign, subject)
-                count = 0 if operation is None else await service.submit(operation._replace(record=record))
-            except NotFoundError:  # it was deleted meanwhile
-                return 0
-        if count:
-            log_record(record, decisions=count)
-        return int(count)
-
     @app.post("/subjects/erase", tags=["subjects"], responses=describe_errors(422))
     @allow(ADMINS, campaign="list")
     async def erase(body: SubjectRequest, request: Request) -> Erasures:
-        """Forget a person, in every campaign that the key is good for: contexts, rewards, what was learned from them.
+        """Erase a person's contexts and rewards, and what was learned from them, in every campaign that the key covers.
 
-        Decisions keep their round, id and action. Each campaign's model is made anew from what is left, which takes as
-        long as folding its whole log; meanwhile it goes on deciding.
+        Decisions keep their round, id and action. Each campaign's model is rebuilt from the remaining data. This takes
+        as long as folding its whole log; the campaign goes on deciding meanwhile.
         """
-        names = await run_in_threadpool(campaigns_of, body.subject, request)
-        done = [Erasure(campaign=name, erased_decisions=await erased(name, body.subject, request)) for name in names]
-        done = [erasure for erasure in done if erasure.erased_decisions]
+        names = await run_in_threadpool(_find_campaigns, service, body.subject, request)
+        counts = {name: await _erase(service, name, body.subject, request) for name in names}
         if not await run_in_threadpool(service.store.empty_journal):
-            log.warning("SQLite's journal holds what was erased until it is overwritten: something reads for long")
-        return Erasures(erased_decisions=sum(erasure.erased_decisions for erasure in done), campaigns=done)
+            log.warning("SQLite's journal keeps erased data until it is overwritten, because of a long read")
+        campaigns = [Erasure(campaign=name, erased_decisions=count) for name, count in counts.items() if count]
+        return Erasures(erased_decisions=sum(counts.values()), campaigns=campaigns)
 
     @app.post("/subjects/export", tags=["subjects"], responses=describe_errors(422))
     @allow(ADMINS, campaign="list")
     def export(body: SubjectRequest, request: Request) -> SubjectData:
-        """Everything that is kept about a person, for their request of access."""
+        """Everything stored about a person, to answer their request for access."""
         with service.store.reading() as tx:
             names = read_subject_campaigns(tx, body.subject, limited_to(request.scope))
             rows = {
@@ -121,18 +103,37 @@ def add_subject_routes(app: FastAPI, service: Service) -> None:
             }
         count = sum(map(len, rows.values()))
         record = asked(request.scope, "export subject", campaigns=names, decisions=count)
-        with service.store.writing() as tx:  # nobody gets it unseen
+        with service.store.writing() as tx:  # no export without a record
             add_record(tx, record, service.campaigns.clock())
         log_record(record)
-        kept = [Kept(campaign=name, decisions=[_kept(row) for row in rows[name]]) for name in names]
+        kept = [Kept(campaign=name, decisions=[_describe_decision(row) for row in rows[name]]) for name in names]
         return SubjectData(subject=body.subject, campaigns=kept)
 
 
-def _kept(row: LoggedDecision) -> KeptDecision:
+def _find_campaigns(service: Service, subject: str, request: Request) -> list[str]:
+    with service.store.reading() as tx:
+        return read_subject_campaigns(tx, subject, limited_to(request.scope))
+
+
+async def _erase(service: Service, campaign: str, subject: str, request: Request) -> int:
+    """Erase a person from a campaign; return the number of decisions erased."""
+    record, count = asked(request.scope, "erase", campaign), None
+    while count is None:  # another erasure came first, which this one's fold does not include
+        try:
+            operation = await run_in_threadpool(service.campaigns.prepare_erasure, campaign, subject)
+            count = 0 if operation is None else await service.submit(operation._replace(record=record))
+        except NotFoundError:  # the campaign was deleted meanwhile
+            return 0
+    if count:
+        log_record(record, decisions=count)
+    return int(count)
+
+
+def _describe_decision(row: LoggedDecision) -> KeptDecision:
     reward = None
     if row.reward is not None:
-        told = {"reward": row.reward, "source": row.source, "received_at": format_timestamp(row.received_at or 0)}
-        reward = StoredReward.model_validate(told)
+        values = {"reward": row.reward, "source": row.source, "received_at": format_timestamp(row.received_at or 0)}
+        reward = StoredReward.model_validate(values)
     return KeptDecision(
         decision_id=row.decision_id,
         round=row.round,

@@ -7,15 +7,18 @@ from fastapi import FastAPI
 
 from service import __version__
 from service.access.browsers import Visitors
-from service.api.administration import add_administration
-from service.api.alerts import add_alerts
-from service.api.audit import add_audit
+from service.api.alerts import add_alert_routes
+from service.api.audit import add_audit_routes
+from service.api.campaigns import add_campaign_routes
+from service.api.changes import add_change_routes
+from service.api.decisions import add_decision_routes
 from service.api.diagnostics import add_diagnostics
 from service.api.exports import add_export_routes
+from service.api.health import add_health_routes
+from service.api.models import add_model_routes
 from service.api.preview import add_preview_routes
 from service.api.regimes import add_regime_routes
 from service.api.reports import add_report_routes
-from service.api.routes import add_routes
 from service.api.series import add_series_routes
 from service.api.subjects import add_subject_routes
 from service.base.settings import Settings
@@ -55,11 +58,14 @@ def create_app(
         lifespan=running,
     )
     install_error_handlers(app)
-    add_routes(app, worker)  # first, because routes are tried in order
-    add_administration(app, worker)
+    add_decision_routes(app, worker)  # first, because routes are tried in order
+    add_campaign_routes(app, worker)
+    add_change_routes(app, worker)
+    add_model_routes(app, worker)
+    add_health_routes(app, worker)
     add_subject_routes(app, worker)
-    add_alerts(app, worker)
-    add_audit(app, worker)
+    add_alert_routes(app, worker)
+    add_audit_routes(app, worker)
     add_report_routes(app, worker)
     add_personalizer_routes(app, worker)
     add_regime_routes(app, worker)

@@ -2,7 +2,7 @@
 
 import argparse
 
-from service.api.audit import entry_of
+from service.api.audit import make_entry
 from service.cli.database import open_database
 from service.cli.flags import Flags, add_settings
 from service.storage.audit import read_audit_page
@@ -27,6 +27,6 @@ def run(flags: Flags) -> int:
         rows = read_audit_page(tx, None, PAGE, campaign, times)
         while rows:
             for row in rows:
-                print(entry_of(row).model_dump_json())
+                print(make_entry(row).model_dump_json())
             rows = read_audit_page(tx, rows[-1].number, PAGE, campaign, times)
     return 0

@@ -46,6 +46,7 @@ class Application(FastAPI):
         self.keys = keys
         self._requests, self._visitors = requests, visitors
         self._lean: dict[str, LeanRoute] = {}
+        self.describers: list[Callable[[dict[str, Any]], None]] = []  # each completes the OpenAPI document
         self._described_with_keys: bool | None = None
 
     def post_lean(self, path: str, **settings: Any) -> Callable[[LeanEndpoint], LeanEndpoint]:
@@ -116,5 +117,8 @@ class Application(FastAPI):
         """Return the OpenAPI document. It changes when the first key is created: from then on requests need one."""
         if self.openapi_schema is None or self._described_with_keys != self.keys.on:
             self.openapi_schema, self._described_with_keys = None, self.keys.on
-            describe_api(super().openapi(), self.routes, self.keys.on)
+            schema = super().openapi()
+            describe_api(schema, self.routes, self.keys.on)
+            for describe in self.describers:
+                describe(schema)
         return super().openapi()

@@ -1,11 +1,10 @@
 """What we add to the framework's OpenAPI document: the errors of each route, and which routes need a key."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from starlette.routing import BaseRoute
 
-from policy.changes import CHANGEABLE
 from service.access.auth import PERSONALIZER
 from service.access.roles import READERS
 from service.base.errors import ErrorBody
@@ -26,7 +25,6 @@ MEANINGS = {
     429: "Too many requests",
     503: "Temporarily unavailable; safe to retry",
 }
-NULL = {"type": "null"}
 KEY_DESCRIPTION = "A key, made with `undercurrent keys create`. A service without keys needs none."
 # The headers that come with an error.
 HEADERS = {
@@ -72,49 +70,6 @@ def describe_api(schema: dict[str, Any], routes: Iterable[BaseRoute], keys: bool
                     operation["security"] = []
                 elif route.path.startswith(PERSONALIZER):
                     operation["security"] = [{"personalizer": []}, {"key": []}, *optional]
-    _describe_patches(schema)
-
-
-def _describe_patches(schema: dict[str, Any]) -> None:
-    """The bodies that hold some fields of a configuration: any of them to clone, a few to change a living campaign."""
-    schemas = schema["components"]["schemas"]
-    whole = _partial({"$ref": "#/components/schemas/CampaignConfig-Input"}, schemas)
-    clone = whole | {"required": ["name"]}
-    living: dict[str, Any] = {}
-    for field in CHANGEABLE:
-        part, _, inner = field.partition(".")
-        if inner:  # of this part some fields only
-            one = whole["properties"][part]["anyOf"][0]["properties"][inner]
-            living.setdefault(part, _nullable(_object({})))["anyOf"][0]["properties"][inner] = one
-        else:
-            living[part] = whole["properties"][part]
-    for path, method, patch in (
-        ("/campaigns/{name}/clone", "post", clone),
-        ("/campaigns/{name}", "patch", _object(living)),
-    ):
-        content = schema["paths"][path][method]["requestBody"]["content"]["application/json"]
-        content["schema"] = patch | {key: content["schema"][key] for key in ("title", "examples")}
-
-
-def _partial(part: dict[str, Any], schemas: Mapping[str, Any]) -> dict[str, Any]:
-    """A part of a configuration of which any fields may be given, null for their defaults; lists are given whole."""
-    found = schemas[part["$ref"].rpartition("/")[2]] if "$ref" in part else part
-    if "anyOf" in found:
-        return {"anyOf": [_partial(one, schemas) for one in found["anyOf"]]}
-    if "properties" not in found:
-        return part
-    needed = found.get("required", ())
-    parts = {name: _partial(one, schemas) for name, one in found["properties"].items()}
-    return _object({name: part if name in needed else _nullable(part) for name, part in parts.items()})
-
-
-def _object(properties: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "additionalProperties": False}
-
-
-def _nullable(part: dict[str, Any]) -> dict[str, Any]:
-    kinds = part.get("anyOf", [part])
-    return {"anyOf": kinds if NULL in kinds else [*kinds, NULL]}
 
 
 def _list_errors(route: DeclaredRoute, method: str) -> list[int]:

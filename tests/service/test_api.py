@@ -17,7 +17,9 @@ import pytest
 import sqlalchemy as sa
 
 from policy import CampaignConfig
-from service.api import schemas
+from service.api.campaigns import CampaignPage, CampaignState
+from service.api.decisions import DecisionAnswer, DecisionBatch, RewardAnswer, RewardResults, StoredDecision
+from service.api.models import Model, StagePage
 from service.base.errors import ConflictError
 from service.storage.store import Store
 from service.storage.tables import metadata
@@ -262,7 +264,7 @@ def test_campaigns_come_in_pages(client):
     for limit in (1, 3, 7, 200):
         pages, cursor = [], ""
         while cursor is not None:
-            page = shaped(schemas.CampaignPage, client.get("/campaigns", params={"limit": limit, "cursor": cursor}))
+            page = shaped(CampaignPage, client.get("/campaigns", params={"limit": limit, "cursor": cursor}))
             pages.append([campaign["name"] for campaign in page["campaigns"]])
             cursor = page["next_cursor"]
         assert {len(page) for page in pages[:-1]} <= {limit}
@@ -283,7 +285,7 @@ def test_models_come_in_pages_newest_first(new_on_both):
     sizes = []
     query: dict[str, int] = {}
     while query is not None:
-        page = shaped(schemas.StagePage, campaign.get("/stages", limit=3, **query))
+        page = shaped(StagePage, campaign.get("/stages", limit=3, **query))
         sizes.append(len(page["stages"]))
         found += page["stages"]
         query = {"cursor": page["next_cursor"]} if page["next_cursor"] is not None else None
@@ -315,7 +317,7 @@ def test_rewards_wait_for_the_next_stage_update(new):
     campaign = new()
 
     def stands() -> tuple[int, ...]:
-        state = shaped(schemas.CampaignState, campaign.get())
+        state = shaped(CampaignState, campaign.get())
         fields = ("round", "stage", "model_version", "rewards_received", "rewards_waiting")
         return tuple(state[field] for field in fields)
 
@@ -346,16 +348,16 @@ def test_the_state_shows_the_belief_after_the_last_decision(new):
 def test_a_decision_can_be_looked_up_as_it_was_made(new_on_both):
     campaign = new_on_both(TWO_REGIMES)
     made = shaped(
-        schemas.DecisionAnswer,
+        DecisionAnswer,
         campaign.decide(1, excluded_actions=["call"], subject="customer 5", at=at(-5)),
     )
-    stored = shaped(schemas.StoredDecision, campaign.get("/decisions/d1"))
+    stored = shaped(StoredDecision, campaign.get("/decisions/d1"))
     assert {key: stored[key] for key in made} == made
     assert [score["action"] for score in stored["scores"]] == ["none", "email"]
     assert (stored["context"], stored["excluded_actions"], stored["reward"]) == (context(1), ["call"], None)
     assert datetime.fromisoformat(stored["at"]) == datetime.fromisoformat(at(-5))
     assert "customer 5" not in json.dumps(stored)
-    taken = shaped(schemas.RewardAnswer, campaign.reward(1, 2))
+    taken = shaped(RewardAnswer, campaign.reward(1, 2))
     assert campaign.stored(1)["reward"] == {key: taken[key] for key in ("reward", "source", "received_at")}
 
 
@@ -423,12 +425,12 @@ def expected_reward(model: dict, customer: dict, action: str, belief: list[float
 def test_the_model_says_in_words_what_decides(new, config):
     """Its coefficients, added up, are the estimates of the next decision, before and after learning."""
     campaign = new(config)
-    before = shaped(schemas.Model, campaign.get("/model"))
+    before = shaped(Model, campaign.get("/model"))
     assert (before["model_version"], before["round"], before["rewards_folded"]) == (0, 0, 0)
     assert before["noise_std"] is None
     assert {column["standard_error"] for column in before["coefficients"]} == {None}
     campaign.play(1, 21)
-    after = shaped(schemas.Model, campaign.get("/model"))
+    after = shaped(Model, campaign.get("/model"))
     assert (after["model_version"], after["round"], after["rewards_folded"]) == (4, 21, 20)
     assert after["noise_std"] > 0
     assert all(column["standard_error"] > 0 for column in after["coefficients"])
@@ -564,7 +566,7 @@ def test_single_and_batched_requests_share_their_ids(new):
     campaign = new()
     single = good(campaign.decide(2))
     batch = campaign.decide_batch(*map(campaign.item, (1, 2, 3)))
-    decisions = shaped(schemas.DecisionBatch, batch)["decisions"]
+    decisions = shaped(DecisionBatch, batch)["decisions"]
     assert [decision["round"] for decision in decisions] == [2, 1, 3]
     assert decisions[1] == single
     assert campaign.decide_batch(*map(campaign.item, (1, 2, 3))).content == batch.content
@@ -605,7 +607,7 @@ def test_a_repeated_reward_gets_the_same_bytes(start, clock):
     campaign = Campaign(worker.client, QUICK | {"name": "reward"})
     good(campaign.decide(1))
     answer = campaign.reward(1, 2)
-    taken = shaped(schemas.RewardAnswer, answer)
+    taken = shaped(RewardAnswer, answer)
     assert (taken["decision_id"], taken["round"], taken["reward"], taken["source"]) == ("d1", 1, 2, "client")
     clock.advance(60)
     assert campaign.reward(1, 2.0).content == answer.content
@@ -669,7 +671,7 @@ def test_a_reward_batch_has_a_result_for_each(new_on_both):
     before = good(campaign.reward(2, 5))
     items = ((1, 1), (2, 6), (9, 1), (3, 11), (2, 5), (4, 4), (4, 4), (4, 3))
     batch = campaign.reward_batch(*items)
-    results = shaped(schemas.RewardResults, batch)["results"]
+    results = shaped(RewardResults, batch)["results"]
     assert [result["decision_id"] for result in results] == [f"d{number}" for number, _ in items]
     codes = [result["error"] and result["error"]["code"] for result in results]
     assert codes == [None, "conflict", "not_found", "invalid", None, None, None, "conflict"]

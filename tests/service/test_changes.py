@@ -10,7 +10,7 @@ import pytest
 
 from policy import CampaignConfig
 from policy.changes import CHANGEABLE, add_config_action, patch_config, retire_config_action
-from service.api import schemas
+from service.api.campaigns import CampaignState
 from service.base.errors import ConflictError, InvalidError
 from service.engine.operations import Archive, Change, Delete
 from service.storage.campaigns import set_archived
@@ -78,7 +78,7 @@ def played(client, campaign, rounds):
 def test_a_change_is_a_revision_with_its_round(shared, new, patch, field, value):
     name = new()
     decide(shared, name, 3)
-    state = shaped(schemas.CampaignState, shared.patch(f"/campaigns/{name}", json=patch))
+    state = shaped(CampaignState, shared.patch(f"/campaigns/{name}", json=patch))
     assert state["config"][field] == value
     assert state == good(shared.get(f"/campaigns/{name}"))
     newest, first = good(shared.get(f"/campaigns/{name}/revisions"))["revisions"]
@@ -278,7 +278,7 @@ def test_a_clone_is_a_new_campaign_with_the_change(shared, new):
 def test_an_archived_campaign_only_takes_rewards(shared, new):
     name = new()
     (made,) = decide(shared, name)
-    state = shaped(schemas.CampaignState, shared.post(f"/campaigns/{name}/archive"))
+    state = shaped(CampaignState, shared.post(f"/campaigns/{name}/archive"))
     assert state["archived_at"] is not None
     assert good(shared.post(f"/campaigns/{name}/archive")) == state
     listed = [one["name"] for one in good(shared.get("/campaigns?limit=200"))["campaigns"]]
@@ -330,7 +330,7 @@ def test_rollback_puts_an_earlier_model_in_force_and_forgets_what_came_after(sha
         reward(shared, name, decide(shared, name, 5), lambda made: -50.0)
     spoiled = model(shared, name)
     assert spoiled["model_version"] > version
-    state = shaped(schemas.CampaignState, shared.post(f"/campaigns/{name}/rollback", json={"model_version": version}))
+    state = shaped(CampaignState, shared.post(f"/campaigns/{name}/rollback", json={"model_version": version}))
     assert state["model_version"] == spoiled["model_version"] + 1
     assert state["round"] == 60
     restored = model(shared, name)

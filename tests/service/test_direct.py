@@ -14,7 +14,7 @@ from contextlib import ExitStack, closing
 import httpx
 import pytest
 
-import service.api.routes
+import service.api.decisions
 import service.web.requests
 from service.base.errors import NotFoundError
 from service.base.settings import Settings
@@ -216,7 +216,7 @@ def test_what_nobody_expected_is_a_failure_in_the_one_shape(worker, ordinary, li
     def broken(*_):
         raise ZeroDivisionError("a bug")
 
-    for patched, name in ((service.api.routes, "hash_request"), (worker.service._lanes, "_process")):
+    for patched, name in ((service.api.decisions, "hash_request"), (worker.service._lanes, "_process")):
         with monkeypatch.context() as patch:
             patch.setattr(patched, name, broken)
             lines.clear()

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from service.api import schemas
+from service.api import campaigns, decisions
 from service.base.errors import CODES
 from tests.service.answers import error_of, good
 from tests.service.conftest import Clock, Worker
@@ -189,7 +189,7 @@ class Machine(RuleBasedStateMachine):
     def show(self, campaign: Campaign) -> None:
         """The state of the API is the model's."""
         answer = good(self.ask("GET", f"/campaigns/{campaign.config['name']}"))
-        schemas.CampaignState.model_validate(answer)
+        campaigns.CampaignState.model_validate(answer)
         assert {name: answer[name] for name in campaign.state} == campaign.state
 
     # --- campaigns ---------------------------------------------------------------------------------------------
@@ -335,7 +335,7 @@ class Machine(RuleBasedStateMachine):
             else:
                 answer = ask("POST", "/decide", {"campaign": name, **items[0]})
             rounds = campaign.decide(items, self.clock.now)
-            made = schemas.DecisionBatch if batch else schemas.DecisionAnswer
+            made = decisions.DecisionBatch if batch else decisions.DecisionAnswer
             body = made.model_validate_json(answer.content).model_dump(mode="json")
             assert body == answer.json()
             for round, decision in zip(rounds, body["decisions"] if batch else [body], strict=True):
@@ -402,7 +402,7 @@ class Machine(RuleBasedStateMachine):
         with self.expecting() as ask:
             answer = ask("POST", "/reward", body)
             expected = campaign.reward(decision_id, value, self.clock.now)
-            assert schemas.RewardAnswer.model_validate(good(answer)).model_dump(mode="json") == expected
+            assert decisions.RewardAnswer.model_validate(good(answer)).model_dump(mode="json") == expected
         self.show(campaign)
 
     @precondition(decided)
@@ -436,7 +436,7 @@ class Machine(RuleBasedStateMachine):
         if unknown:
             items.insert(1, {"decision_id": "never decided", "reward": first})
         answer = good(self.ask("POST", "/reward/batch", {"campaign": campaign.config["name"], "items": items}))
-        results = schemas.RewardResults.model_validate(answer).model_dump(mode="json")["results"]
+        results = decisions.RewardResults.model_validate(answer).model_dump(mode="json")["results"]
         for item, result in zip(items, results, strict=True):
             expected, code = None, None
             try:

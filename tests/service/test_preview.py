@@ -18,8 +18,8 @@ import service.engine.unit
 from policy import CampaignConfig, Request, StagedPolicy, encode
 from policy.changes import add_config_action, patch_config, retire_config_action
 from service.analysis.preview import explain_decision, preview_decision
+from service.api.decisions import load_decision
 from service.api.preview import Explanation, Preview, PreviewRequest, past_decision, preview_answer
-from service.api.routes import stored_decision
 from service.engine.operations import Change
 from service.storage.campaigns import find_campaign
 from service.storage.tables import decisions, jobs
@@ -336,7 +336,7 @@ def explained(worker, name, decision_id):
     """What the route answers, without a socket."""
     with worker.store.reading() as tx:
         row = find_campaign(tx, name)
-        decision = past_decision(stored_decision(tx, worker.campaigns, row, decision_id))
+        decision = past_decision(load_decision(tx, worker.campaigns, row, decision_id))
         return explain_decision(tx, row, worker.campaigns, decision)
 
 

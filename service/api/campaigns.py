@@ -1,0 +1,229 @@
+"""The routes that list, create, fill, close and delete campaigns."""
+
+import hashlib
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import Body, Query, Request, Response
+from pydantic import BaseModel, Field
+from starlette.concurrency import run_in_threadpool
+
+from policy import CampaignConfig, PolicyError, StagedPolicy
+from service.access.auth import asked, limited_to
+from service.access.roles import ADMINS, READERS, allow
+from service.api.paging import Limit, NameCursor
+from service.base.errors import ConflictError, FieldProblem, InvalidError, NotFoundError
+from service.base.times import format_timestamp
+from service.engine.campaigns import answer_repeated_creation
+from service.engine.operations import Archive, Change, Create, Current, Delete, RollBack
+from service.engine.recovery import get_campaign, load_config
+from service.engine.requests import CAMPAIGN_EXAMPLE, ImportRequest
+from service.engine.worker import Service
+from service.storage.audit import describe_receiver, log_record
+from service.storage.campaigns import find_campaign, read_campaign_page
+from service.storage.rows import LiveRow
+from service.web.application import Application
+from service.web.openapi import describe_errors
+
+__all__ = ["CampaignPage", "CampaignState", "add_campaign_routes", "apply_change", "check_name", "load_campaign"]
+
+NewCampaign = Annotated[CampaignConfig, Body(examples=[CAMPAIGN_EXAMPLE])]
+Confirmation = Annotated[str, Query(description="the campaign's name, again")]
+
+
+class CampaignSummary(BaseModel):
+    """The current state of a campaign."""
+
+    name: str
+    paused: bool
+    archived_at: str | None
+    round: Annotated[int, Field(description="decisions so far")]
+    stage: Annotated[int, Field(description="of the last decision")]
+    model_version: int
+    regimes: Annotated[int, Field(description="in use")]
+    belief: list[float]
+    rewards_received: int
+    rewards_waiting: Annotated[int, Field(description="committed; the next stage update folds them")]
+    updated_at: Annotated[str, Field(description="time of the last decision or reward")]
+    failure: Annotated[
+        str | None, Field(description="of the last update, if it failed: the campaign goes on without it")
+    ]
+
+
+class CampaignState(CampaignSummary):
+    created_at: str
+    config: CampaignConfig
+
+
+class CampaignPage(BaseModel):
+    campaigns: list[CampaignSummary]
+    next_cursor: Annotated[str | None, Field(description="for the next page; null on the last")]
+
+
+class Imported(BaseModel):
+    """What was imported, now or when it was first sent."""
+
+    campaign: str
+    import_id: str
+    rows: int
+    rewards: int
+
+
+def add_campaign_routes(app: Application, service: Service) -> None:
+    _add_creation(app, service)
+    _add_removal(app, service)
+
+    @app.get("/campaigns", tags=["campaigns"], name="campaigns", responses=describe_errors(422))
+    @allow(READERS, campaign="list")
+    def list_campaigns(
+        request: Request, limit: Limit = 50, cursor: NameCursor = "", archived: bool = False
+    ) -> CampaignPage:
+        """The campaigns that your key covers, by name, a page at a time: those in use, or the archived ones."""
+        with service.store.reading() as tx:
+            rows = read_campaign_page(tx, cursor, limit + 1, archived, limited_to(request.scope))
+            configs = [load_config(tx, row.campaign_id) for row in rows[:limit]]
+        return CampaignPage(
+            campaigns=[CampaignSummary(**_summarize(r, c)) for r, c in zip(rows, configs, strict=False)],
+            next_cursor=rows[limit - 1].name if len(rows) > limit else None,
+        )
+
+    @app.get("/campaigns/{name}", tags=["campaigns"], name="campaign", responses=describe_errors(404))
+    @allow(READERS, campaign="path")
+    def read_campaign(name: str) -> CampaignState:
+        """The current state of a campaign, and its configuration."""
+        return load_campaign(service, name)
+
+    @app.post("/campaigns/{name}/import", tags=["campaigns"], responses=describe_errors(404, 409, 422))
+    @allow(ADMINS, campaign="path")
+    async def import_rows(name: str, body: ImportRequest, request: Request) -> Imported:
+        """Warm-start a new campaign from historical decisions, in their order: all rows or none.
+
+        Each request takes up to 10,000 rows. Send as many requests as you need before the first decision, or use
+        `undercurrent import`, which takes files of any size. A repeated `import_id` changes nothing."""
+        operation = await run_in_threadpool(
+            service.campaigns.prepare_import, check_name(name), body.import_id, body.rows
+        )
+        if operation.made.changed:
+            record = asked(request.scope, "import", name, rows=operation.told["rows"])
+            await service.submit(operation._replace(record=record))
+            log_record(record)
+        return Imported.model_validate({"campaign": name, **operation.told})
+
+
+def _add_creation(app: Application, service: Service) -> None:
+    @app.post_lean(
+        "/campaigns",
+        tags=["campaigns"],
+        status_code=201,
+        response_model=CampaignConfig,
+        responses=describe_errors(409, 422),
+    )
+    @allow(ADMINS, campaign="body")
+    async def create(config: NewCampaign, request: Request) -> bytes:
+        """Create a campaign. The answer is its configuration, with all defaults filled in."""
+        record = asked(request.scope, "create", config.name, **describe_receiver(config))
+        operation = await _prepare_creation(service, config)
+        answer: bytes = await service.submit(operation._replace(record=record))
+        log_record(record)
+        return answer
+
+    @app.post_lean(
+        "/campaigns/check", tags=["campaigns"], response_model=CampaignConfig, responses=describe_errors(409, 422)
+    )
+    @allow(ADMINS, campaign="body")
+    async def check(config: NewCampaign) -> bytes:
+        """Check whether this campaign could be created. The answers and errors are those of `POST /campaigns`, but
+        nothing is created."""
+        return await run_in_threadpool(_check_creation, service, await _prepare_creation(service, config))
+
+
+def _add_removal(app: Application, service: Service) -> None:
+    @app.post("/campaigns/{name}/archive", tags=["campaigns"], responses=describe_errors(404))
+    @allow(ADMINS, campaign="path")
+    async def archive(request: Request, name: str) -> CampaignState:
+        """Close a campaign: it stops deciding and leaves the list. It still takes rewards for its decisions."""
+        return await apply_change(service, request, "archive", Archive(check_name(name), True))
+
+    @app.post("/campaigns/{name}/unarchive", tags=["campaigns"], responses=describe_errors(404))
+    @allow(ADMINS, campaign="path")
+    async def unarchive(request: Request, name: str) -> CampaignState:
+        """Reopen an archived campaign."""
+        return await apply_change(service, request, "unarchive", Archive(check_name(name), False))
+
+    @app.delete("/campaigns/{name}", tags=["campaigns"], status_code=204, responses=describe_errors(404, 409, 422))
+    @allow(ADMINS, campaign="path")
+    async def delete(request: Request, name: str, confirm: Confirmation) -> Response:
+        """Delete an archived campaign with all its decisions, rewards and models. This cannot be undone."""
+        if confirm != name:
+            message = "is not the campaign's name"
+            raise InvalidError([FieldProblem(field="confirm", message=message, allowed=name)])
+        record = asked(request.scope, "delete", name)
+        await service.submit(Delete(check_name(name), record))
+        log_record(record)
+        return Response(status_code=204)
+
+
+def check_name(name: str) -> str:
+    """Return the name of a campaign, unless it has a zero byte, which a query of PostgreSQL cannot contain."""
+    if "\x00" in name:
+        raise NotFoundError(f"There is no campaign {name!r}")
+    return name
+
+
+def load_campaign(service: Service, name: str) -> CampaignState:
+    """Load the current state of a campaign, and its configuration."""
+    with service.store.reading() as tx:
+        row = get_campaign(tx, name)
+        config = load_config(tx, row.campaign_id)
+    return CampaignState(**_summarize(row, config), created_at=format_timestamp(row.created_at), config=config)
+
+
+async def apply_change(
+    service: Service, request: Request, what: str, operation: Change | Archive | RollBack | Current, **details: Any
+) -> CampaignState:
+    """Carry out a change, record it in the audit log as `what`, and return the campaign's new state."""
+    record = asked(request.scope, what, operation.campaign, **details)
+    await service.submit(operation if isinstance(operation, Current) else operation._replace(record=record))
+    log_record(record)
+    return await run_in_threadpool(load_campaign, service, operation.campaign)
+
+
+async def _prepare_creation(service: Service, config: CampaignConfig) -> Create:
+    """Run every check that needs no other campaign."""
+    body = config.model_dump_json(exclude_unset=True).encode()
+    try:
+        policy = await run_in_threadpool(StagedPolicy, config)  # a wide feature map takes a while
+    except PolicyError as error:
+        raise InvalidError.from_policy(error) from None
+    service.sender.check(config)
+    return Create(config.name, policy, hashlib.blake2b(body, digest_size=16).digest())
+
+
+def _check_creation(service: Service, operation: Create) -> bytes:
+    """Return what creating the campaign would answer."""
+    with service.store.reading() as tx:
+        existing = find_campaign(tx, operation.campaign)
+        if existing is None:
+            return operation.policy.config.model_dump_json().encode()
+        answer = answer_repeated_creation(tx, existing, operation)
+    if isinstance(answer, ConflictError):
+        raise answer
+    return answer
+
+
+def _summarize(row: LiveRow, config: CampaignConfig) -> dict[str, Any]:
+    belief = msgspec.json.decode(row.belief)
+    return {
+        "name": row.name,
+        "paused": config.paused,
+        "archived_at": None if row.archived_at is None else format_timestamp(row.archived_at),
+        "round": row.round,
+        "stage": -(-row.round // config.stage_length),
+        "model_version": row.model_version,
+        "regimes": len(belief),
+        "belief": belief,
+        "rewards_received": row.arrived,
+        "rewards_waiting": row.arrived - row.folded,
+        "updated_at": format_timestamp(row.clock),
+        "failure": row.failure,
+    }
