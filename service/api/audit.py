@@ -58,4 +58,6 @@ def add_audit_routes(app: FastAPI, service: Service) -> None:
 
 
 def make_entry(row: AuditRow) -> AuditEntry:
-    return AuditEntry.model_validate({**row._asdict(), "at": format_timestamp(row.at), "details": json.loads(row.details)})
+    return AuditEntry.model_validate(
+        {**row._asdict(), "at": format_timestamp(row.at), "details": json.loads(row.details)}
+    )

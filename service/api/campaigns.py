@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
 from policy import CampaignConfig, PolicyError, StagedPolicy
-from service.access.auth import asked, limited_to
+from service.access.credentials import get_key_campaigns, make_record
 from service.access.roles import ADMINS, READERS, allow
 from service.api.paging import Limit, NameCursor
 from service.base.errors import ConflictError, FieldProblem, InvalidError, NotFoundError
@@ -80,7 +80,7 @@ def add_campaign_routes(app: Application, service: Service) -> None:
     ) -> CampaignPage:
         """The campaigns that your key covers, by name, a page at a time: those in use, or the archived ones."""
         with service.store.reading() as tx:
-            rows = read_campaign_page(tx, cursor, limit + 1, archived, limited_to(request.scope))
+            rows = read_campaign_page(tx, cursor, limit + 1, archived, get_key_campaigns(request.scope))
             configs = [load_config(tx, row.campaign_id) for row in rows[:limit]]
         return CampaignPage(
             campaigns=[CampaignSummary(**_summarize(r, c)) for r, c in zip(rows, configs, strict=False)],
@@ -104,7 +104,7 @@ def add_campaign_routes(app: Application, service: Service) -> None:
             service.campaigns.prepare_import, check_name(name), body.import_id, body.rows
         )
         if operation.made.changed:
-            record = asked(request.scope, "import", name, rows=operation.told["rows"])
+            record = make_record(request.scope, "import", name, rows=operation.told["rows"])
             await service.submit(operation._replace(record=record))
             log_record(record)
         return Imported.model_validate({"campaign": name, **operation.told})
@@ -121,7 +121,7 @@ def _add_creation(app: Application, service: Service) -> None:
     @allow(ADMINS, campaign="body")
     async def create(config: NewCampaign, request: Request) -> bytes:
         """Create a campaign. The answer is its configuration, with all defaults filled in."""
-        record = asked(request.scope, "create", config.name, **describe_receiver(config))
+        record = make_record(request.scope, "create", config.name, **describe_receiver(config))
         operation = await _prepare_creation(service, config)
         answer: bytes = await service.submit(operation._replace(record=record))
         log_record(record)
@@ -157,7 +157,7 @@ def _add_removal(app: Application, service: Service) -> None:
         if confirm != name:
             message = "is not the campaign's name"
             raise InvalidError([FieldProblem(field="confirm", message=message, allowed=name)])
-        record = asked(request.scope, "delete", name)
+        record = make_record(request.scope, "delete", name)
         await service.submit(Delete(check_name(name), record))
         log_record(record)
         return Response(status_code=204)
@@ -182,7 +182,7 @@ async def apply_change(
     service: Service, request: Request, what: str, operation: Change | Archive | RollBack | Current, **details: Any
 ) -> CampaignState:
     """Carry out a change, record it in the audit log as `what`, and return the campaign's new state."""
-    record = asked(request.scope, what, operation.campaign, **details)
+    record = make_record(request.scope, what, operation.campaign, **details)
     await service.submit(operation if isinstance(operation, Current) else operation._replace(record=record))
     log_record(record)
     return await run_in_threadpool(load_campaign, service, operation.campaign)

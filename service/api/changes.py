@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from policy import CampaignConfig, FixedError, PolicyError, StagedPolicy
 from policy.changes import CHANGEABLE, add_config_action, clone_config, patch_config, retire_config_action
 from policy.config import PLAIN_TEXT
-from service.access.auth import asked, require
+from service.access.credentials import make_record, require_campaign
 from service.access.roles import ADMINS, READERS, allow
 from service.api.campaigns import CampaignState, apply_change, check_name, load_campaign
 from service.api.paging import Limit
@@ -125,11 +125,11 @@ def _add_clone(app: Application, service: Service) -> None:
         """
         policy = await _build_policy(partial(clone_config, patch=patch), await _load_config(service, name))
         config = policy.config
-        require(request.scope, config.name)
+        require_campaign(request.scope, config.name)
         service.sender.check(config)
         digest = hashlib.blake2b(msgspec.json.encode([name, patch], order="sorted"), digest_size=16).digest()
         details = {"source": name, "given": sorted(patch), **describe_receiver(config)}
-        record = asked(request.scope, "clone", config.name, **details)
+        record = make_record(request.scope, "clone", config.name, **details)
         stored = await service.submit(Create(config.name, policy, digest, record))
         log_record(record)
         return CampaignConfig.model_validate_json(stored)

@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
-from service.access.auth import asked, limited_to
+from service.access.credentials import get_key_campaigns, make_record
 from service.access.roles import ADMINS, allow
 from service.api.decisions import StoredReward
 from service.base.errors import NotFoundError
@@ -97,12 +97,12 @@ def add_subject_routes(app: FastAPI, service: Service) -> None:
     def export(body: SubjectRequest, request: Request) -> SubjectData:
         """Everything stored about a person, to answer their request for access."""
         with service.store.reading() as tx:
-            names = read_subject_campaigns(tx, body.subject, limited_to(request.scope))
+            names = read_subject_campaigns(tx, body.subject, get_key_campaigns(request.scope))
             rows = {
                 name: read_subject_decisions(tx, get_campaign(tx, name).campaign_id, body.subject) for name in names
             }
         count = sum(map(len, rows.values()))
-        record = asked(request.scope, "export subject", campaigns=names, decisions=count)
+        record = make_record(request.scope, "export subject", campaigns=names, decisions=count)
         with service.store.writing() as tx:  # no export without a record
             add_record(tx, record, service.campaigns.clock())
         log_record(record)
@@ -112,12 +112,12 @@ def add_subject_routes(app: FastAPI, service: Service) -> None:
 
 def _find_campaigns(service: Service, subject: str, request: Request) -> list[str]:
     with service.store.reading() as tx:
-        return read_subject_campaigns(tx, subject, limited_to(request.scope))
+        return read_subject_campaigns(tx, subject, get_key_campaigns(request.scope))
 
 
 async def _erase(service: Service, campaign: str, subject: str, request: Request) -> int:
     """Erase a person from a campaign; return the number of decisions erased."""
-    record, count = asked(request.scope, "erase", campaign), None
+    record, count = make_record(request.scope, "erase", campaign), None
     while count is None:  # another erasure came first, which this one's fold does not include
         try:
             operation = await run_in_threadpool(service.campaigns.prepare_erasure, campaign, subject)

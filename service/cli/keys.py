@@ -11,7 +11,8 @@ from contextlib import closing
 from pydantic import TypeAdapter, ValidationError
 
 from policy.config import Slug
-from service.access.auth import HOW, id_of, new_key
+from service.access.credentials import HOW_TO_SEND
+from service.access.keys import get_key_id, make_key
 from service.access.roles import ROLES
 from service.base.errors import NotFoundError
 from service.cli.flags import Flags, add_settings, load_settings
@@ -51,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     create.add_argument("--name", type=_parse_label, default="", metavar="LABEL", help="a label for people")
     list_ = commands.add_parser("list", help="list the keys, without their secrets")
     revoke = commands.add_parser("revoke", help="revoke a key; every worker refuses it within a second")
-    revoke.add_argument("id", type=id_of, help="id of the key, as `list` shows it")
+    revoke.add_argument("id", type=get_key_id, help="id of the key, as `list` shows it")
     for command in (create, list_, revoke):
         add_settings(command)
 
@@ -67,14 +68,17 @@ def run(flags: Flags) -> int:
 
 
 def _create(store: Store, flags: Flags) -> None:
-    key, row = new_key(flags["role"], flags["campaigns"], flags["rate_limit"], flags["name"], _now())
+    key, row = make_key(flags["role"], flags["campaigns"], flags["rate_limit"], flags["name"], _now())
     with store.writing() as tx:
         add_key(tx, row)
         record = record_command("create key", key=row.id, role=row.role, rate_limit=row.rate_limit)
         add_record(tx, record, row.created_at, campaigns=flags["campaigns"] or None)
         missing = [name for name in flags["campaigns"] if find_campaign(tx, name) is None]
     print(key)
-    print(f"Keep it: it is not shown again. It is valid for services on {store.engine.url!r}. {HOW}.", file=sys.stderr)
+    print(
+        f"Keep it: it is not shown again. It is valid for services on {store.engine.url!r}. {HOW_TO_SEND}.",
+        file=sys.stderr,
+    )
     for name in missing:
         print(f"Note: there is no campaign {name!r} yet.", file=sys.stderr)
 

@@ -17,7 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from policy import CampaignConfig
 from policy.config import PLAIN_TEXT
 from policy.logging_law import Logged, compute_logging_law, list_floors
-from service.access.auth import limited_to
+from service.access.credentials import get_key_campaigns
 from service.access.roles import DECIDERS, allow
 from service.base.errors import ApiError, ConflictError, FieldProblem, GoneError, InvalidError, NotFoundError
 from service.compat.matching import Directory, Shape, values_of
@@ -168,7 +168,7 @@ def add_personalizer_routes(app: Application, service: Service) -> None:
         body: RankRequest, actions: Sequence[str], values: Mapping[str, Any], request: Request
     ) -> Shape:
         """The campaign to decide, or the one that has decided this event already (R17)."""
-        among = limited_to(request.scope)
+        among = get_key_campaigns(request.scope)
         for since in (service.changed_at, time.monotonic()):  # what does not fit may fit by now
             await directory.keep_up(since)
             try:
@@ -249,7 +249,7 @@ def add_personalizer_routes(app: Application, service: Service) -> None:
     @allow(DECIDERS, campaign="among")
     async def reward(request: Request, event_id: EventPath, body: EventReward) -> Response:
         """Report what the action of an event earned. It is committed, and counts from the next stage update on."""
-        found = await run_in_threadpool(event, event_id, limited_to(request.scope))
+        found = await run_in_threadpool(event, event_id, get_key_campaigns(request.scope))
         item = RewardItem(decision_id=event_id, reward=body.value)
         try:
             await service.submit(Reward(found.campaign, [item], False))
@@ -267,7 +267,7 @@ def add_personalizer_routes(app: Application, service: Service) -> None:
     def activate(request: Request, event_id: EventPath) -> Response:
         """Report that the action of an event was shown. Nothing depends on it: an event without a reward teaches
         nothing, and a campaign with a default reward takes no deferred events."""
-        if event(event_id, limited_to(request.scope)).erased:
+        if event(event_id, get_key_campaigns(request.scope)).erased:
             raise GoneError(f"Event {event_id!r} was erased")
         return Response(status_code=204)
 

@@ -5,7 +5,8 @@ from typing import Annotated
 from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
-from service.access.auth import COOKIE, Key, require_page
+from service.access.credentials import COOKIE, require_page
+from service.access.keys import Key
 from service.access.roles import ANYONE, allow
 from service.engine.worker import Service
 
@@ -40,7 +41,7 @@ def add_login(app: FastAPI, service: Service) -> None:
     async def login(request: Request, response: Response, credentials: Login) -> Who:
         require_page(request.scope)
         value = credentials.key.get_secret_value().strip()
-        who = describe_key(keys.known(value.encode()))
+        who = describe_key(keys.authenticate(value.encode()))
         response.set_cookie(COOKIE, value, httponly=True, samesite="strict", secure=_is_encrypted(request))
         return who
 
@@ -55,7 +56,7 @@ def add_login(app: FastAPI, service: Service) -> None:
     @app.get("/whoami", include_in_schema=False)
     @allow(ANYONE)
     async def whoami(request: Request) -> Who:
-        return describe_key(keys.presented(request.scope, "/whoami"))
+        return describe_key(keys.find(request.scope, "/whoami"))
 
 
 def _is_encrypted(request: Request) -> bool:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from service.access.auth import Keys
+from service.access.gate import Keys
 from service.base.memory import share_one_heap
 from service.base.settings import Settings
 from service.engine.background import Background

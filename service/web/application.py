@@ -8,8 +8,9 @@ from typing import Any, TypeVar, cast
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.access.auth import PERSONALIZER, Keys
 from service.access.browsers import Visitors
+from service.access.credentials import PERSONALIZER
+from service.access.gate import Keys
 from service.base.errors import ApiError
 from service.web.errors import make_response
 from service.web.openapi import describe_api

@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, Match, Mount
 from starlette.types import Receive, Scope, Send
 
 from policy import PolicyError
-from service.access.auth import require
+from service.access.credentials import require_campaign
 from service.access.roles import Access, get_access
 from service.base.errors import FieldProblem, InvalidError, TooLargeError
 from service.engine.requests import MAX_BATCH
@@ -77,7 +77,7 @@ class LeanRoute(DeclaredRoute):
         """Validate the body, check that the request's key covers its campaign, and call the endpoint."""
         request = parse_body(self._body, body)
         if self._campaign is not None:
-            require(scope, getattr(request, self._campaign))
+            require_campaign(scope, getattr(request, self._campaign))
         return self._endpoint(request, Request(scope)) if self._takes_request else self._endpoint(request)
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:

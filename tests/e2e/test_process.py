@@ -9,7 +9,7 @@ import socket
 import httpx
 import pytest
 
-from service.access.auth import id_of
+from service.access.keys import get_key_id
 from service.cli.commands import main
 from tests.e2e.load import PATIENCE_SECONDS, Exchange, open_client, wait_until
 
@@ -106,7 +106,7 @@ def test_every_worker_learns_of_keys(new_database, launch, capsys):
     key, other = run_keys("create", "--role", "admin"), run_keys("create", "--role", "viewer")
     wait_until(lambda: get_statuses() == {401})
     assert get_statuses(key) == get_statuses(other) == {200}
-    run_keys("revoke", id_of(key))
+    run_keys("revoke", get_key_id(key))
     wait_until(lambda: get_statuses(key) == {401})
     assert get_statuses(other) == {200}
     assert server.read_complaints() == ""

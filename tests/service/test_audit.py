@@ -6,8 +6,9 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from service.access import auth
-from service.access.auth import PAGE, id_of
+from service.access import gate
+from service.access.credentials import PAGE
+from service.access.keys import get_key_id
 from service.cli.commands import main
 from service.storage.audit import read_audit_page
 from service.storage.keys import revoke_key
@@ -35,7 +36,7 @@ def admin(start, store):
     key = make(store)
     client = start(webhook_secret="0123456789abcdef").client
     client.headers.update(bearer(key))
-    return client, id_of(key)
+    return client, get_key_id(key)
 
 
 def entries(client: httpx.Client, **query: object) -> list[dict]:
@@ -191,7 +192,7 @@ def test_refused_keys_are_counted_and_written_down_once_a_minute(start, store, m
     """So that whoever tries them cannot fill the disk; and what is left when the service stops."""
     good_key, revoked = make(store), make(store, "viewer")
     with store.writing() as tx:
-        revoke_key(tx, id_of(revoked), 2)
+        revoke_key(tx, get_key_id(revoked), 2)
     worker = start()
     now = [1_000.0]
     worker.service.keys._clock = lambda: now[0]
@@ -209,9 +210,9 @@ def test_refused_keys_are_counted_and_written_down_once_a_minute(start, store, m
     error_of(worker.client.get("/campaigns"), 401)  # no key at all is no wrong one
     eventually(lambda: rows(), "the first are told at once")
     attempts(50)
-    worker.service.keys.tell_refused()
+    worker.service.keys.record_refusals()
     assert sum(row["unknown"] for row in rows()) <= 2  # those that fell into the first row
-    now[0] += auth.TELL_SECONDS
+    now[0] += gate.RECORD_SECONDS
     eventually(lambda: sum(row["unknown"] for row in rows()) == 51, "told a minute later")
     assert sum(row["revoked"] for row in rows()) == 51
     assert len(rows()) == 2
@@ -224,13 +225,13 @@ def test_the_command_line_is_told_of_and_tells(new_database, tmp_path, capsys):
     url = new_database("sqlite")
     assert main(["keys", "create", "--role", "client", "--campaign", "spring", "--database-url", url]) == 0
     key = capsys.readouterr().out.strip()
-    assert main(["keys", "revoke", id_of(key), "--database-url", url]) == 0
-    assert main(["keys", "revoke", id_of(key), "--database-url", url]) == 0  # was revoked before
+    assert main(["keys", "revoke", get_key_id(key), "--database-url", url]) == 0
+    assert main(["keys", "revoke", get_key_id(key), "--database-url", url]) == 0  # was revoked before
     capsys.readouterr()
     assert main(["audit", "--database-url", url]) == 0
     revoked, created = map(json.loads, capsys.readouterr().out.splitlines())
-    assert (revoked["action"], revoked["details"]) == ("revoke key", {"key": id_of(key)})
-    assert created["details"] == {"key": id_of(key), "role": "client", "campaigns": ["spring"], "rate_limit": None}
+    assert (revoked["action"], revoked["details"]) == ("revoke key", {"key": get_key_id(key)})
+    assert created["details"] == {"key": get_key_id(key), "role": "client", "campaigns": ["spring"], "rate_limit": None}
     assert created["actor"] == revoked["actor"] == "command line"
     assert key.split("_", 2)[2] not in json.dumps([created, revoked])
     assert main(["audit", "autumn", "--database-url", url]) == 0

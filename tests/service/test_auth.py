@@ -11,8 +11,9 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from service.access import auth
-from service.access.auth import Key, Keys, id_of, new_key
+from service.access import gate
+from service.access.gate import Keys
+from service.access.keys import Key, get_key_id, make_key
 from service.access.roles import READERS, ROLES, Access, allow
 from service.base.errors import TooManyRequestsError
 from service.base.settings import Settings
@@ -40,7 +41,7 @@ BODIES: dict[str, Callable[[str], dict[str, Any]]] = {
 
 def make(store: Store, role: str = "admin", *campaigns: str, rate: float | None = None) -> str:
     """A key, as `undercurrent keys create` makes it."""
-    key, row = new_key(role, campaigns, rate, "", 1)
+    key, row = make_key(role, campaigns, rate, "", 1)
     with store.writing() as tx:
         add_key(tx, row)
     return key
@@ -211,10 +212,10 @@ def test_a_key_is_long_random_and_stored_as_a_hash(store, database_url):
     found = [make(store) for _ in range(20)]
     for key in found:
         prefix, key_id, secret = key.split("_", 2)
-        assert (prefix, id_of(key)) == ("uc", key_id)
+        assert (prefix, get_key_id(key)) == ("uc", key_id)
         assert re.fullmatch(r"[0-9a-f]{10}", key_id)
         assert re.fullmatch(r"[A-Za-z0-9_-]{43}", secret)  # 256 bits, six a character
-    assert len({key.split("_", 2)[2] for key in found}) == len({id_of(key) for key in found}) == 20
+    assert len({key.split("_", 2)[2] for key in found}) == len({get_key_id(key) for key in found}) == 20
     with store.reading() as tx:
         stored = repr(tx.connection.execute(sa.select(key_table)).all())
     assert not any(key.split("_", 2)[2] in stored for key in found)
@@ -260,8 +261,8 @@ def test_an_unknown_id_is_compared_like_a_wrong_secret(guarded, monkeypatch):
         compared.append((len(first), len(second)))
         return hmac.compare_digest(first, second)
 
-    monkeypatch.setattr(auth, "hmac", type("Spy", (), {"compare_digest": staticmethod(compare)}))
-    for key in (f"uc_{id_of(guarded.keys['admin'])}_wrong", "uc_0000000000_wrong", "nonsense"):
+    monkeypatch.setattr(gate, "hmac", type("Spy", (), {"compare_digest": staticmethod(compare)}))
+    for key in (f"uc_{get_key_id(guarded.keys['admin'])}_wrong", "uc_0000000000_wrong", "nonsense"):
         error_of(guarded.worker.client.get("/campaigns", headers=bearer(key)), 401)
     assert compared == [(32, 32)] * 3
 
@@ -297,7 +298,7 @@ def status(worker: Worker, key: str | None = None) -> int:
 
 def test_keys_take_effect_on_every_worker_without_a_restart(start, store):
     """The first one turns authentication on, a revoked one is useless; each within a second, for that is read twice."""
-    assert auth.RELOAD_SECONDS <= 0.5
+    assert gate.RELOAD_SECONDS <= 0.5
     workers = [start(), start()]
     assert [status(worker) for worker in workers] == [200, 200]  # no key: no authentication
     first = make(store)
@@ -306,15 +307,15 @@ def test_keys_take_effect_on_every_worker_without_a_restart(start, store):
     second = make(store, "viewer")
     eventually(lambda: [status(worker, second) for worker in workers] == [200, 200], "known")
     with store.writing() as tx:
-        assert revoke_key(tx, id_of(first), 2)
-        assert not revoke_key(tx, id_of(first), 3)
+        assert revoke_key(tx, get_key_id(first), 2)
+        assert not revoke_key(tx, get_key_id(first), 3)
         assert not revoke_key(tx, "nobody", 3)
     eventually(lambda: [status(worker, first) for worker in workers] == [401, 401], "revoked")
     response = workers[0].client.get("/campaigns", headers=bearer(first))
     assert error_of(response, 401)["message"] == "This key was revoked"
     assert [status(worker, second) for worker in workers] == [200, 200]
     with store.writing() as tx:
-        revoke_key(tx, id_of(second), 4)
+        revoke_key(tx, get_key_id(second), 4)
     eventually(lambda: status(workers[1], second) == 401, "revoked")
     assert status(workers[1]) == 401  # a revoked key is still a key: nothing is open again
     assert status(start()) == 401
@@ -325,14 +326,14 @@ def test_the_last_known_keys_are_good_while_the_database_is_away(start, store):
     worker = start()
     with store.writing() as tx:
         tx.connection.execute(sa.text("ALTER TABLE keys RENAME TO hidden"))
-    other = new_key("admin", (), None, "", 1)[0]
+    other = make_key("admin", (), None, "", 1)[0]
     load = worker.service.keys.load
     with pytest.raises(Exception, match="does not answer"):
         load()
     assert (status(worker, key), status(worker, other), status(worker)) == (200, 401, 401)
     with store.writing() as tx:
         tx.connection.execute(sa.text("ALTER TABLE hidden RENAME TO keys"))
-        revoke_key(tx, id_of(key), 2)
+        revoke_key(tx, get_key_id(key), 2)
     eventually(lambda: status(worker, key) == 401, "read again")
 
 
@@ -384,7 +385,7 @@ def allowed(key: Key, now: float) -> int:
     [(5, 1, 5, 5), (2.5, 1, 2, 2), (0.5, 1, 1, 1), (1, 1, 1, 1), (8, 4, 2, 2), (1, 4, 1, 0), (3, 2, 1, 1)],
 )
 def test_the_bucket(rate, workers, at_once, after_two_seconds):
-    key = Key(new_key("client", (), rate, "", 1)[1], workers, 100.0)
+    key = Key(make_key("client", (), rate, "", 1)[1], workers, 100.0)
     assert allowed(key, 100.0) == at_once
     assert allowed(key, 102.0) == after_two_seconds
     assert allowed(key, 1e6) == at_once  # and no more, however long it waited

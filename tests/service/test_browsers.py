@@ -3,8 +3,8 @@
 import httpx
 import pytest
 
-from service.access.auth import PAGE
 from service.access.browsers import Visitors
+from service.access.credentials import PAGE
 from service.base.errors import ForbiddenError
 from service.base.settings import Settings, SettingsError
 from service.storage.store import Store

@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from policy import CampaignConfig
-from service.access.auth import id_of
+from service.access.keys import get_key_id
 from service.base.settings import PREFIX, Settings, SettingsError
 from service.cli.commands import build_parser, main
 from service.cli.flags import SETTINGS
@@ -318,7 +318,7 @@ def test_a_key_is_printed_once_and_nothing_else(keys, database_url):
     secret = key.split("_", 2)[2]
     assert secret not in note
     (row,) = stored_keys(database_url)
-    assert row.id == id_of(key)
+    assert row.id == get_key_id(key)
     assert row.secret_hash == hashlib.sha256(secret.encode()).digest()
     _, listed, _ = keys("list")
     assert secret not in listed
@@ -331,7 +331,7 @@ def test_keys_are_listed_as_a_table(keys, called):
     _, first, note = keys("create", "--role", "client", *names, "--rate-limit", "2.5", "--name", "web shop")
     assert "no campaign 'spring' yet" in note
     _, second, _ = keys("create", "--role", "viewer")
-    assert keys("revoke", id_of(first))[0] == 0
+    assert keys("revoke", get_key_id(first))[0] == 0
     code, printed, complaint = keys("list")
     assert (code, complaint) == (0, "")
     head, *rows = printed.splitlines()
@@ -341,7 +341,7 @@ def test_keys_are_listed_as_a_table(keys, called):
     told = [dict(zip(titles, re.split(r"  +", row), strict=True)) for row in rows]
     day = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ"
     for row, key in zip(told, (first, second), strict=True):
-        assert row.pop("id") == id_of(key)
+        assert row.pop("id") == get_key_id(key)
         assert re.fullmatch(day, row.pop("created"))
     assert re.fullmatch(day, told[0].pop("revoked"))
     assert told[0] == {"name": "web shop", "role": "client", "campaigns": "autumn, spring", "rate limit": "2.5/s"}
@@ -350,11 +350,11 @@ def test_keys_are_listed_as_a_table(keys, called):
 
 def test_a_key_is_revoked_by_its_id(keys, database_url):
     key, other = (keys("create", "--role", "viewer")[1].strip() for _ in range(2))
-    assert keys("revoke", id_of(key)) == (0, "", f"Key {id_of(key)} is revoked.\n")
+    assert keys("revoke", get_key_id(key)) == (0, "", f"Key {get_key_id(key)} is revoked.\n")
     assert [row.revoked_at is None for row in stored_keys(database_url)].count(True) == 1
-    assert keys("revoke", id_of(key)) == (0, "", f"Key {id_of(key)} was already revoked.\n")
+    assert keys("revoke", get_key_id(key)) == (0, "", f"Key {get_key_id(key)} was already revoked.\n")
     # Whoever gives the whole key does not see its secret again.
-    assert keys("revoke", other) == (0, "", f"Key {id_of(other)} is revoked.\n")
+    assert keys("revoke", other) == (0, "", f"Key {get_key_id(other)} is revoked.\n")
     code, printed, complaint = keys("revoke", "nobody")
     assert (code, printed) == (1, "")
     assert complaint == "undercurrent: There is no key 'nobody'; `undercurrent keys list` lists the keys\n"

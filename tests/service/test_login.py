@@ -8,7 +8,9 @@ from http.cookies import SimpleCookie
 import httpx
 import pytest
 
-from service.access.auth import COOKIE, PAGE, RELOAD_SECONDS, id_of
+from service.access.credentials import COOKIE, PAGE
+from service.access.gate import RELOAD_SECONDS
+from service.access.keys import get_key_id
 from service.storage.keys import revoke_key
 from service.storage.store import Store
 from tests.service.answers import error_of, good
@@ -85,7 +87,7 @@ def test_a_revoked_keys_cookie_is_refused_within_a_second(browser, database, key
     good(browser.get("/campaigns"))
     store = Store(database)
     with store.writing() as tx:
-        revoke_key(tx, id_of(keys["revoked"]), 2)
+        revoke_key(tx, get_key_id(keys["revoked"]), 2)
     store.close()
     assert RELOAD_SECONDS <= 0.5  # so a second is enough, however busy the machine is
     eventually(lambda: browser.get("/campaigns").status_code == 401, "refused")

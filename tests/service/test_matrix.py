@@ -6,7 +6,8 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from service.access.auth import COOKIE, PAGE, id_of
+from service.access.credentials import COOKIE, PAGE
+from service.access.keys import get_key_id
 from service.access.roles import ROLES
 from service.storage.keys import revoke_key
 from service.storage.store import Store
@@ -83,9 +84,9 @@ def everyone(new_database):
     keys |= {f"{role} of other": make(store, role, "other") for role in ROLES}
     keys["revoked"] = make(store)
     with store.writing() as tx:
-        revoke_key(tx, id_of(keys["revoked"]), 2)
+        revoke_key(tx, get_key_id(keys["revoked"]), 2)
     headers = {who: bearer(key) for who, key in keys.items()}
-    headers["unknown"] = bearer(f"uc_{id_of(keys['admin'])}_wrong")
+    headers["unknown"] = bearer(f"uc_{get_key_id(keys['admin'])}_wrong")
     headers["nobody"] = {}
     for role in ROLES:
         headers[f"{role}'s cookie"] = {"cookie": f"{COOKIE}={keys[role]}"}

@@ -407,7 +407,7 @@ def test_the_key_of_personalizers_header(start, database_url):
     azure["other"].rank("a b", event="e2")
     for name, event in (("twin-1", "e1"), ("twin-2", "e2")):
         good(worker.client.get(f"/campaigns/{name}/decisions/{event}"))
-    assert "this key is good for" in azure["one"].failed(404, azure["one"].client.events.reward, "e2", 1)["message"]
+    assert "this key covers" in azure["one"].failed(404, azure["one"].client.events.reward, "e2", 1)["message"]
     azure["one"].failed(404, azure["one"].client.events.activate, "e2")
     azure["viewer"].failed(403, azure["viewer"].client.events.reward, "e2", 1)
     azure["other"].reward("e2", 1)

@@ -15,7 +15,8 @@ from sqlalchemy.engine import make_url
 
 import service.web.requests
 from policy.errors import ContextError, FieldProblem
-from service.access.auth import PAGE, id_of
+from service.access.credentials import PAGE
+from service.access.keys import get_key_id
 from service.base.logs import JsonFormatter, TextFormatter
 from service.base.settings import Settings
 from service.cli.commands import main
@@ -119,7 +120,7 @@ def test_a_whole_life_leaves_no_trace_in_the_logs(start, database_url, said, cap
     store = Store(database_url)
     key, revoked = make(store), make(store)
     with store.writing() as tx:
-        revoke_key(tx, id_of(revoked), 2)
+        revoke_key(tx, get_key_id(revoked), 2)
     monkeypatch.setattr(service.web.requests, "SLOW_SECONDS", 0.0)  # every request is worth a warning
     worker = start(access_log=True, log_level="debug", webhook_secret=SECRET)
     worker.client.headers.update(bearer(key))
@@ -247,5 +248,5 @@ def test_a_key_is_printed_once_and_nowhere_else(new_database, capfd):
         main(["keys", command[0], "--database-url", url, *command[1:]])  # a secret may begin with a hyphen
     main(["audit", "--database-url", url])
     told = "".join(capfd.readouterr())
-    assert id_of(key) in told
+    assert get_key_id(key) in told
     assert secret not in told
