@@ -1,4 +1,4 @@
-"""Who may call what: keys, roles, and what browsers owe a service without keys.
+"""Who may call what: roles, keys, the credentials of a request, and protection from other sites' pages in browsers.
 
-Reads and writes keys through `storage`; knows no campaign's state.
+Reads keys from `storage` and headers from the ASGI scope; knows no campaign's state and no route.
 """

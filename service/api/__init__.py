@@ -1,4 +1,4 @@
-"""The HTTP API, one module a subject: each route with its role, its errors, its examples and its answer.
+"""The HTTP API, one module for each subject. A route declares its role, its errors and its models where it is defined.
 
-Reads through `analysis` and `storage`, writes by handing operations to `engine`; knows nothing of SQL.
+Reads through `analysis` and `storage`, and writes by handing operations to `engine`; contains no SQL.
 """

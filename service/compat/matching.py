@@ -1,4 +1,4 @@
-"""Which campaign a request means that names none: the one with its actions, whose variables are among its features."""
+"""Finds the campaign that a rank means: it has the rank's actions, and its variables are among the rank's features."""
 
 import asyncio
 import time
@@ -17,128 +17,132 @@ from service.storage.campaigns import get_newest_revisions, read_campaigns
 from service.storage.rows import LiveRow, RevisionRow
 from service.storage.store import Store
 
-__all__ = ["Directory", "Shape", "values_of"]
+__all__ = ["Directory", "Shape", "flatten_features"]
 
-RELOAD_SECONDS = 0.5  # what other workers did to a campaign is known that soon, as keys are
-MOST_VALUES = 5_000  # of a request's features
-MOST_TOLD = 5  # campaigns that a refusal tells about
-LONGEST_NAME = 100  # of a variable: a longer path is none
-SETTLED = "a key that is limited to one campaign settles it: undercurrent keys create --role client --campaign NAME"
+RELOAD_SECONDS = 0.5  # how soon changes by other workers are known, as with keys
+MOST_VALUES = 5_000  # in a request's features
+MOST_NAMED = 5  # campaigns that an error names
+LONGEST_NAME = 100  # of a variable; longer paths match none
+HINT = "use a key that is limited to one campaign: undercurrent keys create --role client --campaign NAME"
 
 
 # --- the values of a context ------------------------------------------------------------------------------------------
 
 
-class _Several(NamedTuple):
-    """A name that stands in several places, or in one with several values, so that it says nothing."""
+class _Ambiguous(NamedTuple):
+    """A name that occurs in several places, or a path with several values."""
 
     places: tuple[str, ...]
 
 
-def values_of(features: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Every value of nested objects by its dotted path, and by its own name where that stands in one place only."""
+def flatten_features(features: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return every value of nested objects by its dotted path, and by its name if that occurs only once."""
     by_path: dict[str, Any] = {}
-    places: dict[str, dict[str, None]] = {}  # of each name, in their order
-    for count, (path, name, value) in enumerate(_leaves(features, "")):
+    places: dict[str, dict[str, None]] = {}  # the paths of each name, in order
+    for count, (path, name, value) in enumerate(_iterate_leaves(features, "")):
         if count >= MOST_VALUES:
             raise InvalidError([FieldProblem(field="contextFeatures", message="too many", allowed=f"{MOST_VALUES}")])
         if path in by_path and by_path[path] != value:
-            value = _Several((path,))
+            value = _Ambiguous((path,))
         by_path[path] = value
         if len(name) <= LONGEST_NAME:
             places.setdefault(name, {})[path] = None
     by_name = {
-        name: by_path[next(iter(paths))] if len(paths) == 1 else _Several(tuple(paths))
+        name: by_path[next(iter(paths))] if len(paths) == 1 else _Ambiguous(tuple(paths))
         for name, paths in places.items()
     }
     return by_name | by_path
 
 
-def _leaves(objects: Sequence[Mapping[str, Any]], prefix: str) -> Iterator[tuple[str, str, Any]]:
-    """(path, name, value) of every value that is there. A path too long for a variable is cut: bodies are large."""
+def _iterate_leaves(objects: Sequence[Mapping[str, Any]], prefix: str) -> Iterator[tuple[str, str, Any]]:
+    """Yield (path, name, value) of every value. Paths too long for a variable are cut, since bodies can be large."""
     for one in objects:
         for name, value in one.items():
             path = f"{prefix}{name}"[: LONGEST_NAME + 1]
             if isinstance(value, dict):
-                yield from _leaves([value], f"{path}.")
+                yield from _iterate_leaves([value], f"{path}.")
             elif value is not None:
                 yield path, name, value
 
 
-def _misfit(variable: Variable, values: Mapping[str, Any]) -> str | None:
-    """Why the values have none for the variable."""
+def _explain_misfit(variable: Variable, values: Mapping[str, Any]) -> str | None:
+    """Say why the values have none for the variable; None if they have one."""
     if variable.name not in values:
         return "missing"
     value = values[variable.name]
-    if isinstance(value, _Several):
+    if isinstance(value, _Ambiguous):
         if len(value.places) == 1:
             return "has several values"
-        return f"stands in several places ({', '.join(value.places[:MOST_TOLD])}): name the variable by its path"
+        return f"occurs in several places ({', '.join(value.places[:MOST_NAMED])}): name the variable by its path"
     if variable.cuts is None and variable.range is None:
-        return None if isinstance(value, str | int) else "is no text"
+        return None if isinstance(value, str | int) else "is not text"
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return None if is_number else "is no number"
+    return None if is_number else "is not a number"
 
 
 # --- campaigns --------------------------------------------------------------------------------------------------------
 
 
 class Shape(NamedTuple):
-    """A campaign as requests are matched with it: one revision of its configuration (R23)."""
+    """What requests are matched with: one revision of a campaign's configuration (R23)."""
 
     campaign_id: int
     name: str
     archived: bool
-    changes: int  # of the live row: as long as it stays, so does the revision
+    changes: int  # of the live row; the revision is the newest as long as this is the same
     revision: int
-    round: int  # the revision holds from the round after this one on
+    round: int  # the revision applies to rounds after this one
     config: CampaignConfig
     actions: frozenset[str]
     variables: frozenset[str]
 
     def fits(self, actions: frozenset[str], values: Mapping[str, Any]) -> bool:
-        """But for being archived."""
+        """Return whether a request fits this campaign, archived or not."""
         return (
             actions <= self.actions
             and self.variables <= values.keys()
-            and not any(_misfit(variable, values) for variable in self.config.variables)
+            and not any(_explain_misfit(variable, values) for variable in self.config.variables)
         )
 
-    def context(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The campaign's variables among the values; of a request that does not fit, those there are."""
-        found = {variable.name: values.get(variable.name) for variable in self.config.variables}
-        return {name: str(value).lower() if isinstance(value, bool) else value for name, value in found.items()}
+    def select_context(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Select the values of the campaign's variables."""
+        selected = {variable.name: values.get(variable.name) for variable in self.config.variables}
+        return {name: str(value).lower() if isinstance(value, bool) else value for name, value in selected.items()}
 
-    def lacks(self, actions: Sequence[str], values: Mapping[str, Any]) -> int:
-        """How far a request is from being one for this campaign."""
+    def count_misfits(self, actions: Sequence[str], values: Mapping[str, Any]) -> int:
+        """Count what keeps a request from fitting this campaign."""
         unknown = sum(action not in self.actions for action in actions)
-        return self.archived + unknown + sum(_misfit(v, values) is not None for v in self.config.variables)
+        return self.archived + unknown + sum(_explain_misfit(v, values) is not None for v in self.config.variables)
 
-    def misfits(self, actions: Sequence[str], values: Mapping[str, Any]) -> list[FieldProblem]:
-        """All that a request lacks to be one for this campaign."""
-        who = f"campaign {self.name!r}"
-        found = [FieldProblem(field="actions", message=f"{who} is archived", allowed=None)] if self.archived else []
+    def list_misfits(self, actions: Sequence[str], values: Mapping[str, Any]) -> list[FieldProblem]:
+        """List what keeps a request from fitting this campaign."""
+        label = f"campaign {self.name!r}"
+        problems = (
+            [FieldProblem(field="actions", message=f"{label} is archived", allowed=None)] if self.archived else []
+        )
         if unknown := [action for action in actions if action not in self.actions]:
-            message = f"{who} has no {', '.join(map(repr, unknown))}"
-            found.append(FieldProblem(field="actions", message=message, allowed=list(self.config.actions)))
+            message = f"{label} has no {', '.join(map(repr, unknown))}"
+            problems.append(FieldProblem(field="actions", message=message, allowed=list(self.config.actions)))
         for variable in self.config.variables:
-            if reason := _misfit(variable, values):
+            if reason := _explain_misfit(variable, values):
                 allowed = list(variable.levels) if variable.levels and not variable.cuts else "a number"
-                message = f"{who} needs it: {reason}"
-                found.append(FieldProblem(field=f"contextFeatures.{variable.name}", message=message, allowed=allowed))
-        return found
+                message = f"{label} needs it: {reason}"
+                problems.append(
+                    FieldProblem(field=f"contextFeatures.{variable.name}", message=message, allowed=allowed)
+                )
+        return problems
 
 
-class _Known(NamedTuple):
-    """All campaigns, archived ones too, and two ways to the few that a request may fit."""
+class _Index(NamedTuple):
+    """All campaigns, also archived ones, indexed by action and by variable to find the few that a request may fit."""
 
     shapes: Mapping[int, Shape]
     by_name: Mapping[str, Shape]
     by_action: Mapping[str, Sequence[Shape]]
-    by_variable: Mapping[str | None, Sequence[Shape]]  # by the one that the fewest campaigns have
+    by_variable: Mapping[str | None, Sequence[Shape]]  # by its variable that the fewest campaigns have
 
     @classmethod
-    def of(cls, shapes: Mapping[int, Shape]) -> "_Known":
+    def build(cls, shapes: Mapping[int, Shape]) -> "_Index":
         by_action, by_variable = defaultdict[str, list[Shape]](list), defaultdict[str | None, list[Shape]](list)
         common = Counter(name for shape in shapes.values() for name in shape.variables)
         for shape in shapes.values():
@@ -147,8 +151,8 @@ class _Known(NamedTuple):
             by_variable[min(shape.variables, key=lambda name: common[name], default=None)].append(shape)
         return cls(shapes, {shape.name: shape for shape in shapes.values()}, dict(by_action), dict(by_variable))
 
-    def perhaps(self, actions: Iterable[str], values: Iterable[str]) -> list[Shape]:
-        """Campaigns among which are all with these actions whose variables are among the values."""
+    def find_candidates(self, actions: Iterable[str], values: Iterable[str]) -> list[Shape]:
+        """Find a few campaigns, among them all that have these actions and whose variables are among the values."""
         by_action = min((self.by_action.get(action, ()) for action in actions), key=len)
         by_variable = [self.by_variable[name] for name in (None, *values) if name in self.by_variable]
         if len(by_action) <= sum(map(len, by_variable)):
@@ -159,29 +163,29 @@ class _Known(NamedTuple):
 class Directory:
     """All campaigns of a database, as one worker knows them.
 
-    They are read again twice a second if anyone asks. So a campaign that another worker has just created may be missing
-    for a moment; but who decides for a shape names its revision, and a campaign that has another refuses.
+    While there are requests, they are read again twice a second. So a campaign that another worker has just created may
+    be missing for a moment. A decision names the revision of its shape, and is refused if the campaign has a newer one.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._known = _Known.of({})
+        self._index = _Index.build({})
         self._read_at = float("-inf")
         self._turn = asyncio.Lock()
 
     async def keep_up(self, since: float) -> None:
-        """Know what was in the database at that moment (of the monotonic clock) and half a second ago."""
+        """Read the campaigns again unless they were read after `since` (monotonic) and within the last half second."""
         needed = max(since, time.monotonic() - RELOAD_SECONDS)
         if self._read_at <= needed:
             async with self._turn:
-                if self._read_at <= needed:  # else it was read for someone else meanwhile
+                if self._read_at <= needed:  # else another request has read them meanwhile
                     begun = time.monotonic()
-                    self._known = await run_in_threadpool(self._read)
+                    self._index = await run_in_threadpool(self._read)
                     self._read_at = begun
 
-    def _read(self) -> _Known:
-        """Only configurations that are new are read: there may be thousands."""
-        held = self._known.shapes
+    def _read(self) -> _Index:
+        """Read all campaigns, but only the configurations that are new: there may be thousands."""
+        held = self._index.shapes
         with self._store.reading() as tx:
             rows = {row.campaign_id: row for row in read_campaigns(tx)}
             changes = {number: shape.changes for number, shape in held.items()}
@@ -190,63 +194,71 @@ class Directory:
             )
         shapes: dict[int, Shape] = {}
         for number, row in rows.items():
-            shape = _shape(row, new[number]) if number in new else held[number]
+            shape = _make_shape(row, new[number]) if number in new else held[number]
             archived = row.archived_at is not None
             shapes[number] = shape if shape.archived == archived else shape._replace(archived=archived)
         if shapes.keys() == held.keys() and all(shape is held[number] for number, shape in shapes.items()):
-            return self._known
-        return _Known.of(shapes)
+            return self._index
+        return _Index.build(shapes)
 
-    def matched(self, actions: Sequence[str], values: Mapping[str, Any], among: Collection[str] | None) -> Shape:
-        """The one campaign that fits, of those with a name among some; a refusal says what is missing, or too many."""
-        fitting = [shape for shape in self._fitting(actions, values, among) if not shape.archived]
+    def match(self, actions: Sequence[str], values: Mapping[str, Any], among: Collection[str] | None) -> Shape:
+        """Return the one campaign that fits, among those with these names; an error says what does not fit."""
+        fitting = [shape for shape in self._find_fitting(actions, values, among) if not shape.archived]
         if len(fitting) == 1:
             return fitting[0]
-        raise _several(sorted(fitting, key=attrgetter("name"))) if fitting else self._none(actions, values, among)
+        raise (
+            _refuse_several(sorted(fitting, key=attrgetter("name")))
+            if fitting
+            else self._refuse_none(actions, values, among)
+        )
 
-    def archived(self, actions: Sequence[str], values: Mapping[str, Any], among: Collection[str] | None) -> list[str]:
-        """The names of those that would fit if they were not archived."""
-        return [shape.name for shape in self._fitting(actions, values, among) if shape.archived]
+    def list_archived(
+        self, actions: Sequence[str], values: Mapping[str, Any], among: Collection[str] | None
+    ) -> list[str]:
+        """List the names of archived campaigns that would fit."""
+        return [shape.name for shape in self._find_fitting(actions, values, among) if shape.archived]
 
-    def _fitting(
+    def _find_fitting(
         self, actions: Sequence[str], values: Mapping[str, Any], among: Collection[str] | None
     ) -> Iterator[Shape]:
         wanted = frozenset(actions)
-        few = self._known.perhaps(actions, values) if among is None else self._named(among)
-        return (shape for shape in few if shape.fits(wanted, values))
+        candidates = self._index.find_candidates(actions, values) if among is None else self._list_named(among)
+        return (shape for shape in candidates if shape.fits(wanted, values))
 
-    def _named(self, among: Collection[str]) -> list[Shape]:
-        return [self._known.by_name[name] for name in sorted(among) if name in self._known.by_name]
+    def _list_named(self, among: Collection[str]) -> list[Shape]:
+        return [self._index.by_name[name] for name in sorted(among) if name in self._index.by_name]
 
-    def _none(self, actions: Sequence[str], values: Mapping[str, Any], among: Collection[str] | None) -> ApiError:
-        shapes = [*self._known.shapes.values()] if among is None else self._named(among)
-        nearest = nsmallest(MOST_TOLD, shapes, key=lambda shape: shape.lacks(actions, values))
-        told = [problem for shape in nearest for problem in shape.misfits(actions, values)]
-        whose = "" if among is None else " that this key is good for"
-        message = f"fits no campaign{whose}" if shapes else f"there is no campaign{whose}"
-        rest = f"; {len(shapes) - MOST_TOLD} more fit no better" if len(shapes) > MOST_TOLD else ""
-        hint = f"; {SETTLED}" if len(shapes) > 1 else ""
-        return InvalidError([FieldProblem(field="body", message=f"{message}{rest}{hint}"), *told])
+    def _refuse_none(
+        self, actions: Sequence[str], values: Mapping[str, Any], among: Collection[str] | None
+    ) -> ApiError:
+        shapes = [*self._index.shapes.values()] if among is None else self._list_named(among)
+        nearest = nsmallest(MOST_NAMED, shapes, key=lambda shape: shape.count_misfits(actions, values))
+        problems = [problem for shape in nearest for problem in shape.list_misfits(actions, values)]
+        which = "" if among is None else " that this key covers"
+        message = f"fits no campaign{which}" if shapes else f"there is no campaign{which}"
+        rest = f"; {len(shapes) - MOST_NAMED} others fit no better" if len(shapes) > MOST_NAMED else ""
+        hint = f"; {HINT}" if len(shapes) > 1 else ""
+        return InvalidError([FieldProblem(field="body", message=f"{message}{rest}{hint}"), *problems])
 
-    def shape(self, campaign: int) -> Shape | None:
-        return self._known.shapes.get(campaign)
+    def get_shape(self, campaign: int) -> Shape | None:
+        return self._index.shapes.get(campaign)
 
 
-def _several(fitting: Sequence[Shape]) -> ApiError:
-    names = ", ".join(repr(shape.name) for shape in fitting[:MOST_TOLD])
-    rest = f" and {len(fitting) - MOST_TOLD} more" if len(fitting) > MOST_TOLD else ""
-    told = [
+def _refuse_several(fitting: Sequence[Shape]) -> ApiError:
+    names = ", ".join(repr(shape.name) for shape in fitting[:MOST_NAMED])
+    rest = f" and {len(fitting) - MOST_NAMED} more" if len(fitting) > MOST_NAMED else ""
+    problems = [
         FieldProblem(
             field="actions",
             message=f"campaign {shape.name!r} has all of them, and its variables are all among contextFeatures",
             allowed=list(shape.config.actions),
         )
-        for shape in fitting[:MOST_TOLD]
+        for shape in fitting[:MOST_NAMED]
     ]
-    return ConflictError(f"{len(fitting)} campaigns fit: {names}{rest}; {SETTLED}", told)
+    return ConflictError(f"{len(fitting)} campaigns fit: {names}{rest}; {HINT}", problems)
 
 
-def _shape(row: LiveRow, revision: RevisionRow) -> Shape:
+def _make_shape(row: LiveRow, revision: RevisionRow) -> Shape:
     config = CampaignConfig.model_validate_json(revision.config)
     return Shape(
         campaign_id=row.campaign_id,

@@ -1,4 +1,4 @@
-"""The ASGI shell around the routes: request ids, limits, errors as HTTP, headers, the OpenAPI document.
+"""The ASGI shell around the routes: request ids, limits, errors as HTTP, security headers, the OpenAPI document.
 
-The only room below the routes that knows HTTP; knows no campaign.
+Asks `access` who may call a route, and counts requests in the metrics of `engine`; knows no campaign.
 """

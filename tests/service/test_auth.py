@@ -27,6 +27,7 @@ from tests.service.conftest import Clock, Worker
 from tests.service.playing import eventually
 from tests.service.scraping import Scrape
 
+ONCE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # no database is involved
 CONFIG = {"actions": ["none", "mail"], "variables": [{"name": "risk", "levels": ["low", "high"]}]}
 ITEM = {"decision_id": "d1", "context": {"risk": "low"}}
 BODIES: dict[str, Callable[[str], dict[str, Any]]] = {
@@ -68,9 +69,9 @@ class Guarded(NamedTuple):
         return self.worker.client.request(method, address, json=body, headers=headers, **more)
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def guarded(request, new_database):
-    database_url = new_database(request.param)
+@pytest.fixture(scope="module")
+def guarded(new_database):
+    database_url = new_database("sqlite")
     store = Store(database_url)
     keys = {role: make(store, role) for role in ROLES}
     keys |= {f"limited {role}": make(store, role, "mine", "spare") for role in ROLES}
@@ -208,6 +209,7 @@ def test_unknown_addresses_and_methods(guarded):
 # --- keys -------------------------------------------------------------------------------------------------------------
 
 
+@ONCE
 def test_a_key_is_long_random_and_stored_as_a_hash(store, database_url):
     found = [make(store) for _ in range(20)]
     for key in found:
@@ -337,6 +339,7 @@ def test_the_last_known_keys_are_good_while_the_database_is_away(start, store):
     eventually(lambda: status(worker, key) == 401, "read again")
 
 
+@ONCE
 def test_an_emptied_table_does_not_open_the_service(start, store):
     """It may listen to everyone; only a start decides that anew."""
     key = make(store)
@@ -350,6 +353,7 @@ def test_an_emptied_table_does_not_open_the_service(start, store):
 # --- rate limits ------------------------------------------------------------------------------------------------------
 
 
+@ONCE
 def test_a_key_above_its_rate_is_told_when_to_come_back(start, store):
     """Every request counts, refused ones too; nobody else's are affected."""
     slow, other = make(store, "client", rate=0.01), make(store, "client", rate=1000)
@@ -395,6 +399,7 @@ def test_the_bucket(rate, workers, at_once, after_two_seconds):
     assert passed == pytest.approx(steps / workers, abs=1)  # in the long run the rate, shared by the workers
 
 
+@ONCE
 def test_the_clock_of_the_rate_limits_can_be_replaced(store):
     key = make(store, rate=2)
     now = [50.0]

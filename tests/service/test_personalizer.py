@@ -22,14 +22,16 @@ from msrest.exceptions import HttpOperationError
 
 from policy import CampaignConfig
 from service.compat import matching
-from service.compat.matching import MOST_VALUES, values_of
+from service.compat.matching import MOST_VALUES, flatten_features
 from service.engine.requests import CAMPAIGN_EXAMPLE
 from service.storage.campaigns import add_campaign
 from service.storage.store import Store
 from tests.service.answers import error_of, good
+from tests.service.conftest import Clock, Worker
 from tests.service.playing import eventually, found_differences
 from tests.service.test_auth import bearer, make
 
+ONCE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # no database is involved
 RISK = {"name": "risk", "levels": ["low", "high"]}
 SPEND = {"name": "spend", "cuts": [20, 50]}
 CONTEXT = [{"customer": {"risk": "low", "profile": {"spend": 31.5}}}, {"device": {"mobile": True}}]
@@ -67,6 +69,14 @@ class Azure:
             call(*arguments)
         assert caught.value.response.status_code == status, caught.value.response.text
         return caught.value.response.json()["error"]
+
+
+@pytest.fixture(scope="module")
+def shared(new_database):
+    """A client of one worker on SQLite: what is translated here does not depend on the database."""
+    worker = Worker(new_database("sqlite"), Clock())
+    yield worker.client
+    worker.stop()
 
 
 @pytest.fixture
@@ -260,7 +270,7 @@ def test_features_are_found_by_path_or_by_a_name_that_only_one_has(shared, azure
     features = [{"user": {"age": 40}}, {"cart": {"deep": {"age": 2}}}, {"device": {"mobile": False}}, {"share": 0.5}]
     assert azure.refused(422, "n-a n-b", features)["fields"][1] == {
         "field": "contextFeatures.age",
-        "message": "campaign 'nested' needs it: stands in several places (user.age, cart.deep.age):"
+        "message": "campaign 'nested' needs it: occurs in several places (user.age, cart.deep.age):"
         " name the variable by its path",
         "allowed": ["1", "2"],
     }
@@ -272,7 +282,7 @@ def test_features_are_found_by_path_or_by_a_name_that_only_one_has(shared, azure
 
 
 def test_values_by_path_and_by_name():
-    found = values_of([{"a": {"b": 1, "c": {"d": "x"}}}, {"e": {"b": 2}, "f": [1], "g": None}, {"a": {"b": 1}}])
+    found = flatten_features([{"a": {"b": 1, "c": {"d": "x"}}}, {"e": {"b": 2}, "f": [1], "g": None}, {"a": {"b": 1}}])
     assert {key: value for key, value in found.items() if key != "b"} == {
         "a.b": 1,
         "a.c.d": "x",
@@ -281,11 +291,11 @@ def test_values_by_path_and_by_name():
         "f": [1],
     }
     assert found["b"].places == ("a.b", "e.b")
-    assert values_of([{"a": 1}, {"a": 2}])["a"].places == ("a",)
-    assert values_of([{"a": {"b": 1}}, {"b": 2}])["b"] == 2  # its path is its name
+    assert flatten_features([{"a": 1}, {"a": 2}])["a"].places == ("a",)
+    assert flatten_features([{"a": {"b": 1}}, {"b": 2}])["b"] == 2  # its path is its name
     long = "x" * 3_000_000
     deep = {long: {str(i): {long[:50]: i} for i in range(1_000)}}
-    assert sum(map(len, values_of([deep]))) < 1_000_000  # not the long name again for each value
+    assert sum(map(len, flatten_features([deep]))) < 1_000_000  # not the long name again for each value
 
 
 def test_no_campaign_or_several(shared, azure):
@@ -293,7 +303,7 @@ def test_no_campaign_or_several(shared, azure):
     campaign(shared, "near-two", "m-a m-b", [RISK, {"name": "age", "cuts": [30]}])
     error = azure.refused(422, "m-a m-b", [{"risk": "low", "age": "old"}])
     told = {(one["field"], one["message"].partition(" needs it: ")[2]) for one in error["fields"][1:3]}
-    assert told == {("contextFeatures.spend", "missing"), ("contextFeatures.age", "is no number")}
+    assert told == {("contextFeatures.spend", "missing"), ("contextFeatures.age", "is not a number")}
     assert "keys create --role client --campaign" in error["fields"][0]["message"]
     error = azure.refused(422, "m-a m-x", [{"risk": "low", "spend": 1}])
     assert ("actions", "campaign 'near-one' has no 'm-x'") in {
@@ -311,6 +321,7 @@ def test_no_campaign_or_several(shared, azure):
     assert any(one["message"] == "campaign 'near-one' is archived" for one in azure.refused(422, "m-c", both)["fields"])
 
 
+@ONCE
 def test_an_empty_service_says_so(start):
     azure = Azure(start().url)
     assert azure.refused(422, "a b")["message"] == "body: there is no campaign"
@@ -380,7 +391,7 @@ def test_a_thousand_campaigns_cost_a_rank_no_query(start, monkeypatch):
     azure.reward("e3", 1)
     assert len([query for query in asked if "FROM campaigns" in query]) == 1
     assert good(worker.client.get("/campaigns/c7"))["round"] == 21
-    assert "995 more fit no better" in azure.refused(422, "a b", [{"v1000": 1}])["message"]
+    assert "995 others fit no better" in azure.refused(422, "a b", [{"v1000": 1}])["message"]
     everything = azure.refused(409, "a b", [{f"v{i}": i for i in range(1_000)}])
     assert everything["message"].startswith("1000 campaigns fit: 'c0', 'c1', 'c10', 'c100', 'c101' and 995 more;")
     azure.client.close()
@@ -389,6 +400,7 @@ def test_a_thousand_campaigns_cost_a_rank_no_query(start, monkeypatch):
 # --- keys -------------------------------------------------------------------------------------------------------------
 
 
+@ONCE
 def test_the_key_of_personalizers_header(start, database_url):
     store = Store(database_url)
     keys = {role: make(store, role) for role in ("admin", "client", "viewer")}
@@ -433,6 +445,7 @@ def test_the_key_of_personalizers_header(start, database_url):
 # --- one model --------------------------------------------------------------------------------------------------------
 
 
+@ONCE
 def test_ranks_and_decisions_teach_one_model(start):
     """Asked in either way, in turns, a campaign decides and learns like a twin that is asked in one."""
     worker = start()
@@ -470,6 +483,7 @@ def test_ranks_and_decisions_teach_one_model(start):
     azure.client.close()
 
 
+@ONCE
 def test_openapi_describes_the_routes_with_examples_that_work(start):
     worker = start()
     document = good(worker.client.get("/openapi.json"))
@@ -495,6 +509,7 @@ def test_openapi_describes_the_routes_with_examples_that_work(start):
         assert worker.client.post(event, json=sent).status_code == 204
 
 
+@ONCE
 def test_the_guide_as_it_stands(start, database_url):
     """Its campaign is made, its program runs with the address and the key changed."""
     guide = (Path(__file__).parents[2] / "docs" / "personalizer.md").read_text(encoding="utf-8")
