@@ -97,6 +97,6 @@ def build_log_config(settings: Settings) -> dict[str, Any]:
     }
 
 
-def log_admin_action(action: str, **fields: Any) -> None:
+def log_admin_action(action: str, /, **fields: Any) -> None:
     """Log an administrative action once it is done: `log_admin_action("create", campaign="spring")`."""
     _admin.info(action, extra=fields)
