@@ -15,7 +15,6 @@ from contextlib import closing
 from ipaddress import ip_address
 
 import uvicorn
-from sqlalchemy.engine import make_url
 
 from service import __version__
 from service.base.errors import ApiError
@@ -60,7 +59,7 @@ def serve(settings: Settings, report: Report) -> int:
     has_keys = _prepare_database(settings)
     host = settings.host if has_keys else choose_host(settings.host)
     if host != settings.host:
-        database = hide_password(make_url(settings.database_url))
+        database = hide_password(settings.database_url)
         report(
             f"there are no keys yet, so the service listens on {host} only, not on {settings.host}. "
             f"Create a key and start again: undercurrent keys create --role admin --database-url {database}",
@@ -132,7 +131,7 @@ def _serve_alone(settings: Settings, listener: socket.socket, announcement: str)
 
 def _announcement(settings: Settings, url: str, has_keys: bool) -> str:
     """Where the service is, in the format of the logs."""
-    head, data = f"Undercurrent {__version__} is at {url}", hide_password(make_url(settings.database_url))
+    head, data = f"Undercurrent {__version__} is at {url}", hide_password(settings.database_url)
     if settings.log_format == "json":
         fields = {"docs": f"{url}/docs", "data": data, "keys": has_keys}
         record = {"name": log.name, "levelname": "INFO", "msg": head, **fields}

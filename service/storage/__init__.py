@@ -1,4 +1,4 @@
-"""The database: tables, rows, engines, transactions and every SQL statement, for SQLite and PostgreSQL alike.
+"""The database: tables, rows, engines, transactions and every SQL statement, for SQLite and PostgreSQL.
 
-Imports only `base`; knows neither policies nor HTTP.
+Each subject (campaigns, jobs, keys …) has a module of queries. Imports only `base` and `policy`, and knows no HTTP.
 """

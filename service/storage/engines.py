@@ -1,4 +1,4 @@
-"""SQLite and PostgreSQL: how each is opened, and what their errors mean."""
+"""How SQLite and PostgreSQL are opened, and what their errors mean."""
 
 import math
 import sqlite3
@@ -28,24 +28,24 @@ __all__ = [
     "is_disconnected",
 ]
 
-BUSY_SECONDS = 10  # that SQLite waits for another process's transaction, and PostgreSQL's pool for a connection
-# Of SQLite's pages in memory. The writer knows them all; a reader has to forget its own whenever somebody writes.
+BUSY_SECONDS = 10  # SQLite waits this long for another process's transaction, PostgreSQL's pool for a connection
+# SQLite's page caches. The writer's stays valid; a reader's is dropped at every commit.
 WRITER_KIB, READER_KIB = 65_536, 2_048
-IDLE_SECONDS = 1.0  # after which a connection is asked whether it is still one
-DATABASE_ERRORS = (DBAPIError, PoolTimeoutError, sqlite3.Error, psycopg.Error)  # of the database, however it was asked
+IDLE_SECONDS = 1.0  # an idle connection is tested before use after this time
+DATABASE_ERRORS = (DBAPIError, PoolTimeoutError, sqlite3.Error, psycopg.Error)
 NO_ANSWER = "The database does not answer"
 NO_SPACE = "The disk of the database is full: free some space, then try again"
 WHAT_TO_DO: dict[int | str, str] = {  # by SQLite's primary code or PostgreSQL's
     sqlite3.SQLITE_FULL: NO_SPACE,
     "53100": NO_SPACE,
     sqlite3.SQLITE_READONLY: "The database is read-only: make its file and folder writable, then try again",
-    "25006": "The database is read-only, as a standby is: promote it or connect to another, then try again",
-    sqlite3.SQLITE_IOERR: "The disk of the database fails, is full or over a limit: see to it, then try again",
+    "25006": "The database is read-only, perhaps a standby: promote it or connect to the primary, then try again",
+    sqlite3.SQLITE_IOERR: "The disk of the database failed, is full or over its quota: fix it, then try again",
 }
 
 
 def get_error_code(error: BaseException) -> int | str | None:
-    """What kind of error it is: SQLite's primary code, or PostgreSQL's SQLSTATE."""
+    """The code of a database error: SQLite's primary code, or PostgreSQL's SQLSTATE."""
     original = getattr(error, "orig", None) or error
     if isinstance(original, sqlite3.Error):
         return getattr(original, "sqlite_errorcode", 0) & 0xFF
@@ -53,13 +53,13 @@ def get_error_code(error: BaseException) -> int | str | None:
 
 
 def is_disconnected(error: BaseException) -> bool:
-    """Did PostgreSQL go away? Then its errors have no code, or one of the classes for that."""
+    """Is this a lost connection to PostgreSQL? Such errors have no code, or one of two classes."""
     original, code = getattr(error, "orig", None) or error, str(get_error_code(error) or "")
     return isinstance(original, psycopg.OperationalError) and (not code or code.startswith(("08", "57P")))
 
 
 def explain_failure(error: Exception) -> UnavailableError:
-    """The error, and for the common ones what to do. Its own words name hosts, users and files: not for clients."""
+    """The error as a 503, with advice for the common ones. Clients do not see its text, which names hosts and users."""
     what, reason = WHAT_TO_DO.get(get_error_code(error) or 0), get_reason(error)
     if what is not None:
         return UnavailableError(f"{what} ({reason})", public=what)
@@ -71,22 +71,23 @@ def get_reason(error: Exception) -> str:
     return str(original).strip().partition("\n")[0] or type(original).__name__
 
 
-def hide_password(url: URL) -> str:
-    """An address as it may be told: without its passwords, wherever they stand."""
+def hide_password(url: URL | str) -> str:
+    """A database's address without its passwords, wherever they are."""
+    url = make_url(url)
     hidden = {name: "hidden" for name in url.query if name in ("password", "sslpassword")}
-    if url.get_backend_name() == "postgresql":  # whatever the driver: other programs do not know its name
+    if url.get_backend_name() == "postgresql":  # other programs do not know the driver's name
         url = url.set(drivername="postgresql")
     return url.update_query_dict(hidden).render_as_string(hide_password=True)
 
 
 def create_sqlite_engine(url: str) -> Engine:
     arguments = {"check_same_thread": False, "timeout": BUSY_SECONDS}
-    engine = sa.create_engine(url, connect_args=arguments, hide_parameters=True)  # rows are personal, errors are not
+    engine = sa.create_engine(url, connect_args=arguments, hide_parameters=True)  # parameters may be personal data
 
     @sa.event.listens_for(engine, "connect")
     def prepare(connection: sqlite3.Connection, _: Any) -> None:
-        connection.isolation_level = None  # BEGIN is ours: the driver would only begin at the first write
-        # secure_delete: what is erased (R22) is overwritten, not only unlinked.
+        connection.isolation_level = None  # we send BEGIN: the driver would begin only at the first write
+        # secure_delete: erased data (R22) is overwritten, not only unlinked.
         for pragma in (
             "journal_mode=WAL",
             "synchronous=FULL",
@@ -100,7 +101,7 @@ def create_sqlite_engine(url: str) -> Engine:
     def begin(connection: Connection) -> None:
         driver = connection.connection.driver_connection
         assert isinstance(driver, sqlite3.Connection)
-        if not driver.in_transaction:  # that of a writer is, see Transaction.begin
+        if not driver.in_transaction:  # a writer's already is, see Transaction.begin
             driver.cursor().execute("BEGIN")
 
     return engine
@@ -109,10 +110,10 @@ def create_sqlite_engine(url: str) -> Engine:
 def create_postgresql_engine(
     url: str, pool_size: int, connected: Callable[[object], None] = lambda server: None
 ) -> Engine:
-    """`connected` is told, for each new connection, what tells its server's life from any other."""
+    """`connected` is called for each new connection with a value that identifies the run of its server."""
     engine = sa.create_engine(
         make_url(url).set(drivername="postgresql+psycopg"),
-        paramstyle="format",  # by position, like SQLite's: rows are tuples
+        paramstyle="format",  # by position, as SQLite does: rows are tuples
         pool_size=pool_size,
         max_overflow=pool_size,
         pool_timeout=BUSY_SECONDS,
@@ -120,7 +121,7 @@ def create_postgresql_engine(
         connect_args={
             "connect_timeout": BUSY_SECONDS,
             "application_name": "undercurrent",
-            "prepare_threshold": None,  # the driver's own would be forgotten now and then, and Wire's with them
+            "prepare_threshold": None,  # the driver would deallocate Wire's statements with its own
             "tcp_user_timeout": 2_000 * BUSY_SECONDS,  # milliseconds
             "options": f"-c lock_timeout={BUSY_SECONDS}s -c idle_in_transaction_session_timeout={6 * BUSY_SECONDS}s",
         },
@@ -128,22 +129,22 @@ def create_postgresql_engine(
 
     @sa.event.listens_for(engine, "do_connect")
     def connect(dialect: Any, record: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> psycopg.Connection:
-        made = fibers.Connection.connect(*arguments, **options)
+        connection = fibers.Connection.connect(*arguments, **options)
         try:
-            connected(made.execute("SELECT pg_postmaster_start_time()").fetchone())
-            made.rollback()
+            connected(connection.execute("SELECT pg_postmaster_start_time()").fetchone())
+            connection.rollback()
         except psycopg.Error:
-            made.close()
+            connection.close()
             raise
-        return made
+        return connection
 
     @sa.event.listens_for(engine, "checkin")
-    def used(connection: Any, record: Any) -> None:
+    def note_use(connection: Any, record: Any) -> None:
         record.info["used"] = record.info.pop("kept", time.monotonic())
 
     @sa.event.listens_for(engine, "checkout")
-    def alive(connection: psycopg.Connection, record: Any, proxy: Any) -> None:
-        """After an outage the first request would meet a dead connection; asking each time would cost too much."""
+    def test_idle(connection: psycopg.Connection, record: Any, proxy: Any) -> None:
+        """After an outage the first request would get a dead connection; testing each time would cost too much."""
         if time.monotonic() - record.info.get("used", math.inf) > IDLE_SECONDS:
             try:
                 connection.execute("SELECT 1")

@@ -1,8 +1,8 @@
-"""Fibers: code that waits for PostgreSQL as if it were in a thread, but lets the event loop go on meanwhile.
+"""Fibers: code that waits for PostgreSQL as it would in a thread, while the event loop goes on.
 
-A transaction of one decision waits twice and works for half a millisecond. In threads, which share one interpreter,
-handing that over from one to the other and back took more time than the work itself. A fiber (a greenlet) stays on the
-loop's thread: where it has to wait for a socket it steps aside, and the loop calls it back when there is an answer.
+A transaction of one decision waits twice and works for half a millisecond. Handing it to another thread and back took
+more time than the work itself. A fiber (a greenlet) stays on the loop's thread: where it must wait for a socket, it
+yields to the loop, which resumes it when there is an answer.
 """
 
 import asyncio
@@ -21,25 +21,25 @@ READING, WRITING = Wait.R, Wait.W
 
 
 class _Fiber(greenlet):  # type: ignore[misc]
-    """Runs on a loop's thread, and goes back to it whenever it waits."""
+    """Runs on a loop's thread and yields to the loop whenever it waits."""
 
     loop: asyncio.AbstractEventLoop
 
 
 def run_in_fiber(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
-    """Run it on the loop's thread, up to its end or its first wait; the rest when the loop has what it waits for."""
+    """Run the work on the loop's thread up to its first wait; the loop resumes it."""
     fiber = _Fiber(work)
     fiber.loop = loop
     fiber.switch()
 
 
 def in_fiber() -> bool:
-    """Would waiting for anything but a socket hold up the loop?"""
+    """Is this code in a fiber? Then waiting for anything but a socket would block the loop."""
     return isinstance(getcurrent(), _Fiber)
 
 
 def wait_for(socket: int, what: int) -> int:
-    """Until a socket can be read from or written to, whichever of them is asked for; which of them it is."""
+    """Wait until a socket is ready to read or write, as requested; returns which."""
     fiber = getcurrent()
     if not isinstance(fiber, _Fiber):  # a thread of its own
         poll = select.poll()
@@ -49,15 +49,15 @@ def wait_for(socket: int, what: int) -> int:
         return (READING if events & ~select.POLLOUT else 0) | (WRITING if writable else 0)
     loop = fiber.loop
     if what & READING:
-        loop.add_reader(socket, _ready, fiber, socket, what, READING)
+        loop.add_reader(socket, _resume, fiber, socket, what, READING)
     if what & WRITING:
-        loop.add_writer(socket, _ready, fiber, socket, what, WRITING)
+        loop.add_writer(socket, _resume, fiber, socket, what, WRITING)
     found: int = fiber.parent.switch()
     return found
 
 
-def _ready(fiber: _Fiber, socket: int, what: int, found: int) -> None:
-    """Let the fiber go on, from the loop itself: uvloop's own call about the socket must end before anything else."""
+def _resume(fiber: _Fiber, socket: int, what: int, found: int) -> None:
+    """Resume the fiber from the loop itself: uvloop's callback for the socket must return first."""
     if what & READING:
         fiber.loop.remove_reader(socket)
     if what & WRITING:
@@ -66,7 +66,7 @@ def _ready(fiber: _Fiber, socket: int, what: int, found: int) -> None:
 
 
 class Connection(psycopg.Connection[Any]):
-    """A connection that waits in this way, whatever it is asked."""
+    """A connection that waits as a fiber, whatever it waits for."""
 
     def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
         if not in_fiber():

@@ -1,4 +1,4 @@
-"""The store: a database's connections, and transactions on them. What is asked in one is in transaction.py."""
+"""The store: the connections to a database, and transactions on them."""
 
 import sqlite3
 import threading
@@ -29,17 +29,17 @@ from service.storage.wire import Wire
 
 __all__ = ["Store", "WouldBlockError"]
 
-MOST_KEPT = 8  # of PostgreSQL's connections at hand for writing
+MOST_KEPT = 8  # PostgreSQL connections kept ready for writing
 
 
 class WouldBlockError(Exception):
-    """What a fiber needs would hold up the loop, and all others: a connection, or a long piece of the log."""
+    """A fiber would have to block the event loop: to open a connection, or to fold a long part of the log."""
 
 
 class Store:
-    """One database, for one process; `failed` is told why whenever it does not answer.
+    """One database, for one process. `failed` is called with the reason whenever the database fails.
 
-    `serving` is for one that commits all the time: SQLite's journal is then written back beside it.
+    `serving` is for a process that commits all the time: a thread then checkpoints SQLite's journal.
     """
 
     def __init__(
@@ -54,29 +54,29 @@ class Store:
         self.engine = (
             create_sqlite_engine(url) if self.embedded else create_postgresql_engine(url, pool_size, self._connected)
         )
-        # Grows when a connection leads to another server than before, or to one that was started again. A standby that
-        # took over may lack what was committed last: nothing that was remembered before is to be believed.
+        # Grows when a new connection leads to another server, or to a restarted one. A standby that took over may lack
+        # the last commits, so nothing in memory from before is valid.
         self.generation = 0
         self._server: object = None
         self._statements = compile_statements(self.engine, self.embedded)
-        # SQLite reads from one moment anyway.
+        # SQLite always reads from one snapshot.
         self._reader = (
             self.engine if self.embedded else self.engine.execution_options(isolation_level="REPEATABLE READ")
         )
         file = self.engine.url.database if self.embedded and serving else None
         self._checkpoints = Checkpoints(file) if file else None
         self._writer: Connection | None = None
-        self._kept: list[tuple[Connection, float]] = []  # PostgreSQL's that have just written, and when
-        # The collector may end an abandoned transaction in a thread that is just giving back another one's connection.
+        self._kept: list[tuple[Connection, float]] = []  # PostgreSQL's, with the time of their last use
+        # Reentrant: the garbage collector may end an abandoned transaction in a thread that is returning a connection.
         self._keeping = threading.RLock()
         self._cache = LiveRowCache()
         self._turn = threading.Lock()
-        self._takes_writes = False  # not known before one was tried, nor after one has failed
+        self._takes_writes = False  # unknown before the first write and after a failed one
 
     @contextmanager
     def writing(self) -> Iterator[Transaction]:
-        """One transaction that may write; committed at the end, unless an exception leaves it."""
-        with self._turn if self.embedded else nullcontext(), self._errors(writes=True):
+        """A transaction that may write; committed at the end unless an exception leaves it."""
+        with self._turn if self.embedded else nullcontext(), self._convert_errors(writes=True):
             connection = self._writing_connection()
             try:
                 inside = self._transaction(connection)
@@ -85,19 +85,19 @@ class Store:
                     yield inside
                     inside.commit()
                     if self._checkpoints is not None:
-                        self._checkpoints.written()
+                        self._checkpoints.note_commit()
                 except BaseException:
                     inside.roll_back()
                     raise
                 finally:
                     inside.close()
             except DATABASE_ERRORS as error:
-                if not self._still_good(error):
+                if not self._is_usable_after(error):
                     connection.invalidate()
                     self._writer = None
                 raise
             finally:
-                self._let_go(connection)
+                self._release(connection)
 
     def _transaction(self, connection: Connection) -> Transaction:
         if self.embedded:
@@ -109,36 +109,36 @@ class Store:
     def _writing_connection(self) -> Connection:
         if self._writer is not None:
             return self._writer
-        while (kept := self._taken()) is not None:
+        while (kept := self._take_kept()) is not None:
             connection, used = kept
             if time.monotonic() - used < IDLE_SECONDS:
                 return connection
             self._give_back(connection, used)
         if in_fiber():
             raise WouldBlockError
-        pool = self.engine.pool  # before: if it is disposed of meanwhile, the connection is not kept
+        pool = self.engine.pool  # read first: if it is disposed of meanwhile, the connection is not kept
         connection = self.engine.connect()
         connection.info["pool"] = pool
-        if self.embedded:  # SQLite's one writer keeps it: taking it from the pool each time costs as much as a commit
+        if self.embedded:  # the only writer keeps it: taking it from the pool costs as much as a commit
             connection.connection.cursor().execute(f"PRAGMA cache_size=-{WRITER_KIB}")
             if self._checkpoints is not None:
                 connection.connection.cursor().execute(f"PRAGMA wal_autocheckpoint={LONGEST_JOURNAL}")
             self._writer = connection
         return connection
 
-    def _taken(self) -> tuple[Connection, float] | None:
-        """A connection at hand, which is no more. Lanes in threads take them too."""
+    def _take_kept(self) -> tuple[Connection, float] | None:
+        """Take a kept connection, if there is one. Lanes in threads take them too."""
         with self._keeping:
             return self._kept.pop() if self._kept else None
 
     @property
     def has_spare_connection(self) -> bool:
-        """Can PostgreSQL be written to at once, without opening a connection or asking whether it is still one?"""
-        last = self._kept[-1:]  # at once: a thread may take it meanwhile
+        """Can a transaction on PostgreSQL begin at once, without opening or testing a connection?"""
+        last = self._kept[-1:]  # one operation: a thread may take it meanwhile
         return bool(last) and time.monotonic() - last[0][1] < IDLE_SECONDS / 2
 
-    def _let_go(self, connection: Connection) -> None:
-        """Of PostgreSQL's connections some stay at hand: taking one from the pool costs as much as deciding."""
+    def _release(self, connection: Connection) -> None:
+        """Keep some of PostgreSQL's connections: taking one from the pool costs as much as a decision."""
         if connection is self._writer:
             return
         pool = None if connection.invalidated else connection.info["pool"]
@@ -149,14 +149,14 @@ class Store:
         self._return(connection, pool)
 
     def _return(self, connection: Connection, pool: object) -> None:
-        """To the pool that it came from. One that was disposed of meanwhile would never close it."""
-        with self._keeping:  # nobody disposes of it just now
+        """Return a connection to its pool, or close it if the pool was disposed of meanwhile."""
+        with self._keeping:  # nobody disposes of the pool meanwhile
             if pool is not self.engine.pool and not connection.invalidated:
                 connection.invalidate()
             connection.close()
 
     def _dispose(self) -> None:
-        """Of all connections that are not in use; those that are follow when they are let go of."""
+        """Close all connections that are not in use; the others are closed when they are released."""
         with self._keeping:
             kept, self._kept = self._kept, []
             self.engine.dispose()
@@ -165,14 +165,14 @@ class Store:
             connection.close()
 
     def _connected(self, server: object) -> None:
-        """There is a new connection of PostgreSQL's, to that server."""
+        """Note the server that a new connection leads to."""
         with self._keeping:
             if self._server not in (None, server):
                 self.generation += 1
             self._server = server
 
     def _give_back_idle(self) -> None:
-        """The pool has but few connections: those that have not written for a while are for readers too."""
+        """Return idle connections to the pool, which is small, so that readers can use them."""
         if not self._kept:
             return
         since = time.monotonic() - IDLE_SECONDS
@@ -183,31 +183,31 @@ class Store:
             self._give_back(connection, used)
 
     def _give_back(self, connection: Connection, used: float) -> None:
-        """To the pool, which asks whether it is still one."""
+        """Return a connection to the pool, which will test it before use."""
         connection.info["kept"] = used
         self._return(connection, connection.info["pool"])
 
     @contextmanager
     def reading(self) -> Iterator[Transaction]:
-        """One transaction that only reads, all of it from one moment."""
+        """A transaction that only reads, everything from one snapshot."""
         self._give_back_idle()
         pool = self.engine.pool
-        with self._errors():
+        with self._convert_errors():
             connection = self._reader.connect()
             try:
                 cache = LiveRowCache() if self.embedded else None
                 with connection.begin(), closing(Transaction(connection, self._statements, cache)) as inside:
                     yield inside
             finally:
-                # As long as this process has a read-only file of SQLite's open, which was disposed of meanwhile, it
-                # cannot write, not even through another connection.
+                # While this process has an SQLite file open that was read-only and is disposed of, it cannot write,
+                # not even through another connection.
                 self._return(connection, pool)
 
     @contextmanager
     def scanning(self) -> Iterator[Transaction]:
-        """`reading` for one that walks through a whole log: it may work on a page for long."""
+        """`reading` for a walk through a whole log, which may work on one page for a long time."""
         with self.reading() as inside:
-            if not self.embedded:  # PostgreSQL would take it for dead
+            if not self.embedded:  # PostgreSQL would end the transaction as idle
                 inside.connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
             yield inside
 
@@ -215,14 +215,14 @@ class Store:
     def migrating(self) -> Iterator[Transaction]:
         """`writing` for changes of the schema.
 
-        SQLite writes a table anew for some of them. With foreign keys in force, dropping the old one would take along
-        all rows that refer to it, and inside a transaction they cannot be switched off.
+        Some of them make SQLite copy a table. With foreign keys on, dropping the old table would delete all rows that
+        refer to it, and they cannot be switched off inside a transaction.
         """
         if not self.embedded:
             with self.writing() as inside:
                 yield inside
             return
-        with self._errors(writes=True):
+        with self._convert_errors(writes=True):
             writer = self._writing_connection()
             writer.connection.cursor().execute("PRAGMA foreign_keys=OFF")
             try:
@@ -230,38 +230,38 @@ class Store:
                     yield inside
                     broken = inside.connection.exec_driver_sql("PRAGMA foreign_key_check").all()
                     if broken:
-                        raise RuntimeError(f"the migration would leave rows that refer to nothing: {broken[:3]}")
+                        raise RuntimeError(f"the migration would leave rows with missing references: {broken[:3]}")
             finally:
-                if writer is self._writer:  # else it is closed
+                if writer is self._writer:  # otherwise it is closed
                     writer.connection.cursor().execute("PRAGMA foreign_keys=ON")
 
     def empty_journal(self) -> bool:
-        """SQLite's journal holds what was written, and so what is erased by now. False if it could not be emptied."""
-        with self._errors():
+        """Empty SQLite's journal, which still holds data erased since; False if that was not possible in time."""
+        with self._convert_errors():
             return self._checkpoints is None or self._checkpoints.empty()
 
     def require_writes(self) -> None:
-        """Raise unless the database takes writes. Costs one, but only if the last one failed, or there was none yet."""
+        """Raise unless the database takes writes. Tries one only if the last one failed or there was none yet."""
         if not self._takes_writes:
             with self.writing() as tx:
                 tx.connection.execute(sa.text("UPDATE alembic_version SET version_num = version_num"))
             self._takes_writes = True
 
     @contextmanager
-    def _errors(self, writes: bool = False) -> Iterator[None]:
-        """Whatever the database says, the answer is 503: nothing was written, and the retry finds the truth (R18)."""
+    def _convert_errors(self, writes: bool = False) -> Iterator[None]:
+        """Turn every error of the database into a 503: nothing was written, and a retry is safe (R18)."""
         try:
             yield
         except DATABASE_ERRORS as error:
             if writes:
                 self._takes_writes = False
-            if not self._still_good(error) if self.embedded else is_disconnected(error):
-                self._dispose()  # the other connections are dead too, or may hold a file that is gone
+            if not self._is_usable_after(error) if self.embedded else is_disconnected(error):
+                self._dispose()  # the other connections are dead too, or may have a file open that is gone
             self._failed(get_reason(error))
             raise explain_failure(error) from error
 
-    def _still_good(self, error: BaseException) -> bool:
-        """Can SQLite's connections go on once the trouble is over? On a full disk nobody could open another one."""
+    def _is_usable_after(self, error: BaseException) -> bool:
+        """Can SQLite's connections be used again after this error? On a full disk no new one could be opened."""
         return self.embedded and get_error_code(error) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY)
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""PostgreSQL's hot path: statements go to libpq itself, in one piece, and are waited for once.
+"""PostgreSQL's hot path: statements go to libpq in one batch, with one wait.
 
 A transaction of one decision has five statements. The driver's cursors and pipelines would spend more time on them than
-the database does: they look at every parameter's type, and wait after each step. Here the statements are known
-beforehand, so the server says the types, once for each connection.
+the database does: they inspect every parameter's type and wait after each step. Here the statements are prepared, so
+the server knows the types.
 """
 
 import re
@@ -21,84 +21,84 @@ from service.storage.fibers import wait_for
 __all__ = ["Wire"]
 
 Rows = list[tuple[Any, ...]]
-PREPARED = "undercurrent.prepared"  # of a connection: the names of its prepared statements, by their text
+PREPARED = "undercurrent.prepared"  # key in a connection's info: names of its prepared statements, by their text
 BINARY, TEXT = pq.Format.BINARY, pq.Format.TEXT
 FINE = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
-_numbers = count(1)  # no name is used twice: one whose preparation failed may be there or not
+_numbers = count(1)  # no name is used twice: a failed preparation may have left it behind
 
 
 class Wire:
-    """One transaction on one connection. What it is told is sent with what is asked next, or with the commit."""
+    """One transaction on one connection. What it executes is sent with the next query, or with the commit."""
 
     def __init__(self, driver: psycopg.Connection[Any], kept: MutableMapping[str, Any]) -> None:
         self._pg = driver.pgconn
         self._rows = Transformer(driver)
         self._names: dict[str, bytes] = kept.setdefault(PREPARED, {})
         self._waiting: list[tuple[str, Sequence[Any]]] = []
-        self._lost = False  # is the connection good for nothing more?
+        self._lost = False  # the connection is unusable
 
     def begin(self) -> None:
         self._waiting.append(("BEGIN", ()))
 
     def query(self, queries: Iterable[tuple[str, Sequence[Any]]]) -> list[Rows]:
-        """The answers to some queries, after everything that was told."""
+        """The answers to some queries, sent after everything that waits."""
         before = len(self._waiting)
         self._waiting += queries
-        return self._done()[before:]
+        return self._send()[before:]
 
     def execute(self, sql: str, rows: Sequence[Sequence[Any]]) -> int | None:
-        """A statement for each of the rows; how many it changes is not known yet."""
+        """Queue a statement for each of the rows; how many it changes is not known yet."""
         self._waiting += [(sql, row) for row in rows]
         return None
 
     def flush(self) -> None:
-        """Wait for what was told."""
+        """Send what waits."""
         if self._waiting:
-            self._done()
+            self._send()
 
     def commit(self) -> None:
-        """If anything before it fails, it is not done either. What has failed PostgreSQL would silently roll back."""
+        """Commit, unless a statement fails. PostgreSQL turns COMMIT of a failed transaction into a silent rollback."""
         begins = self._waiting and self._waiting[0][0] == "BEGIN"
         if not begins and self._pg.transaction_status != pq.TransactionStatus.INTRANS:
             raise psycopg.OperationalError("the transaction has ended before its commit")
         self._waiting.append(("COMMIT", ()))
-        self._done()
+        self._send()
 
     def roll_back(self) -> None:
         self._waiting.clear()  # not even sent
         if not self._lost and self._pg.transaction_status != pq.TransactionStatus.IDLE:
             self._waiting.append(("ROLLBACK", ()))
-            self._done()
+            self._send()
 
     def close(self) -> None:
         """Nothing is held."""
 
-    def _done(self) -> list[Rows]:
-        """Send what waits, in one piece, and wait for all of it; raises what failed first."""
-        statements, self._waiting = [(sql, _written(values)) for sql, values in self._waiting], []
+    def _send(self) -> list[Rows]:
+        """Send what waits in one batch, and wait for all of it; raises the first error."""
+        statements, self._waiting = [(sql, _encode(values)) for sql, values in self._waiting], []
         new: dict[str, bytes] = {}
-        asked: list[bool] = []  # or is it only prepared?
-        self._lost = True  # unless all of it goes well: what was sent would answer later questions
+        is_query: list[bool] = []  # otherwise a preparation
+        self._lost = True  # until everything is received: answers to this batch would be taken for later ones
         self._pg.enter_pipeline_mode()
         for sql, values in statements:
             name = self._names.get(sql) or new.get(sql)
             if name is None:
                 name = new[sql] = b"undercurrent_%d" % next(_numbers)
-                self._pg.send_prepare(name, _numbered(sql))
-                asked.append(False)
+                self._pg.send_prepare(name, _number_placeholders(sql))
+                is_query.append(False)
             self._pg.send_query_prepared(name, *values, TEXT)
-            asked.append(True)
+            is_query.append(True)
         self._pg.pipeline_sync()
-        results, failure = self._received()
+        results, failure = self._receive()
         self._pg.exit_pipeline_mode()
         self._lost = False
         if failure is not None:
             raise failure
         self._names |= new
-        return [self._read(result) for result, is_asked in zip(results, asked, strict=True) if is_asked]
+        return [self._read(result) for result, has_rows in zip(results, is_query, strict=True) if has_rows]
 
-    def _received(self) -> tuple[list[PGresult], psycopg.Error | None]:
-        """A result for everything that was sent, up to what failed."""
+    def _receive(self) -> tuple[list[PGresult], psycopg.Error | None]:
+        """Receive a result for each statement, up to the one that failed."""
         pg = self._pg
         results, failure = list[PGresult](), None
         while pg.flush():  # reading too: a server that cannot send does not read
@@ -117,7 +117,7 @@ class Wire:
                 return results, failure
             if result.status in FINE:
                 results.append(result)
-            elif failure is None:  # what follows it was not tried
+            elif failure is None:  # the statements after it were not executed
                 failure = psycopg.errors.error_from_result(result)
 
     def _read(self, result: PGresult) -> Rows:
@@ -127,14 +127,14 @@ class Wire:
         return self._rows.load_rows(0, result.ntuples, tuple)
 
 
-def _numbered(sql: str) -> bytes:
-    """With the placeholders of libpq."""
+def _number_placeholders(sql: str) -> bytes:
+    """Replace the placeholders by those of libpq."""
     numbers = count(1)
     return re.sub("%s", lambda _: f"${next(numbers)}", sql).encode()
 
 
-def _written(values: Sequence[Any]) -> tuple[list[bytes | None], list[int]]:
-    """Parameters and their formats. Text is sent as binary: its length is told, so nothing in it can end it."""
+def _encode(values: Sequence[Any]) -> tuple[list[bytes | None], list[int]]:
+    """Encode parameters, with their formats. Text is sent as binary, with its length, so no character can end it."""
     made: list[bytes | None] = []
     formats: list[int] = [TEXT] * len(values)
     for place, value in enumerate(values):
@@ -150,7 +150,7 @@ def _written(values: Sequence[Any]) -> tuple[list[bytes | None], list[int]]:
         elif kind is bool:
             made.append(b"t" if value else b"f")
         elif kind is list:
-            made.append(_array(value))
+            made.append(_encode_array(value))
         elif isinstance(value, int):
             made.append(b"%d" % value)
         else:
@@ -158,8 +158,8 @@ def _written(values: Sequence[Any]) -> tuple[list[bytes | None], list[int]]:
     return made, formats
 
 
-def _array(values: Sequence[str | int]) -> bytes:
-    """An array as PostgreSQL reads it; in quotes only two characters mean something else."""
+def _encode_array(values: Sequence[str | int]) -> bytes:
+    """Encode an array as PostgreSQL reads it; in quotes only two characters are special."""
     text = ",".join(
         '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' if isinstance(value, str) else str(value)
         for value in values

@@ -337,7 +337,7 @@ def test_postgresql_faults(new_database, launch, subtests):
         faulty.check_recovery()
         with subtests.test("a standby, as after a failover"):
             with faulty.setting("default_transaction_read_only", "on"):
-                message = "The database is read-only, as a standby is"
+                message = "The database is read-only, perhaps a standby"
                 check_refused(faulty.wait_for_refusal("read-only"), message)
                 check_refused(client.get("/readyz"), message)
                 good(client.get("/campaigns/mine"))

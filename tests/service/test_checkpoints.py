@@ -56,8 +56,8 @@ def test_a_file_that_is_gone_stays_gone(tmp_path, monkeypatch):
     journal.write_bytes(b"left")
     checkpoints = Checkpoints(str(tmp_path / "none.db"))
     for _ in range(3):
-        checkpoints.written()
-        eventually(lambda: not checkpoints._written.is_set(), "tried")
+        checkpoints.note_commit()
+        eventually(lambda: not checkpoints._committed.is_set(), "tried")
     checkpoints.close()
     assert list(tmp_path.iterdir()) == [journal]
 
@@ -65,15 +65,15 @@ def test_a_file_that_is_gone_stays_gone(tmp_path, monkeypatch):
 def test_it_ends_at_whatever_moment_it_is_told_to(tmp_path):
     """Also just before it waits for the next commit."""
     checkpoints = Checkpoints(str(tmp_path / "none.db"))
-    clear = checkpoints._written.clear
+    clear = checkpoints._committed.clear
 
     def ending_meanwhile():
         checkpoints._ending.set()
-        checkpoints._written.set()
+        checkpoints._committed.set()
         clear()
 
-    checkpoints._written.clear = ending_meanwhile
-    checkpoints.written()
+    checkpoints._committed.clear = ending_meanwhile
+    checkpoints.note_commit()
     assert checkpoints._thread is not None
     checkpoints._thread.join(30)
     assert not checkpoints._thread.is_alive()
@@ -88,7 +88,7 @@ def test_the_journal_is_emptied_also_while_it_is_written_back(new_database):
     for _ in range(5):
         with store.writing() as tx:
             tx.connection.exec_driver_sql("INSERT INTO new VALUES (zeroblob(12000000))")
-        beside = threading.Thread(target=store._checkpoints._write_back)
+        beside = threading.Thread(target=store._checkpoints._checkpoint)
         beside.start()
         assert store.empty_journal()
         assert journal.stat().st_size == 0
@@ -118,7 +118,7 @@ def test_a_journal_that_is_read_is_not_waited_for_for_ever(new_database, monkeyp
     store.close()
 
 
-def test_who_has_nothing_to_write_back_needs_no_thread(new_database):
+def test_who_has_nothing_to_checkpoint_needs_no_thread(new_database):
     store = Store(new_database("sqlite"), serving=True)
     with store.reading():
         pass

@@ -316,7 +316,7 @@ def test_a_migration_that_breaks_references_is_undone(new_database, clock):
     worker = Direct(new_database("sqlite"), clock)
     script = Script(KIND, clock).create(worker.post).play(worker.post, 10)
     before = worker.rows(decisions)
-    with pytest.raises(RuntimeError, match="refer to nothing"), worker.store.migrating() as tx:
+    with pytest.raises(RuntimeError, match="missing references"), worker.store.migrating() as tx:
         tx.connection.exec_driver_sql("DELETE FROM decisions")
     assert worker.rows(decisions) == before
     assert worker.differences(script.name) == []
