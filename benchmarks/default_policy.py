@@ -95,8 +95,8 @@ def count_regimes(environment: str, seed: int, rounds: int) -> int:
 class Watched(StagedPolicy):
     """Records the number of regimes of every published model."""
 
-    def publish(self, state: Any, found: Any) -> Any:
-        published = super().publish(state, found)
+    def publish(self, state: Any, estimate: Any) -> Any:
+        published = super().publish(state, estimate)
         self.regimes = [*getattr(self, "regimes", []), published.belief.size]
         return published
 
@@ -184,8 +184,9 @@ class Bench:
     def flapping(self) -> None:
         for environment in ("credit-card", "three-regimes", "quiet-regimes", "iid"):
             seeds = self.thin(PUBLISHED[:20])
-            found = self.map(count_regime_changes, f"changes: {environment}", ((environment, s, 20_000) for s in seeds))
-            self.add("changes of the number of regimes", environment, seeds, 20_000, [float(x) for x in found])
+            work = ((environment, seed, 20_000) for seed in seeds)
+            counts = self.map(count_regime_changes, f"changes: {environment}", work)
+            self.add("changes of the number of regimes", environment, seeds, 20_000, [float(x) for x in counts])
 
     def others(self) -> None:
         """Compare with the paper's grid, tuned in hindsight: its best cell on the same seeds."""
@@ -196,10 +197,10 @@ class Bench:
             )
             with tempfile.TemporaryDirectory() as folder:
                 sweep(environment, seeds, 50_000, build_grid(["paper-complex"]), Path(folder), jobs=self.jobs)
-                found = {key: curves[:, 0, -1] for key, curves in load_results(Path(folder)).items()}
-            best = min(found, key=lambda key: float(found[key].mean()))
-            name = f"{environment}: best of {len(found)} cells, {best}"
-            self.add("other environments", name, seeds, 50_000, found[best].tolist())
+                finals = {key: curves[:, 0, -1] for key, curves in load_results(Path(folder)).items()}
+            best = min(finals, key=lambda key: float(finals[key].mean()))
+            name = f"{environment}: best of {len(finals)} cells, {best}"
+            self.add("other environments", name, seeds, 50_000, finals[best].tolist())
 
     def hostile(self) -> None:
         for environment in HOSTILE:

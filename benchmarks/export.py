@@ -88,12 +88,12 @@ def measure_export(folder: Path, url: str, format: str) -> Measured:
     ):
         wait_until_quiet(at)
         before, resident = [decider.time_decide() for _ in range(300)], at.resident_mib()
-        with watch_memory(at) as largest, decider.decide_alongside() as meanwhile, file.open("wb") as written:
+        with watch_memory(at) as largest, decider.decide_alongside() as meanwhile, file.open("wb") as output:
             begun = perf_counter()
             with client.stream("GET", f"/campaigns/{CAMPAIGN}/decisions", params={"format": format}) as answer:
                 if answer.status_code != 200:
                     raise RunError(f"the export answered {answer.status_code}: {answer.read()[:500]!r}")
-                written.writelines(answer.iter_raw())
+                output.writelines(answer.iter_raw())
             seconds = perf_counter() - begun
     mib, rows = file.stat().st_size / 2**20, count_rows(file, format)
     file.unlink()
@@ -191,13 +191,13 @@ def main() -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="undercurrent-export-") as folder:
             url = prepare(Path(folder), options.rows)
-            written = format_report([measure_export(Path(folder), url, format) for format in FORMATS], options.rows)
+            text = format_report([measure_export(Path(folder), url, format) for format in FORMATS], options.rows)
     except RunError as error:
         print(f"benchmarks.export: {error}", file=sys.stderr)
         return 1
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "export.md").write_text(written, encoding="utf-8")
-    print(f"\n{written}\nWritten to {options.out}/export.md.")
+    (options.out / "export.md").write_text(text, encoding="utf-8")
+    print(f"\n{text}\nWritten to {options.out}/export.md.")
     return 0
 
 

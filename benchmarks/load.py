@@ -92,15 +92,15 @@ class Client:
         for _ in range(rounds):
             name = draws.choice(campaigns)
             context, reward = next(played[name])
-            campaign, written = name.encode(), json.dumps(context).encode()
+            campaign, content = name.encode(), json.dumps(context).encode()
             decide = encode_post(
-                "/decide", b'{"campaign":"%b","context":%b,"decision_id":"%b"}' % (campaign, written, blank)
+                "/decide", b'{"campaign":"%b","context":%b,"decision_id":"%b"}' % (campaign, content, blank)
             )
             rewarded = encode_post(
                 "/reward", b'{"campaign":"%b","decision_id":"%b","reward":%.6f}' % (campaign, blank, reward)
             )
             singles.append((decide.replace(blank, b"%b"), rewarded.replace(blank, b"%b")))
-            items.append(b'{"decision_id":"%%b","context":%b}' % written)
+            items.append(b'{"decision_id":"%%b","context":%b}' % content)
         self._singles, self._items = itertools.cycle(singles), itertools.cycle(items)
         self._campaigns = itertools.cycle([name.encode() for name in campaigns])
         self._bits = random.Random().getrandbits

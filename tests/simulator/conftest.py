@@ -1,4 +1,4 @@
-"""A real service in a process of its own, which a test may kill and start again at the same address."""
+"""A real service in a separate process, which a test may kill and restart at the same address."""
 
 import os
 import select
@@ -16,7 +16,7 @@ Launch = Callable[..., "Server"]
 
 
 class Server:
-    """`undercurrent serve` on a database, at a port that it keeps when it is started again."""
+    """`undercurrent serve` on a database, at a port that it keeps after a restart."""
 
     def __init__(self, database_url: str) -> None:
         self._database_url, self._port = database_url, "0"
@@ -29,27 +29,27 @@ class Server:
         )
         stdout = self._process.stdout
         assert stdout is not None
-        assert select.select([stdout], [], [], START_SECONDS)[0], "it said nothing"
+        assert select.select([stdout], [], [], START_SECONDS)[0], "the service did not start"
         self.url = stdout.readline().strip().rsplit(" ", 1)[1]
         self._port = self.url.rsplit(":", 1)[1]
 
     def kill(self) -> None:
-        """End it at this very instant, whatever it is doing."""
+        """Kill it at once."""
         process, self._process = self._process, None
         if process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
 
-    def round(self, campaign: str) -> int:
-        """How many rounds a campaign has; 0 if there is none."""
+    def get_round(self, campaign: str) -> int:
+        """Return the rounds of a campaign; 0 if it does not exist."""
         answer = httpx.get(f"{self.url}/campaigns/{campaign}", timeout=60)
         return int(answer.json()["round"]) if answer.status_code == 200 else 0
 
 
 @pytest.fixture(scope="session")
 def launch() -> Iterator[Launch]:
-    """Called with a database's address, it starts a service on it."""
+    """A function that starts a service on a database, given its address."""
     servers: list[Server] = []
 
     def launch(database_url: str) -> Server:
@@ -64,13 +64,13 @@ def launch() -> Iterator[Launch]:
 
 @pytest.fixture(scope="session")
 def embedded(launch: Launch, new_database: Callable[[str], str]) -> Server:
-    """A service on SQLite for tests that leave it alive; each takes campaign names of its own."""
+    """A service on SQLite that tests share and do not kill; each test uses its own campaign names."""
     return launch(new_database("sqlite"))
 
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Processes started now can be stopped by SIGINT, even where the test runner itself ignores it."""
+    """Let SIGINT stop processes started by the test, even if the test runner ignores it."""
     before = signal.getsignal(signal.SIGINT)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     yield

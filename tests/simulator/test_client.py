@@ -103,8 +103,8 @@ def test_batches(line):
 
 def test_campaigns(line):
     state = {"name": "c", "round": 3, "model_version": 1, "rewards_received": 2, "rewards_waiting": 1}
-    found = httpx.Response(200, json={**state, "failure": None, "config": {"name": "c"}, "belief": [1.0]})
-    wire = line(httpx.Response(201, json={"name": "c", "seed": 1}), found, httpx.Response(200, json={"regimes": []}))
+    answer = httpx.Response(200, json={**state, "failure": None, "config": {"name": "c"}, "belief": [1.0]})
+    wire = line(httpx.Response(201, json={"name": "c", "seed": 1}), answer, httpx.Response(200, json={"regimes": []}))
     with wire.client(url="http://service.test/behind/a/proxy/") as client:
         assert client.create_campaign({"name": "c"}) == {"name": "c", "seed": 1}
         assert client.get_campaign("c").rewards_received == 2

@@ -126,7 +126,7 @@ def test_compare_in_process_and_over_http(embedded: Server, capsys, tmp_path):
     assert there["ran"]["rewards"] == "geometric delay, 4 rounds on average"
     assert (there["ran"]["seeds"], there["rounds"]) == ("1, 2", 150)
     for preset in POLICIES:
-        assert embedded.round(f"side-by-side-{preset}-2") == 150
+        assert embedded.get_round(f"side-by-side-{preset}-2") == 150
     immediate = replay_seed(load_environment("nelson"), "default", 2, 150)
     assert there["policies"]["default"]["actions_sha256"]["2"] != immediate.actions_sha256
 
@@ -141,19 +141,19 @@ def test_the_demo_leaves_a_service_that_ctrl_c_stops(tmp_path):
         [*command, "--seeds", "1", "--out", str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
-    too_long = threading.Timer(300, process.terminate)
-    too_long.start()
-    said = ""
+    timeout = threading.Timer(300, process.terminate)
+    timeout.start()
+    output = ""
     for line in process.stdout:
-        said += line
+        output += line
         if "Ctrl-C stops it" in line:
             break
-    too_long.cancel()
-    assert process.poll() is None, said
-    (url,) = re.findall(r"The service is at (\S+) with", said)
+    timeout.cancel()
+    assert process.poll() is None, output
+    (url,) = re.findall(r"The service is at (\S+) with", output)
     names = {campaign["name"]: campaign["round"] for campaign in httpx.get(f"{url}/campaigns").json()["campaigns"]}
     assert names == {f"{preset}-nelson-1": 60 for preset in POLICIES}
-    assert all(preset in said for preset in POLICIES)
+    assert all(preset in output for preset in POLICIES)
     assert Page((tmp_path / "index.html").read_text(encoding="utf-8")).loads == []
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)

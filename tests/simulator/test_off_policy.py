@@ -1,4 +1,4 @@
-"""Intervals where the truth is known: other policies' values on the credit-card environment, and the lift."""
+"""Off-policy estimates and lift in simulations, where the true values are known."""
 
 import zlib
 
@@ -13,8 +13,8 @@ from simulator.environment import load_environment
 from simulator.presets import build_config
 
 
-def columns(config, decisions):
-    """Decisions as arrays: the log's, and the estimates."""
+def to_arrays(config, decisions):
+    """Return the decisions as columns of the log, and their estimates."""
     places = {action: place for place, action in enumerate(config.actions)}
     scores, estimates = (np.full((len(decisions), len(places)), np.nan) for _ in range(2))
     for i, decision in enumerate(decisions):
@@ -33,16 +33,16 @@ def columns(config, decisions):
     return logged, estimates
 
 
-def played(config, requests, earned):
-    """Decisions a stage at a time, each stage's rewards known at its end."""
+def play(config, requests, rewards):
+    """Decide a stage at a time; the rewards of a stage arrive at its end."""
     policy, length = StagedPolicy(config), config.stage_length
     state, decisions = policy.initial_state(), []
     for start in range(0, len(requests), length):
-        state, made = policy.decide_batch(state, requests[start : start + length])
-        for decision in made:
-            reward = earned[decision.round - 1, config.actions.index(decision.action)]
+        state, stage = policy.decide_batch(state, requests[start : start + length])
+        for decision in stage:
+            reward = rewards[decision.round - 1, config.actions.index(decision.action)]
             state = policy.reward(state, decision.round, float(reward))
-        decisions += made
+        decisions += stage
     return decisions
 
 
@@ -51,17 +51,17 @@ ROUNDS, RUNS = 500, 50
 
 @pytest.fixture(scope="module")
 def credit_card_runs():
-    """For each run and action: (value, standard error) by SNIPS and by DR, and what always playing it is worth."""
+    """For each run and action: (value, standard error) by SNIPS and by DR, and the true value of always playing it."""
     environment = load_environment("credit-card")
     own = {"control": {"share": 0.1}, "propensity_floor": 0.05, "warm_start_rounds": 50, "stage_length": 37}
-    found = np.empty((RUNS, 3, 2, 2))
+    estimated = np.empty((RUNS, 3, 2, 2))
     truths = np.empty((RUNS, 3))
     for run in range(RUNS):
         config = build_config("known-hmm", environment, run, own)
         episode = environment.draw(ROUNDS, np.random.default_rng(run))
         requests = [Request(environment.describe_context(episode, row)) for row in range(ROUNDS)]
-        decisions = played(config, requests, episode.rewards)
-        logged, estimates = columns(config, decisions)
+        decisions = play(config, requests, episode.rewards)
+        logged, estimates = to_arrays(config, decisions)
         law, known = compute_logging_law(logged)
         assert known.all()
         taken = logged.taken
@@ -73,26 +73,26 @@ def credit_card_runs():
             sums.add(rows, np.eye(3)[np.full(ROUNDS, action)])
             value = sums.result()
             assert value.refusal is None
-            found[run, action] = value.snips[:2], value.dr[:2]
-            # The environment's own expectation of that action's rewards in these very rounds.
+            estimated[run, action] = value.snips[:2], value.dr[:2]
+            # The expected reward of that action in the same rounds.
             truths[run, action] = episode.values[:, action].mean()
-    return found, truths
+    return estimated, truths
 
 
-def test_snips_and_dr_find_the_known_value_of_always_one_action(credit_card_runs):
-    found, truths = credit_card_runs
-    off = np.abs(found[0, :, :, 0] - truths[0, :, None]) / found[0, :, :, 1]
+def test_snips_and_dr_estimate_the_value_of_always_playing_one_action(credit_card_runs):
+    estimated, truths = credit_card_runs
+    off = np.abs(estimated[0, :, :, 0] - truths[0, :, None]) / estimated[0, :, :, 1]
     assert (off < 2.0).all()  # each action, each estimator
-    assert (found[0, :, :, 1] < 0.4 * np.ptp(truths[0])).all()  # enough to tell the actions apart
+    assert (estimated[0, :, :, 1] < 0.4 * np.ptp(truths[0])).all()  # precise enough to distinguish the actions
 
 
-def test_two_standard_errors_have_the_truth_as_often_as_they_should(credit_card_runs):
-    found, truths = credit_card_runs
-    z = (found[..., 0] - truths[..., None]) / found[..., 1]
+def test_intervals_of_two_standard_errors_cover_the_truth(credit_card_runs):
+    estimated, truths = credit_card_runs
+    z = (estimated[..., 0] - truths[..., None]) / estimated[..., 1]
     within = (np.abs(z) < 2.0).mean(axis=(0, 1))
     assert (within >= 0.9).all()
-    assert (np.abs(z.mean(axis=(0, 1))) < 0.35).all()  # no bias to speak of
-    assert (z.std(axis=(0, 1)) > 0.7).all()  # and they are not far too wide
+    assert (np.abs(z.mean(axis=(0, 1))) < 0.35).all()  # hardly any bias
+    assert (z.std(axis=(0, 1)) > 0.7).all()  # and the intervals are not much too wide
 
 
 CAMPAIGNS, LENGTH, SUBJECTS = 200, 300, 100
@@ -111,7 +111,7 @@ LIFTED = {
 
 @pytest.mark.parametrize("with_subjects", [False, True])
 def test_lift_intervals_cover_the_truth(with_subjects):
-    """200 campaigns. The truth of each is what its policy's law expects more than the control's, round by round."""
+    """200 campaigns. The truth is the expected reward of the policy minus that of the control, round by round."""
     covered, errors, values = [], [], []
     for run in range(CAMPAIGNS):
         config = CampaignConfig(name="lift", seed=run, **LIFTED)
@@ -125,8 +125,8 @@ def test_lift_intervals_cover_the_truth(with_subjects):
             Request({"risk": ["low", "high"][level]}, (), f"customer {customer}" if with_subjects else None)
             for level, customer in zip(levels, who, strict=True)
         ]
-        decisions = played(config, requests, earned)
-        logged, _ = columns(config, decisions)
+        decisions = play(config, requests, earned)
+        logged, _ = to_arrays(config, decisions)
         law, known = compute_logging_law(logged)
         assert known.all()
         later = ~logged.warm
@@ -138,7 +138,7 @@ def test_lift_intervals_cover_the_truth(with_subjects):
         rewards = earned[np.arange(LENGTH), logged.taken]
         sums.add(Compared(rewards[later], controlled[later], np.full(later.sum(), 0.4), clusters[later]))
         lift = sums.result().difference
-        # c q + (1 - c) p is the law: less the control's part it is the policy's own.
+        # The law is c q + (1 - c) p; without the control's part, it is the policy's own.
         policy = (law - 0.4 * 0.5) / 0.6
         truth = ((policy - 0.5) * effects).sum(axis=1)[later].mean()
         covered.append(lift.low <= truth <= lift.high)
