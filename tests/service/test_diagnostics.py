@@ -22,7 +22,6 @@ from simulator.environment import load_environment
 from simulator.presets import build_config
 from tests.service.answers import error_of, good, shaped
 from tests.service.conftest import Clock, Worker
-from tests.service.playing import CONFIGS
 
 DOCS = (Path(__file__).resolve().parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
 NUMBERS = itertools.count(1)
@@ -233,6 +232,7 @@ def good_times(p):
 
 
 CLOCK = {"clock": {"period_seconds": 60}}
+NO_DEFAULT = {"wait_seconds": None, "default": None}
 WAIT = {"rewards": {"wait_seconds": 10, "default": 0.25}}
 STICKY = [[0.9, 0.1], [0.1, 0.9]]
 CLEAR = [[0.97, 0.01, 0.01, 0.01], [0.01, 0.33, 0.33, 0.33]]
@@ -249,6 +249,7 @@ HAVE = [
     ("no_rewards", "problem", WAIT, lambda p: (silent(p), p.clock.advance(20))),
     ("rewards_stopped", "problem", {}, stopped),
     ("only_default_rewards", "problem", WAIT, only_defaults),
+    ("only_default_rewards", "problem", WAIT, lambda p: (only_defaults(p), p.patch(rewards=NO_DEFAULT))),
     ("constant_rewards", "warning", {}, lambda p: p.play(60, 1.0)),
     ("constant_rewards", "problem", ONE, lambda p: p.play(500, 1.0, size=50)),
     ("constant_rewards", "warning", {}, lately_constant),
@@ -329,11 +330,11 @@ def checked(found):
     return {(finding["code"], finding["severity"]): finding for finding in found["findings"]}
 
 
-ASKED = ("archived", "job_waiting", "no_rewards", "rewards_overdue", "rewards_stopped", "update_failed")
+QUERIED = ("archived", "job_waiting", "rewards_overdue", "rewards_stopped")
 
 
 @pytest.mark.parametrize("worker", ["postgresql"], indirect=True, scope="module")
-@pytest.mark.parametrize(("code", "severity", "config", "play"), [row for row in HAVE if row[0] in ASKED])
+@pytest.mark.parametrize(("code", "severity", "config", "play"), [row for row in HAVE if row[0] in QUERIED])
 def test_postgresql_tells_the_same(worker, code, severity, config, play):
     test_what_is_wrong_is_found(worker, code, severity, config, play)
 
@@ -395,7 +396,6 @@ def test_a_healthy_campaign_has_nothing_to_report(worker):
     assert {finding["code"] for finding in found["findings"]} == {"no_overlap"}
 
 
-@pytest.mark.parametrize("worker", ["sqlite", "postgresql"], indirect=True, scope="module")
 def test_evidence_is_counted_from_the_log(worker):
     played = Played(worker, rewards={"range": [0, 10]})
     cut_off(played)
@@ -438,17 +438,3 @@ def test_the_documentation_has_every_code():
     section = DOCS[DOCS.index("\n## Diagnostics") :].split("\n## ")[1]
     codes = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
     assert sorted(codes) == sorted(get_args(Code))
-
-
-def test_only_defaults_although_there_is_no_default_any_more(client, clock):
-    """The rule that set them may be gone when somebody asks."""
-    config = CONFIGS["waiting"]
-    good(client.post("/campaigns", json=config), 201)
-    context = {"season": "spring", "spend": 3, "tenure": 1}
-    for start in range(0, 300, 100):
-        items = [{"decision_id": f"{start + i}", "context": context} for i in range(100)]
-        good(client.post("/decide/batch", json={"campaign": config["name"], "items": items}))
-        clock.advance(60)
-    good(client.patch(f"/campaigns/{config['name']}", json={"rewards": {"wait_seconds": None, "default": None}}))
-    findings = good(client.get(f"/campaigns/{config['name']}/diagnostics"))["findings"]
-    assert "only_default_rewards" in [finding["code"] for finding in findings]

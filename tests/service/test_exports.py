@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import tracemalloc
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
@@ -23,6 +23,7 @@ from service.api import exports
 from service.cli.commands import main
 from service.storage.tables import decisions, rewards
 from tests.service.answers import allowed_by_field, error_of, good
+from tests.service.conftest import Clock, Worker
 from tests.service.playing import CONFIGS, Script, eventually, http_post
 
 FIELDS = [
@@ -49,6 +50,20 @@ def small_pages(monkeypatch):
     """So that a short log has many."""
     monkeypatch.setattr(export_files, "PAGE", 7)
     monkeypatch.setattr(export_files, "PAGES_PER_GROUP", 3)
+
+
+@pytest.fixture
+def database_url(request, new_database):
+    """SQLite, unless a test asks for another: these tests are about what no database touches."""
+    return new_database(getattr(request, "param", "sqlite"))
+
+
+@pytest.fixture(scope="module")
+def shared(new_database):
+    """A client of one worker for all tests to which only their own campaign matters."""
+    worker = Worker(new_database("sqlite"), Clock())
+    yield worker.client
+    worker.stop()
 
 
 def address(name):
@@ -100,6 +115,7 @@ def script(shared):
 # --- what is in it --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("database_url", ["sqlite", "postgresql"], indirect=True)
 def test_every_format_tells_what_the_pages_of_the_decisions_tell(start, clock):
     worker = start()
     script = Script(CLOCK | {"name": "played"}, clock).create(http_post(worker.client))
@@ -119,6 +135,28 @@ def test_every_format_tells_what_the_pages_of_the_decisions_tell(start, clock):
         )
     assert {row["reward_source"] for row in expected} == {None, "client", "default"}
     assert any(row["excluded_actions"] for row in expected)
+    for format in FORMATS:
+        assert read(worker.client.get(address("played"), params={"format": format})) == expected, format
+    check_erased(worker, expected)
+
+
+def check_erased(worker, before):
+    """Little is left of an erased decision, and an import may know little."""
+    erased = next(row["round"] for row in before if row["reward"] is not None)
+    last = before[-1]["round"]
+    gone = {"erased": True, "context": None, "subject": None, "request_hash": None}
+    imported = {"propensity": 0.0, "mode": "imported", "explanation": "{}"}
+    with worker.service.store.writing() as tx:
+        tx.connection.execute(sa.update(decisions).where(decisions.c.round == erased).values(gone))
+        tx.connection.execute(sa.update(rewards).where(rewards.c.round == erased).values(reward=None, source="erased"))
+        tx.connection.execute(sa.update(decisions).where(decisions.c.round == last).values(imported))
+    kept = {"round", "decision_id", "decided_at", "at", "mode", "model_version", "action"}
+    expected = [
+        {name: value if name in kept else None for name, value in row.items()} | {"erased": True}
+        if row["round"] == erased
+        else row | ({"propensity": None, "mode": "imported", "belief": None} if row["round"] == last else {})
+        for row in before
+    ]
     for format in FORMATS:
         assert read(worker.client.get(address("played"), params={"format": format})) == expected, format
 
@@ -175,28 +213,6 @@ def test_a_campaign_without_variables(shared):
     table = pq.read_table(pa.BufferReader(shared.get(address("bare"), params={"format": "parquet"}).content))
     assert table.column_names == [name for name in FIELDS if name != "context"]
     assert table["decision_id"].to_pylist() == ["one"]
-
-
-def test_of_an_erased_decision_little_is_left(start, clock):
-    worker = start()
-    Script(CLOCK | {"name": "played"}, clock).create(http_post(worker.client)).play(http_post(worker.client), 20)
-    before = read(worker.client.get(address("played")))
-    erased = next(row["round"] for row in before if row["reward"] is not None)
-    gone = {"erased": True, "context": None, "subject": None, "request_hash": None}
-    imported = {"propensity": 0.0, "mode": "imported", "explanation": "{}"}
-    with worker.service.store.writing() as tx:  # as an erasure leaves it (R22), and an import that knows little
-        tx.connection.execute(sa.update(decisions).where(decisions.c.round == erased).values(gone))
-        tx.connection.execute(sa.update(rewards).where(rewards.c.round == erased).values(reward=None, source="erased"))
-        tx.connection.execute(sa.update(decisions).where(decisions.c.round == 20).values(imported))
-    kept = {"round", "decision_id", "decided_at", "at", "mode", "model_version", "action"}
-    expected = [
-        {name: value if name in kept else None for name, value in row.items()} | {"erased": True}
-        if row["round"] == erased
-        else row | ({"propensity": None, "mode": "imported", "belief": None} if row["round"] == 20 else {})
-        for row in before
-    ]
-    for format in FORMATS:
-        assert read(worker.client.get(address("played"), params={"format": format})) == expected, format
 
 
 # --- which of them --------------------------------------------------------------------------------------------------
@@ -299,53 +315,51 @@ def transactions(worker):
     return store.engine.pool.checkedout() - (store._writer is not None) - len(store._kept)
 
 
-def test_a_client_that_goes_away_ends_the_transaction(start):
-    worker = start()
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def streaming(request, new_database):
+    """A worker with a long log."""
+    worker = Worker(new_database(request.param), Clock())
     long_log(worker)
+    yield worker
+    worker.stop()
+
+
+def test_a_client_that_goes_away_ends_the_transaction(streaming):
     for format in ("ndjson", "csv"):
-        with stalled(worker, format):
-            eventually(lambda: transactions(worker) == 1, "its own only")  # keys are read now and then
-            decide_long(worker, 1)  # writers do not wait for it
-        eventually(lambda: transactions(worker) == 0, "closed")
+        with stalled(streaming, format):
+            eventually(lambda: transactions(streaming) == 1, "its own only")  # keys are read now and then
+            decide_long(streaming, 1)  # writers do not wait for it
+        eventually(lambda: transactions(streaming) == 0, "closed")
 
 
-def test_a_client_that_takes_nothing_is_left(start, monkeypatch):
+def test_a_client_that_takes_nothing_is_left(streaming, monkeypatch):
     monkeypatch.setattr(exports, "STALLED_SECONDS", 0.3)
-    worker = start()
-    long_log(worker)
-    with stalled(worker) as client:
-        eventually(lambda: transactions(worker) == 0, "closed")
+    with stalled(streaming) as client:
+        eventually(lambda: transactions(streaming) == 0, "closed")
         assert not rest(client).endswith(END)
-    monkeypatch.undo()  # a busy machine's client is slow too
-    assert read(worker.client.get(address("long")))[-1]["round"] == ROUNDS
 
 
-def test_an_export_is_of_one_moment(start):
-    worker = start()
-    long_log(worker)
-    (last,) = read(worker.client.get(address("long")))[-1:]
-    with stalled(worker) as client:
-        decide_long(worker, 30)
-        body = {"campaign": "long", "decision_id": last["decision_id"], "reward": 1.0}
-        good(worker.client.post("/reward", json=body))
+def test_an_export_is_of_one_moment(streaming):
+    before = read(streaming.client.get(address("long")))
+    with stalled(streaming) as client:
+        decide_long(streaming, 30)
+        body = {"campaign": "long", "decision_id": before[-1]["decision_id"], "reward": 1.0}
+        good(streaming.client.post("/reward", json=body))
         text = rest(client)
-    assert text.count(b'"round":') == ROUNDS
-    assert text.count(b'"reward":null') == ROUNDS
+    assert text.count(b'"round":') == text.count(b'"reward":null') == len(before)
     assert text.endswith(END)
-    assert len(read(worker.client.get(address("long")))) == ROUNDS + 30
+    assert len(read(streaming.client.get(address("long")))) == len(before) + 30
 
 
-def test_only_some_at_a_time(start, monkeypatch):
-    monkeypatch.setattr(exports, "MAX_EXPORTS", 1)
-    worker = start()
-    long_log(worker)
-    with stalled(worker):
-        answer = worker.client.get(address("long"))
+def test_only_some_at_a_time(streaming):
+    with ExitStack() as clients:
+        for _ in range(exports.MAX_EXPORTS):
+            clients.enter_context(stalled(streaming))
+        answer = streaming.client.get(address("long"))
         assert "exports are already running" in error_of(answer, 429)["message"]
         assert answer.headers["retry-after"]
-    eventually(lambda: worker.client.get(address("long"), params={"format": "csv"}).status_code == 200, "free again")
-    assert worker.client.get(address("nobody")).status_code == 404  # which keeps no place
-    assert worker.client.get(address("long")).status_code == 200
+    for _ in range(exports.MAX_EXPORTS + 1):  # a refused one keeps no place
+        eventually(lambda: streaming.client.get(address("nobody")).status_code == 404, "free again")
 
 
 def test_an_error_on_the_way_breaks_the_connection(start, clock, caplog):
@@ -370,22 +384,19 @@ KILLED = sa.text(
 )
 
 
-@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)  # SQLite is a file that one cannot take away
-def test_a_database_that_fails_on_the_way_breaks_the_connection(start, caplog):
-    worker = start()
-    long_log(worker)
-
+@pytest.mark.parametrize("streaming", ["postgresql"], indirect=True, scope="module")  # SQLite's file cannot go away
+def test_a_database_that_fails_on_the_way_breaks_the_connection(streaming, caplog):
     def killed():
-        with worker.service.store.writing() as tx:
+        with streaming.service.store.writing() as tx:
             return tx.connection.execute(KILLED).all() == [(True,)]
 
-    with stalled(worker) as client:
+    with stalled(streaming) as client:
         eventually(killed, "waiting for its client")
         assert not rest(client).endswith(END)
-    eventually(lambda: transactions(worker) == 0, "closed")
+    eventually(lambda: transactions(streaming) == 0, "closed")
     (failed,) = (record for record in caplog.records if record.name == "undercurrent.request")
     assert "The database does not answer" in failed.exc_text
-    assert worker.client.get(address("long")).status_code == 200
+    assert streaming.client.get(address("long")).status_code == 200
 
 
 def test_memory_does_not_grow_with_the_log(direct, monkeypatch):
@@ -431,31 +442,21 @@ def test_the_command_writes_the_same_file(start, clock, tmp_path, capfdbinary):
         assert main(["export", "played", "--format", format, "--output", str(file), *database]) == 0
         assert file.read_bytes() == worker.client.get(address("played"), params={"format": format}).content
     assert {path.suffix for path in tmp_path.iterdir()} == {".ndjson", ".csv", ".parquet"}
-    capfdbinary.readouterr()
+    file = tmp_path / "no" / "log.csv"
+    assert main(["export", "played", "--output", str(file), *database]) == 1
+    assert f"cannot write {file}: No such file".encode() in capfdbinary.readouterr().err
     moment = read(worker.client.get(address("played")))[-1]["decided_at"]
     assert main(["export", "played", "--to", moment, *database]) == 0
     assert capfdbinary.readouterr().out == worker.client.get(address("played"), params={"to": moment}).content
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_the_command_says_what_is_wrong(database_url, tmp_path, capsys):
+    for arguments, message in (
         (["nobody"], "There is no campaign 'nobody'"),
         (["nobody", "--from", "now"], "from: 'now' is not a time with a time zone"),
-    ],
-)
-def test_the_command_says_what_is_wrong(database_url, capsys, arguments, message):
-    assert main(["export", *arguments, "--database-url", database_url]) == 1
-    assert message in capsys.readouterr().err
-
-
-def test_the_command_says_where_it_cannot_write(start, tmp_path, capsys):
-    worker = start()
-    good(worker.client.post("/campaigns", json=LONG), 201)
-    database = worker.service.store.engine.url.render_as_string(hide_password=False)
-    file = tmp_path / "no" / "log.csv"
-    assert main(["export", "long", "--output", str(file), "--database-url", database]) == 1
-    assert f"cannot write {file}: No such file" in capsys.readouterr().err
+    ):
+        assert main(["export", *arguments, "--database-url", database_url]) == 1
+        assert message in capsys.readouterr().err
 
 
 def test_the_service_starts_without_arrow():

@@ -25,11 +25,25 @@ from service.storage.campaigns import find_campaign
 from service.storage.tables import decisions, jobs
 from service.storage.tables import metadata as tables
 from tests.service.answers import error_of, good, shaped
-from tests.service.conftest import Clock
+from tests.service.conftest import Clock, Worker
 from tests.service.playing import CONFIGS, PLAIN, SEASONS, Script, found_differences, http_post
 
 NUMBERS = itertools.count(1)
 SAME = ("round", "stage", "model_version", "mode", "action", "propensity", "belief", "scores")
+
+
+@pytest.fixture
+def database_url(request, new_database):
+    """SQLite, unless a test asks for another: these tests are about what no database touches."""
+    return new_database(getattr(request, "param", "sqlite"))
+
+
+@pytest.fixture(scope="module")
+def shared(new_database):
+    """A client of one worker for all tests to which only their own campaign matters."""
+    worker = Worker(new_database("sqlite"), Clock())
+    yield worker.client
+    worker.stop()
 
 
 def previewed(worker, name, item):
@@ -73,17 +87,17 @@ def trying(worker, script, compared):
     return post
 
 
-# Every kind; those that estimate also with jobs; on PostgreSQL those whose boundaries ask the database for something.
-KINDS = [
+def on_kinds(*kinds):
+    """(database, campaign, whether re-estimations are left to jobs)"""
+    return pytest.mark.parametrize(("database_url", "name", "large"), kinds, indirect=["database_url"])
+
+
+@on_kinds(
     *(("sqlite", name, False) for name in CONFIGS),
-    *(("sqlite", name, True) for name in ("default", "spectral", "clock")),
-    ("postgresql", "waiting", False),
+    ("sqlite", "default", True),
+    ("sqlite", "clock", True),
     ("postgresql", "smoothed", True),
-]
-each_kind = pytest.mark.parametrize(("database_url", "name", "large"), KINDS, indirect=["database_url"])
-
-
-@each_kind
+)
 def test_a_preview_is_what_decide_then_answers(direct, clock, monkeypatch, name, large):
     """At boundaries and between them; and the campaign goes on as if nobody had asked."""
     if large:
@@ -172,7 +186,7 @@ def test_previews_do_not_disturb_decisions_made_meanwhile(start, clock, name):
     """From many threads at once, while the campaign goes on: it answers as if it had been alone."""
     worker = start()
     post = http_post(worker.client)
-    alone = Script(CONFIGS[name], clock, name="alone").create(post).play(post, 60)
+    alone = Script(CONFIGS[name], clock, name="alone").create(post).play(post, 40)
     watched = Script(CONFIGS[name], clock, name="watched").create(post)
     over, statuses = threading.Event(), Counter()
 
@@ -186,7 +200,7 @@ def test_previews_do_not_disturb_decisions_made_meanwhile(start, clock, name):
     with ThreadPoolExecutor(4) as pool:
         looking = [pool.submit(look, seed) for seed in range(4)]
         try:
-            watched.play(post, 60)
+            watched.play(post, 40)
         finally:
             over.set()
         for one in looking:
@@ -340,7 +354,13 @@ def explained(worker, name, decision_id):
         return explain_decision(tx, row, worker.campaigns, decision)
 
 
-@each_kind
+@on_kinds(
+    ("sqlite", "default", True),
+    ("sqlite", "waiting", False),
+    ("sqlite", "clock", False),
+    ("sqlite", "given", False),
+    ("postgresql", "smoothed", True),
+)
 def test_the_model_of_every_decision_is_found_again(direct, clock, monkeypatch, name, large):
     """With snapshots and jobs on the way, changes of the configuration, an action more and one less; no row changes."""
     if large:

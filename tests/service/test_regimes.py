@@ -8,12 +8,19 @@ import pytest
 
 from service.api.regimes import Regimes
 from tests.service.answers import error_of, good, shaped
+from tests.service.conftest import Clock, Worker
 from tests.service.playing import GIVEN, PLAIN, SEASONS
 
-# What does not ask the database is tried on one only.
-on_sqlite = pytest.mark.parametrize("shared", ["sqlite"], indirect=True)
 NUMBERS = itertools.count(1)
 WARM, COLD = SEASONS[:2], SEASONS[2:]
+
+
+@pytest.fixture(scope="module")
+def shared(new_database):
+    """A client of one worker for all tests to which only their own campaign matters."""
+    worker = Worker(new_database("sqlite"), Clock())
+    yield worker.client
+    worker.stop()
 
 
 class Played:
@@ -113,7 +120,6 @@ def test_every_number_from_the_log_and_the_model(shared):
     assert found["regimes"][0]["best_action"] == "mail"  # as it was made
 
 
-@on_sqlite
 @pytest.mark.parametrize(
     "config",
     [
@@ -147,7 +153,16 @@ def test_labels_follow_their_regime_through_re_estimations(shared, config):
     assert len(estimations) >= 5
 
 
-def test_labels_that_may_not_fit_are_told(shared):
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_labels_that_may_not_fit_are_told(new_database, kind):
+    worker = Worker(new_database(kind), Clock())
+    try:
+        check_labels(worker.client)
+    finally:
+        worker.stop()
+
+
+def check_labels(shared):
     played = Played(shared, regimes=2, warm_start_rounds=40, regime_labels=["summer", "winter"]).play(150)
     assert played.regimes()["labels_note"].startswith("The labels were set before the regimes were estimated.")
     played.patch(regime_labels=["winter", "summer"])
@@ -166,7 +181,6 @@ def test_labels_that_may_not_fit_are_told(shared):
     assert early.regimes()["labels_note"].startswith("The labels were set at round 60, with 1 regime in use; now there")
 
 
-@on_sqlite
 @pytest.mark.parametrize(
     ("config", "rounds", "note"),
     [
@@ -182,7 +196,6 @@ def test_without_regimes_a_note_says_why(shared, config, rounds, note):
     assert found["note"].startswith(note)
 
 
-@on_sqlite
 def test_a_clock_gives_durations_in_time(shared):
     beliefs = {"estimator": "given", "parameters": GIVEN}
     found = Played(shared, regimes=2, beliefs=beliefs, clock={"period_seconds": 3600}).play(10).regimes()
