@@ -522,7 +522,7 @@ def test_a_rollback_to_a_model_that_never_was_is_found(direct, clock):
     script = Script(CONFIGS["default"], clock).create(worker.post).play(worker.post, 40)
     worker.process(worker.campaigns.prepare_rollback(script.name, 2))
     worker.execute("UPDATE config_revisions SET restored = 77 WHERE revision = 2")
-    assert any("never made" in problem for problem in worker.differences(script.name))
+    assert any("never published" in problem for problem in worker.differences(script.name))
 
 
 def test_a_retried_rollback_goes_back_once(shared, new):
