@@ -12,7 +12,7 @@ import numpy.typing as npt
 from policy import CampaignConfig, StagedPolicy, State, describe
 from policy.description import ModelDescription
 from policy.state import MODES
-from service.engine.fold import SECOND
+from service.base.times import SECOND
 from service.storage.jobs import find_waiting_job
 from service.storage.reading import LoggedDecision, read_decision_pages
 from service.storage.rows import LiveRow, RevisionRow, RewardRow

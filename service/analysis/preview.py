@@ -64,12 +64,12 @@ class _Trial(Unit):
     """A unit of work that tries the next round. It is never written, and shares its history with the campaign's."""
 
     def __init__(self, tx: Transaction, row: LiveRow, campaigns: Campaigns) -> None:
-        super().__init__(tx, row, campaigns.read_entry(tx, row), campaigns.owner, campaigns.clock())
+        super().__init__(tx, row, campaigns.cache.read_entry(tx, row), campaigns.owner, campaigns.clock())
         self._left_out = False
 
     def preview(self, customer: Customer) -> TriedDecision:
         belief_before = self.state.belief.tolist()
-        (request,), _, _ = self._requests([customer], [""])
+        (request,) = self.build_requests([customer], [""]).requests
         try:
             self.policy.prepare([request], [""])  # refuse a bad request before doing any work
         except PolicyError as error:
@@ -87,19 +87,19 @@ class _Trial(Unit):
             self._left_out,
         )
 
-    def _take(self, round: int, value: float, source: str, after: int | None = None) -> None:
+    def take_reward(self, round: int, value: float, source: str, after_round: int | None = None) -> None:
         if self.state.history is self.entry.state.history:  # only the campaign itself may add to its history
             history = self.state.history.copy(self.state.round, self.state.arrived)
             self.state = self.state._replace(history=history)
-        super()._take(round, value, source, after)
+        super().take_reward(round, value, source, after_round)
 
     def estimate(self) -> None:
         """Leave out a large re-estimation: the decision would give it to a background job and go on (R16)."""
-        if self._large_estimation:
+        if self.is_estimation_large:
             self._left_out = True
             self.state = self.policy.skip_estimation(self.state)
         else:
-            self._estimate_now()
+            self.estimate_inline()
 
 
 def explain_decision(
@@ -126,7 +126,7 @@ def _rebuild_model(
 ) -> tuple[StagedPolicy, State]:
     """The policy of a decision's round and the state before it, as far as scores depend on them."""
     version, campaign = decision.model_version, row.campaign_id
-    state = campaigns.read_entry(tx, row).state
+    state = campaigns.cache.read_entry(tx, row).state
     if state.model_version != version:
         state = (rebuild_model(tx, row, version) if version else load_first_position(tx, campaign)).state
     # The configuration may have changed since the model was published; a different set of actions is a new model.

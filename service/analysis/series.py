@@ -45,7 +45,7 @@ def compute_series(
     row = get_campaign(tx, name)
     after, last = find_rounds_between(tx, row.campaign_id, *times)
     revisions = tx.read_revisions(row.campaign_id, 0)
-    state = campaigns.read_entry(tx, row).state if beliefs == "now" else None
+    state = campaigns.cache.read_entry(tx, row).state if beliefs == "now" else None
     config = CampaignConfig.model_validate_json(revisions[-1].config)
     with cache.read(tx, row, revisions, config) as columns:
         settled = row.round if config.rewards.default is None else row.settled

@@ -16,7 +16,7 @@ from policy.evaluation import ALONE, GROUPS, LiftSums, OffPolicySums, Rewarded
 from policy.frozen import FrozenModel, choose_greedily
 from policy.lift import Compared
 from policy.logging_law import Logged, compute_logging_law, list_floors, mark_first_eligible
-from service.engine.fold import SECOND
+from service.base.times import SECOND
 from service.storage.reading import LoggedDecision
 from service.storage.rows import RevisionRow
 

@@ -89,14 +89,14 @@ def _compare_ids(tx: Transaction, campaign: int) -> Iterator[str]:
     ids, names, blocks = Ids(), tx.read_decision_ids(campaign, 0), read_id_blocks(tx, campaign)
     while page := list(islice(names, PAGE)):
         hashes = hash_ids(page)
-        before = tx.get_known_decisions(campaign, ids.rounds_of(hashes))
+        before = tx.get_known_decisions(campaign, ids.find_rounds(hashes))
         for name, times in Counter(page).items():
             if times > 1 or name in before:
                 yield f"decision_id {name!r} belongs to several decisions"
         ids.extend(ids.count, hashes)
     done = 0
     for last, stored in blocks:
-        if stored != ids.block(done, last):
+        if stored != ids.encode_block(done, last):
             yield f"the stored hashes of the ids of rounds {done + 1} to {last} are wrong"
         done = last
 
@@ -157,7 +157,7 @@ class _Models:
     def compare(self, replay: Replay) -> Iterator[str]:
         """Compare the models that the replay has published since the last call."""
         for kind, start in replay.models:
-            yield from self._compare(kind, start.state, start.revision < replay.rebuilt_by)
+            yield from self._compare(kind, start.state, start.revision < replay.exact_from)
         replay.models.clear()
 
     def _compare(self, kind: str, state: State, rebuilt: bool) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """The routes that list, create, fill, close and delete campaigns."""
 
 import hashlib
+from dataclasses import replace
 from typing import Annotated, Any
 
 import msgspec
@@ -14,8 +15,9 @@ from service.access.roles import ADMINS, READERS, allow
 from service.api.paging import Limit, NameCursor
 from service.base.errors import ConflictError, FieldProblem, InvalidError, NotFoundError
 from service.base.times import format_timestamp
-from service.engine.campaigns import answer_repeated_creation
-from service.engine.operations import Archive, Change, Create, Current, Delete, RollBack
+from service.engine.handlers import answer_repeated_creation
+from service.engine.operations import Archive, Change, Create, Delete, ReadState, RollBack
+from service.engine.preparation import prepare_import
 from service.engine.recovery import get_campaign, load_config
 from service.engine.requests import CAMPAIGN_EXAMPLE, ImportRequest
 from service.engine.worker import Service
@@ -100,14 +102,13 @@ def add_campaign_routes(app: Application, service: Service) -> None:
 
         Each request takes up to 10,000 rows. Send as many requests as you need before the first decision, or use
         `undercurrent import`, which takes files of any size. A repeated `import_id` changes nothing."""
-        operation = await run_in_threadpool(
-            service.campaigns.prepare_import, check_name(name), body.import_id, body.rows
-        )
-        if operation.made.changed:
-            record = make_record(request.scope, "import", name, rows=operation.told["rows"])
-            await service.submit(operation._replace(record=record))
+        checked = check_name(name)
+        operation = await run_in_threadpool(prepare_import, service.campaigns, checked, body.import_id, body.rows)
+        if operation.unit.has_changed:
+            record = make_record(request.scope, "import", name, rows=operation.summary["rows"])
+            await service.submit(replace(operation, record=record))
             log_record(record)
-        return Imported.model_validate({"campaign": name, **operation.told})
+        return Imported.model_validate({"campaign": name, **operation.summary})
 
 
 def _add_creation(app: Application, service: Service) -> None:
@@ -123,7 +124,7 @@ def _add_creation(app: Application, service: Service) -> None:
         """Create a campaign. The answer is its configuration, with all defaults filled in."""
         record = make_record(request.scope, "create", config.name, **describe_receiver(config))
         operation = await _prepare_creation(service, config)
-        answer: bytes = await service.submit(operation._replace(record=record))
+        answer: bytes = await service.submit(replace(operation, record=record))
         log_record(record)
         return answer
 
@@ -179,11 +180,11 @@ def load_campaign(service: Service, name: str) -> CampaignState:
 
 
 async def apply_change(
-    service: Service, request: Request, what: str, operation: Change | Archive | RollBack | Current, **details: Any
+    service: Service, request: Request, what: str, operation: Change | Archive | RollBack | ReadState, **details: Any
 ) -> CampaignState:
     """Carry out a change, record it in the audit log as `what`, and return the campaign's new state."""
     record = make_record(request.scope, what, operation.campaign, **details)
-    await service.submit(operation if isinstance(operation, Current) else operation._replace(record=record))
+    await service.submit(operation if isinstance(operation, ReadState) else replace(operation, record=record))
     log_record(record)
     return await run_in_threadpool(load_campaign, service, operation.campaign)
 

@@ -158,7 +158,7 @@ def add_decision_routes(app: Application, service: Service) -> None:
 
 def load_decision(tx: Transaction, campaigns: Campaigns, campaign: LiveRow, decision_id: str) -> StoredDecision:
     """Load a decision with its request, its answer and its reward."""
-    row = campaigns.get_decision(tx, campaign, decision_id)
+    row = campaigns.cache.get_decision(tx, campaign, decision_id)
     if row is None:
         raise NotFoundError(f"Campaign {campaign.name} has no decision {decision_id!r}")
     if row.erased:

@@ -14,7 +14,8 @@ from service.api.campaigns import CampaignState, apply_change, check_name
 from service.api.paging import Limit, NumberCursor
 from service.base.errors import UnavailableError
 from service.base.times import format_timestamp
-from service.engine.operations import Current
+from service.engine.operations import ReadState
+from service.engine.preparation import prepare_rollback
 from service.engine.recovery import get_campaign, load_config
 from service.engine.requests import RequestBody
 from service.engine.worker import Service
@@ -130,16 +131,16 @@ def add_model_routes(app: FastAPI, service: Service) -> None:
     async def rollback(name: str, body: RollbackRequest, request: Request) -> CampaignState:
         """Put an earlier model back in force, as a new version. Rewards folded after it no longer count."""
         version = body.model_version
-        operation = await run_in_threadpool(service.campaigns.prepare_rollback, check_name(name), version)
+        operation = await run_in_threadpool(prepare_rollback, service.campaigns, check_name(name), version)
         return await apply_change(service, request, "rollback", operation, model_version=version)
 
 
 async def load_current(service: Service, name: str) -> tuple[StagedPolicy, State]:
     """Load a campaign's current policy and state. This works as long as the database can be read."""
     try:
-        policy, state = await service.submit(Current(check_name(name)))
+        policy, state = await service.submit(ReadState(check_name(name)))
     except UnavailableError:
-        policy, state = await run_in_threadpool(service.campaigns.read_current, name)
+        policy, state = await run_in_threadpool(service.campaigns.read_state, name)
     return policy, state
 
 

@@ -4,6 +4,7 @@ The person is named in the body, never in an address, and in no log.
 """
 
 import logging
+from dataclasses import replace
 from typing import Annotated, Any
 
 import msgspec
@@ -16,6 +17,7 @@ from service.access.roles import ADMINS, allow
 from service.api.decisions import StoredReward
 from service.base.errors import NotFoundError
 from service.base.times import format_timestamp
+from service.engine.preparation import prepare_erasure
 from service.engine.recovery import get_campaign
 from service.engine.requests import Text
 from service.engine.worker import Service
@@ -120,8 +122,8 @@ async def _erase(service: Service, campaign: str, subject: str, request: Request
     record, count = make_record(request.scope, "erase", campaign), None
     while count is None:  # another erasure came first, which this one's fold does not include
         try:
-            operation = await run_in_threadpool(service.campaigns.prepare_erasure, campaign, subject)
-            count = 0 if operation is None else await service.submit(operation._replace(record=record))
+            operation = await run_in_threadpool(prepare_erasure, service.campaigns, campaign, subject)
+            count = 0 if operation is None else await service.submit(replace(operation, record=record))
         except NotFoundError:  # the campaign was deleted meanwhile
             return 0
     if count:

@@ -5,6 +5,7 @@ from functools import lru_cache
 
 __all__ = ["EPOCH", "format_timestamp"]
 
+SECOND = 1_000_000  # microseconds
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 

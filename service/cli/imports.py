@@ -5,6 +5,7 @@ import hashlib
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -17,6 +18,7 @@ from service.cli.database import open_database
 from service.cli.flags import Flags, add_settings
 from service.engine.campaigns import Campaigns
 from service.engine.operations import KeepSnapshot, Snapshot
+from service.engine.preparation import prepare_import
 from service.engine.recovery import get_campaign, load_config
 from service.engine.requests import ImportId, ImportRow
 from service.storage.audit import record_command
@@ -47,18 +49,18 @@ def run(flags: Flags) -> int:
             print(f"undercurrent: cannot read {path}: {error.strerror or error}", file=sys.stderr)
             return 1
         with tqdm(_check_rows(rows), path.name, total=size, unit=" rows", disable=None) as bar:
-            operation = campaigns.prepare_import(name, import_id, bar)
-        told = operation.told
-        if not operation.made.changed:
+            operation = prepare_import(campaigns, name, import_id, bar)
+        told = operation.summary
+        if not operation.unit.has_changed:
             print(f"{name}: {told['import_id']!r} has already been imported; nothing to do")
             return 0
         record = record_command("import", name, rows=told["rows"])
-        (outcome,), work = campaigns.process([operation._replace(record=record)])
-        if outcome is not None:
+        (outcome,), work = campaigns.process([replace(operation, record=record)])
+        if isinstance(outcome, Exception):
             raise outcome
         for snapshot in work:  # saves the service from replaying all this when it starts
             if isinstance(snapshot, Snapshot):
-                campaigns.process([KeepSnapshot(*snapshot, encode(snapshot.state))])
+                campaigns.process([KeepSnapshot(name, snapshot, encode(snapshot.state))])
     print(f"{name}: imported {told['rows']} decisions and {told['rewards']} rewards as {told['import_id']!r}")
     return 0
 

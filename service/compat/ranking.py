@@ -14,8 +14,8 @@ from policy.logging_law import Logged, compute_logging_law, list_floors
 from service.base.errors import ApiError, ConflictError, FieldProblem, InvalidError, NotFoundError
 from service.compat.matching import Directory, Shape, flatten_features
 from service.compat.messages import RankRequest
-from service.engine.campaigns import MovedError
 from service.engine.encoding import hash_request
+from service.engine.handlers import ChangedCampaignError
 from service.engine.operations import Decide
 from service.engine.requests import DecideItem
 from service.engine.worker import Service
@@ -73,7 +73,7 @@ class Ranker:
                 answer = _decode(await self._service.submit(_make_operation(shape, body.eventId, values, eligible)))
             except InvalidError as error:
                 raise translate_fields(error) from None
-            except (MovedError, NotFoundError, ConflictError) as error:
+            except (ChangedCampaignError, NotFoundError, ConflictError) as error:
                 refusal: ApiError = error
                 await self._directory.keep_up(time.monotonic())
                 if self._directory.get_shape(shape.campaign_id) is shape:  # the campaign has not changed
@@ -89,7 +89,7 @@ class Ranker:
         """Find the decision of an event."""
         with self._service.store.reading() as tx:
             rows = read_campaigns(tx) if among is None else read_campaign_page(tx, "", len(among), among=among)
-            decisions = [(row, self._service.campaigns.get_decision(tx, row, event_id)) for row in rows]
+            decisions = [(row, self._service.campaigns.cache.get_decision(tx, row, event_id)) for row in rows]
         events = [Event(row.campaign_id, row.name, one.erased) for row, one in decisions if one is not None]
         if not events:
             where = "" if among is None else " among the campaigns that this key covers"

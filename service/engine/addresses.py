@@ -1,7 +1,7 @@
-"""Where a webhook may point: to public addresses only, unless private ones are allowed.
+"""The addresses that a webhook may have: public ones only, unless private ones are allowed.
 
-A name is resolved once a message, every address that it has must be public, and the connection goes to an address that
-was looked at here: a name that means something else a moment later (DNS rebinding) gains nothing.
+A name is resolved once for each message. All its addresses must be public, and the connection goes to one of the
+addresses that were checked here, so that a name which changes a moment later (DNS rebinding) gains nothing.
 """
 
 import re
@@ -13,34 +13,34 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["AddressError", "Resolve", "Target", "public_only", "resolved", "target_of"]
+__all__ = ["AddressError", "Resolve", "Target", "parse_target", "require_public", "resolve_host"]
 
 Address = IPv4Address | IPv6Address
 Resolve = Callable[[str, int], Sequence[Address]]
 NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*\.?")
-GLOBAL_UNICAST = IPv6Network("2000::/3")  # all that is in use; the standard library calls much of the rest global too
+GLOBAL_UNICAST = IPv6Network("2000::/3")  # the part in use; the standard library also calls much of the rest global
 NAT64 = IPv6Network("64:ff9b::/96")
 PRIVATE = "is private; UNDERCURRENT_WEBHOOK_PRIVATE=true allows such addresses"
 
 
 class AddressError(Exception):
-    """A message cannot go there; the text says why and tells no address of an inner network."""
+    """A message cannot go there. The text says why, without revealing an address of an internal network."""
 
 
 class Target(NamedTuple):
-    """A webhook's address, taken apart."""
+    """The parts of a webhook's address."""
 
     url: "httpx.URL"
     host: str  # in ASCII, an IPv6 address without its brackets
     port: int
 
-    def at(self, address: Address) -> "httpx.URL":
-        """The same, but of one machine."""
+    def build_url(self, address: Address) -> "httpx.URL":
+        """Build the same URL with one of the host's addresses."""
         return self.url.copy_with(host=str(address))
 
     @property
     def literal(self) -> Address | None:
-        """The address that the host is, however it is written; None for a name."""
+        """The address that the host stands for, in any notation; None for a name."""
         try:
             return ip_address(self.host)
         except ValueError:
@@ -50,21 +50,21 @@ class Target(NamedTuple):
         except (OSError, UnicodeError):
             return None
 
-    def check(self) -> None:
-        """Refuse what is private whatever a resolver says."""
+    def require_public(self) -> None:
+        """Refuse a host that is private whatever a resolver says."""
         literal, name = self.literal, self.host.rstrip(".").lower()
         if name == "localhost" or name.endswith(".localhost") or (literal is not None and not is_public(literal)):
             raise AddressError(PRIVATE)
 
 
-def target_of(url: str) -> Target:
-    """The parts of an address that a configuration allows."""
-    import httpx  # 6 MiB that a service without webhooks does not need
+def parse_target(url: str) -> Target:
+    """Parse a webhook's address."""
+    import httpx  # takes 6 MiB, which a service without webhooks saves
 
     try:
         parsed = httpx.URL(url)
         host, port = parsed.raw_host.decode("ascii"), parsed.port
-    except (httpx.InvalidURL, UnicodeError) as error:  # the IDNA library's errors are of the second kind
+    except (httpx.InvalidURL, UnicodeError) as error:  # the IDNA library raises the latter
         raise AddressError(f"is not an address: {error}") from None
     if ":" not in host and not NAME.fullmatch(host):
         raise AddressError("has a host that is neither a name nor an address")
@@ -74,7 +74,7 @@ def target_of(url: str) -> Target:
 
 
 def is_public(address: Address) -> bool:
-    """Can anyone on the internet have it? Of an IPv4 address inside an IPv6 one, that one must be."""
+    """Is the address one of the public internet? Of an IPv6 address that embeds an IPv4 one, the latter counts."""
     if isinstance(address, IPv4Address):
         return address.is_global and not address.is_multicast
     inner = address.ipv4_mapped or address.sixtofour
@@ -85,16 +85,16 @@ def is_public(address: Address) -> bool:
     return address.is_global and address in GLOBAL_UNICAST
 
 
-def resolved(host: str, port: int) -> Sequence[Address]:
-    """The addresses of a host, in the order in which they should be tried; blocks."""
+def resolve_host(host: str, port: int) -> Sequence[Address]:
+    """Return the addresses of a host, in the order in which to try them. This blocks."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         raise AddressError("has a host that cannot be resolved") from None
-    return list(dict.fromkeys(ip_address(entry[4][0]) for entry in found))
+    return list(dict.fromkeys(ip_address(entry[4][0]) for entry in entries))
 
 
-def public_only(addresses: Sequence[Address]) -> None:
-    """Refuse a host if any of its addresses is private: which one a connection gets would be a matter of luck."""
+def require_public(addresses: Sequence[Address]) -> None:
+    """Refuse a host if any of its addresses is private, since a connection might get that one."""
     if not all(map(is_public, addresses)):
         raise AddressError(PRIVATE)

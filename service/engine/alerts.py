@@ -1,8 +1,7 @@
-"""When another regime has been the likeliest for long enough: the rule behind the regime alerts, and nothing else.
+"""The rule behind regime alerts: a different regime has been the most likely for `alerts.rounds` decisions in a row.
 
-A regime is told of once it is the likeliest in as many beliefs of record in a row as `alerts.rounds` says. The first
-one is only noted; every other one is a change. All that must be remembered is the regime told last, so a restart,
-another worker, a batch and one-by-one requests find the same changes at the same rounds.
+The first regime is only remembered; each later one is a change. The regime announced last is all that must be stored,
+so restarts, other workers, batches and single requests find the same changes at the same rounds.
 """
 
 from collections.abc import Iterator
@@ -14,60 +13,60 @@ import numpy.typing as npt
 
 from policy import State
 
-__all__ = ["RegimeChange", "Told", "count_regimes", "find_regime_changes"]
+__all__ = ["Announced", "RegimeChange", "count_regimes", "find_regime_changes"]
 
-FIRST_LOOK = 32  # rows looked back at; twice as many each time it is not enough
+FIRST_LOOK = 32  # rows to look back at first; then twice as many each time
 FloatArray = npt.NDArray[np.float64]
 
 
-class Told(NamedTuple):
-    """What was told last: how many regimes there were to choose from, and which one it was, counted from 0."""
+class Announced(NamedTuple):
+    """The number of regimes in use, and the one that was announced last, counted from 0."""
 
     regimes: int
     regime: int | None
 
 
 class RegimeChange(NamedTuple):
-    """Another regime is the likeliest, and stays so. Regimes are counted from 0."""
+    """Another regime is the most likely, and has been for long enough. Regimes are counted from 0."""
 
     before: int
     after: int
-    round: int  # in which that had lasted long enough
+    round: int  # when it had lasted long enough
     since_round: int
     belief: list[float]
 
 
 def count_regimes(state: State) -> int:
-    """Those that contexts tell apart: none before the first estimate. When it changes, the old numbers mean nothing."""
+    """Count the regimes in use; 0 before the first estimate. When the count changes, regimes are numbered anew."""
     return 0 if state.hmm is None else state.belief.size
 
 
 def find_regime_changes(
-    beliefs: FloatArray, decided: int, rounds: int, told: int | None
+    beliefs: FloatArray, decided: int, rounds: int, announced: int | None
 ) -> tuple[list[RegimeChange], int | None]:
-    """The changes that the rows from `decided` on bring, and the regime told last after them.
+    """Find the changes in the rows from `decided` on; return them and the regime announced last after them.
 
-    `beliefs` (rows × regimes) are those of record, the newest last. Of the older ones no more than needed are read:
-    a decision's cost must not grow with them.
+    `beliefs` (rows × regimes) are the beliefs of record, oldest first. Older rows are read only as far as needed, so
+    that the cost of a decision does not grow with them.
     """
     changes: list[RegimeChange] = []
-    for start, end, regime in _runs(beliefs, decided):
-        if regime == told or end < rounds:
+    for start, end, regime in _find_runs(beliefs, decided):
+        if regime == announced or end < rounds:
             continue
-        if start == decided:  # it may have begun earlier; if its oldest row is another's, that answers at once
+        if start == decided:  # the run may have started earlier; often one row shows that it is too short
             if end - start < rounds and beliefs[end - rounds].argmax() != regime:
                 continue
-            start = _begun(beliefs, decided, regime)
+            start = _find_start(beliefs, decided, regime)
         complete = max(start + rounds - 1, decided)
         if complete < end:
-            if told is not None:
-                changes.append(RegimeChange(told, regime, complete + 1, start + 1, beliefs[complete].tolist()))
-            told = regime
-    return changes, told
+            if announced is not None:
+                changes.append(RegimeChange(announced, regime, complete + 1, start + 1, beliefs[complete].tolist()))
+            announced = regime
+    return changes, announced
 
 
-def _runs(beliefs: FloatArray, first: int) -> Iterator[tuple[int, int, int]]:
-    """Rows next to each other, from the first on, in which the same regime is the likeliest: start, end, regime."""
+def _find_runs(beliefs: FloatArray, first: int) -> Iterator[tuple[int, int, int]]:
+    """Yield (start, end, regime) of adjacent rows, from the first on, with the same most likely regime."""
     start = first
     for regime, run in groupby(beliefs[first:].argmax(axis=1).tolist()):
         end = start + sum(1 for _ in run)
@@ -75,8 +74,8 @@ def _runs(beliefs: FloatArray, first: int) -> Iterator[tuple[int, int, int]]:
         start = end
 
 
-def _begun(beliefs: FloatArray, row: int, regime: int) -> int:
-    """The first of the rows right before that one in which the regime is the likeliest; the row itself if none is."""
+def _find_start(beliefs: FloatArray, row: int, regime: int) -> int:
+    """Find the first of the adjacent rows before `row` with this most likely regime; `row` itself if there is none."""
     look = FIRST_LOOK
     while row > 0:
         first = max(0, row - look)

@@ -1,9 +1,9 @@
-"""The ids of a campaign's decisions: which rounds have one, without asking the database.
+"""Which rounds have which decision ids, without a query.
 
-An index of ids in the database was what durable decisions cost most: ids are random, so every new one changes a page
-of its own. A worker has the history of the campaigns it decides in memory anyway, and some twenty bytes a round more
-say where an id may be; the row itself says if it is there. The hashes of past rounds are stored in blocks, in the order
-of their rounds, whenever a snapshot is; those since then are read from the log.
+An index in the database would be the most expensive part of a durable decision: ids are random, so each new one changes
+another page. A worker has the history of its campaigns in memory anyway. Some twenty bytes more for each round tell
+where an id may be, and the row itself confirms it. The hashes of past rounds are stored in blocks, in the order of the
+rounds, with each snapshot; later ones are read from the log.
 """
 
 from collections.abc import Iterable
@@ -13,53 +13,53 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Hashes", "Ids", "hash_ids", "read_block"]
+__all__ = ["Hashes", "Ids", "decode_block", "hash_ids"]
 
 Hashes = npt.NDArray[np.uint64]
-EMPTY = -1  # place of the table
+EMPTY = -1  # an unused slot of the table
 
 
 def hash_ids(ids: Iterable[str]) -> Hashes:
-    """64 bits of each id; the same everywhere and for ever, for they are stored."""
+    """Hash each id to 64 bits. The hashes are stored, so they must never change."""
     return np.frombuffer(b"".join([blake2b(name.encode(), digest_size=8).digest() for name in ids]), "<u8")
 
 
 class Ids:
     """The hashes of a campaign's ids by round, and a hash table (open addressing) from hash to round.
 
-    It only grows, by what is committed: a round once decided keeps its id. Whoever extends it must hold a lock; looking
-    up meanwhile is safe, since both arrays are replaced together.
+    It only grows, by committed rounds, which keep their ids for ever. Callers that extend it must hold a lock; lookups
+    meanwhile are safe, since both arrays are replaced together.
     """
 
-    __slots__ = ("_kept", "count")
+    __slots__ = ("_arrays", "count")
 
     def __init__(self) -> None:
-        self._kept = _room(0)
+        self._arrays = _allocate(0)
         self.count = 0  # rounds so far
 
-    def rounds_of(self, hashes: Hashes) -> list[int]:
-        """The rounds whose ids have one of the hashes: nearly always those of the ids themselves."""
+    def find_rounds(self, hashes: Hashes) -> list[int]:
+        """Find the rounds whose ids have one of the hashes; collisions are very rare."""
         if not self.count:
             return []
-        kept = self._kept
+        arrays = self._arrays
         found = np.empty(hashes.size + 1, np.int64)
-        while (count := _find(*kept, hashes, found)) > found.size:
+        while (count := _find(*arrays, hashes, found)) > found.size:
             found = np.empty(count, np.int64)
         rounds: list[int] = found[:count].tolist()
         return rounds
 
     def extend(self, after: int, hashes: Hashes) -> None:
-        """The rounds after one; of those that are here already there is nothing to do."""
+        """Add the hashes of the rounds after `after`; those already here are skipped."""
         if after > self.count:
             raise ValueError(f"the ids of rounds {self.count + 1} to {after} are missing")
-        new, (known, table) = hashes[self.count - after :], self._kept
+        new, (known, table) = hashes[self.count - after :], self._arrays
         count = self.count + new.size
         if count > known.size:
-            larger, table = _room(count)
+            larger, table = _allocate(count)
             larger[: self.count] = known[: self.count]
             larger[self.count : count] = new
             _insert(larger, table, 0, count)
-            self._kept = larger, table
+            self._arrays = larger, table
         else:
             known[self.count : count] = new
             _insert(known, table, self.count, count)
@@ -67,29 +67,29 @@ class Ids:
 
     @property
     def nbytes(self) -> int:
-        """In memory; the objects themselves take some hundreds too."""
-        return sum(array.nbytes for array in self._kept) + 500
+        """The memory that this takes, with some hundreds of bytes for the objects themselves."""
+        return sum(array.nbytes for array in self._arrays) + 500
 
-    def block(self, after: int, last: int) -> bytes:
-        """The hashes of the rounds after one, up to the last, as they are stored: with a checksum."""
+    def encode_block(self, after: int, last: int) -> bytes:
+        """Encode the hashes of the rounds after `after` and up to `last` for storage, with a checksum."""
         if last > self.count:
             raise ValueError(f"the ids of rounds {self.count + 1} to {last} are missing")
-        hashes = self._kept[0][after:last].astype("<u8").tobytes()
-        return hashes + _checksum(hashes)
+        hashes = self._arrays[0][after:last].astype("<u8").tobytes()
+        return hashes + _compute_checksum(hashes)
 
 
-def read_block(block: bytes) -> Hashes | None:
-    """What `Ids.block` wrote; None if it is damaged."""
+def decode_block(block: bytes) -> Hashes | None:
+    """Decode what `Ids.encode_block` wrote; None if it is damaged."""
     hashes, checksum = block[:-8], block[-8:]
-    return np.frombuffer(hashes, "<u8") if checksum == _checksum(hashes) else None
+    return np.frombuffer(hashes, "<u8") if checksum == _compute_checksum(hashes) else None
 
 
-def _checksum(hashes: bytes) -> bytes:
+def _compute_checksum(hashes: bytes) -> bytes:
     return blake2b(hashes, digest_size=8).digest()
 
 
-def _room(rounds: int) -> tuple[Hashes, npt.NDArray[np.int32]]:
-    """For the hashes of so many rounds and more, and a table that is never more than two thirds full."""
+def _allocate(rounds: int) -> tuple[Hashes, npt.NDArray[np.int32]]:
+    """Allocate arrays for at least this many rounds: the hashes, and a table that is at most two thirds full."""
     size = max(32, 1 << (2 * rounds).bit_length())
     return np.empty(2 * size // 3, np.uint64), np.full(size, EMPTY, np.int32)
 
@@ -106,7 +106,7 @@ def _insert(hashes, table, start, stop):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True)
 def _find(hashes, table, wanted, found):  # type: ignore[no-untyped-def]
-    """Rounds into `found` as far as there is room; how many there are."""
+    """Write the rounds to `found`, as many as fit; return how many there are."""
     mask, count = np.uint64(table.size - 1), 0
     for one in wanted:
         place = one & mask

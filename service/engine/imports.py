@@ -1,110 +1,135 @@
-"""Warm-starting a campaign from historical logs: rows are followed in their order, as if it had decided them itself.
+"""Warm-start a campaign from historical decisions, followed in their order as if the campaign had made them.
 
-The regimes are learned from the sequence of contexts, and stage updates and re-estimations happen where they would have
-happened. All rows or none: everything is made in memory first, and `Unit.adopt` takes it over under the lock.
+The regimes are learned from the sequence of contexts. Stage updates and re-estimations happen where they would have
+happened. Either all rows are imported or none: everything is done in memory first, and `changes.adopt` takes it over
+under the lock.
 """
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import islice
-from typing import Any
+from typing import NamedTuple, NotRequired, TypedDict
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from policy import PastRound, PolicyError
 from policy.stages import count_rounds_ahead
 from service.base.errors import ConflictError, FieldProblem, InvalidError
+from service.base.times import SECOND
 from service.engine.encoding import check_numbers
-from service.engine.fold import SECOND
 from service.engine.requests import ImportRow
-from service.engine.unit import IMPORT, Entry, Unit
+from service.engine.unit import Unit
+from service.engine.work import Entry
 from service.storage.events import read_event_bodies
 from service.storage.reading import get_decided_at
 from service.storage.rows import DecisionRow, LiveRow
 from service.storage.transaction import Transaction
 
-__all__ = ["Importing"]
+__all__ = ["ImportSummary", "Importing"]
 
-CHUNK = 2_000  # rows read, checked and followed at a time
-MOST_PROBLEMS = 100  # mistakes that an answer names
-KnownIds = Callable[[str, Sequence[str]], Collection[str]]  # of a campaign, those that are in the log already
+IMPORT = "import"  # the kind of event that records an import; the fold does not need it
+CHUNK = 2_000  # rows that are read, checked and followed at a time
+MOST_PROBLEMS = 100  # that an answer lists
+FindKnownIds = Callable[[Sequence[str]], Collection[str]]  # those of the decision ids that the log already has
 _encode = msgspec.json.Encoder().encode
 
 
-class Importing(Unit):
-    """A campaign on which rows are imported. Nothing is written: another unit adopts it.
+class ImportSummary(TypedDict):
+    """What an import has brought; the same for the same rows."""
 
-    No reward is set to its default on the way, and every re-estimation is made at once: what comes out depends on the
+    import_id: str
+    rows: int
+    rewards: int
+    hash: NotRequired[str]  # of the rows; an erasure removes it
+
+
+class _LateReward(NamedTuple):
+    """A reward that has not arrived yet. They are taken in the order of these fields."""
+
+    after_round: int
+    round: int
+    value: float
+
+
+class Importing(Unit):
+    """A unit of work that imports rows. It writes nothing: another unit adopts what it did.
+
+    No reward gets its default on the way, and every re-estimation is made at once, so that the outcome depends on the
     rows alone.
     """
 
     def __init__(self, tx: Transaction, row: LiveRow, entry: Entry, owner: str, now: int) -> None:
         super().__init__(tx, row, entry, owner, now)
-        # All that it needs to know of the log: the transaction is over when the rows come.
-        self._before = [msgspec.json.decode(body) for body in read_event_bodies(tx, row.campaign_id, IMPORT)]
-        self._decided_before = get_decided_at(tx, row.campaign_id, row.round) if row.round else 0
+        # Everything that is needed from the log: the transaction is over before the rows come.
+        self._earlier_imports: list[ImportSummary] = [
+            msgspec.json.decode(body) for body in read_event_bodies(tx, row.campaign_id, IMPORT)
+        ]
+        self._last_decided_at = get_decided_at(tx, row.campaign_id, row.round) if row.round else 0
+        self._ids: set[str] = set()
+        self._late_rewards: list[_LateReward] = []  # a heap
 
     def settle(self) -> None:
-        """Nothing to do: a reward that history does not have may still come."""
+        """Do nothing: a reward that the history lacks may still come."""
 
     def publish(self) -> None:
-        """Nothing to do: there are no jobs."""
+        """Do nothing: there are no jobs."""
 
     def estimate(self) -> None:
-        self._estimate_now()
+        self.estimate_inline()
 
-    def take_all(self, import_id: str, rows: Iterable[ImportRow], known_ids: KnownIds) -> dict[str, Any]:
-        """Follow the rows; what is to be told of it, which is the same for the same rows."""
-        known = next((body for body in self._before if body["import_id"] == import_id), None)
-        if known is None:
-            self._require_open("cannot change")
-        if known is None and sum(body["rows"] for body in self._before) != self.state.round:
-            message = f"Campaign {self.row.name} has decided already; only a new one can be warm-started"
-            raise ConflictError(f"{message}: create or clone one")
-        digest, first, problems = hashlib.blake2b(digest_size=16), self.state.arrived, list[FieldProblem]()
-        ids, late, count = set[str](), list[tuple[int, int, float]](), 0
-        for chunk in _chunks(rows):
+    def take_all(self, import_id: str, rows: Iterable[ImportRow], find_known_ids: FindKnownIds) -> ImportSummary:
+        """Follow all rows. An import that was made before is recognized by its id, and changes nothing."""
+        earlier = next((summary for summary in self._earlier_imports if summary["import_id"] == import_id), None)
+        if earlier is None:
+            self._require_importable()
+        digest, rewards_before = hashlib.blake2b(digest_size=16), self.state.arrived
+        problems, count = list[FieldProblem](), 0
+        for chunk in _split(rows):
             digest.update(_encode([row.model_dump(mode="json") for row in chunk]))
-            if known is None and len(problems) < MOST_PROBLEMS:
-                problems += self._follow(import_id, chunk, count, ids, late, problems, known_ids)
+            if earlier is None and len(problems) < MOST_PROBLEMS:
+                problems += self._take_chunk(import_id, chunk, count, find_known_ids, not problems)
             count += len(chunk)
-        if known is not None:
-            if known.get("hash", digest.hexdigest()) != digest.hexdigest():  # it goes with an erasure
+        if earlier is not None:
+            if earlier.get("hash", digest.hexdigest()) != digest.hexdigest():
                 raise ConflictError(f"import_id {import_id!r} was used before with other rows")
-            return dict(known)
+            return earlier
         if problems:
             raise InvalidError(problems[:MOST_PROBLEMS])
-        self._take_rewards(late, everything=True)
-        told = {
+        self._take_late_rewards(all_of_them=True)
+        summary: ImportSummary = {
             "import_id": import_id,
             "rows": count,
-            "rewards": self.state.arrived - first,
+            "rewards": self.state.arrived - rewards_before,
             "hash": digest.hexdigest(),
         }
-        self._event(IMPORT, told)
-        return told
+        self.record_event(IMPORT, summary)
+        return summary
 
-    def _follow(
+    def _require_importable(self) -> None:
+        self.require_open("cannot change")
+        if sum(summary["rows"] for summary in self._earlier_imports) != self.state.round:
+            problem = f"Campaign {self.row.name} has already made decisions; only a new one can be warm-started"
+            raise ConflictError(f"{problem}: create or clone one")
+
+    def _take_chunk(
         self,
         import_id: str,
         rows: Sequence[ImportRow],
         done: int,
-        ids: set[str],
-        late: list[tuple[int, int, float]],
-        problems: Sequence[FieldProblem],
-        known_ids: KnownIds,
+        find_known_ids: FindKnownIds,
+        follow: bool,
     ) -> list[FieldProblem]:
-        """Follow a chunk, unless something is or was wrong: then tell what."""
+        """Check a chunk, and follow it if it is good and so were those before it; return its problems."""
         names = [row.decision_id or f"{import_id}-{done + i + 1}" for i, row in enumerate(rows)]
         prefixes = [f"rows[{done + i}]." for i in range(len(rows))]
-        there = known_ids(self.row.name, names) if self.row.round else ()
-        wrong = [*_repeated(names, prefixes, ids, there)]
+        problems = self._check_ids(names, prefixes, find_known_ids(names) if self.row.round else ())
         for row, prefix in zip(rows, prefixes, strict=True):
-            wrong += self._wrong(row, prefix)
-        times = self._times(rows)
+            problems += self._check_row(row, prefix)
+        times = self._list_times(rows)
         pasts = [
             PastRound(row.context, row.action, None if at is None else at / SECOND)
             for row, at in zip(rows, times, strict=True)
@@ -112,26 +137,32 @@ class Importing(Unit):
         try:
             prepared = self.policy.prepare_past(pasts, prefixes)
         except PolicyError as error:
-            wrong += InvalidError.from_policy(error).fields
-        if wrong or problems:
-            return wrong
-        for i, row in enumerate(rows):
-            if row.reward is not None:
-                round = self.state.round + i + 1
-                delay = 0 if row.reward_after_round is None else row.reward_after_round - (row.round or 0)
-                heappush(late, (round + delay, round, float(row.reward)))
+            problems += InvalidError.from_policy(error).fields
+        if problems or not follow:
+            return problems
+        self._expect_rewards(rows)
         start = 0
         while start < len(rows):
             self.cross()
             stop = min(len(rows), start + count_rounds_ahead(self.state))
             self.state, beliefs = self.policy.follow(self.state, prepared.part(start, stop))
             self._record_past(rows[start:stop], names[start:stop], times[start:stop], beliefs)
-            self._take_rewards(late)
+            self._take_late_rewards()
             start = stop
         return []
 
-    def _wrong(self, row: ImportRow, prefix: str) -> list[FieldProblem]:
-        """What is wrong with a row, beside its context and action."""
+    def _check_ids(self, names: Sequence[str], prefixes: Sequence[str], known: Collection[str]) -> list[FieldProblem]:
+        """Find ids that another row has, here or in the log."""
+        problems: list[FieldProblem] = []
+        for name, prefix in zip(names, prefixes, strict=True):
+            if name in self._ids or name in known:
+                message = f"{name!r} is used twice"
+                problems.append(FieldProblem(field=f"{prefix}decision_id", message=message, allowed="a new id"))
+            self._ids.add(name)
+        return problems
+
+    def _check_row(self, row: ImportRow, prefix: str) -> list[FieldProblem]:
+        """Find what is wrong with a row, except for its context and action."""
         problems: list[FieldProblem] = []
         after = row.reward_after_round
         if after is not None and (row.round is None or after < row.round):
@@ -146,25 +177,42 @@ class Importing(Unit):
                 for problem in error.problems
             ]
         try:
-            for name, time in (("at", row.at), ("decided_at", row.decided_at)):
-                if time is not None:
-                    self._time(time, prefix, name)
+            if row.at is not None:
+                self.check_time(row.at, f"{prefix}at")
+            if row.decided_at is not None:
+                self.check_time(row.decided_at, f"{prefix}decided_at")
             if row.context is not None:
                 check_numbers([row.context], [prefix])
         except InvalidError as error:
             problems += error.fields
         return problems
 
-    def _times(self, rows: Sequence[ImportRow]) -> list[int | None]:
-        """When each row was decided, never going backwards (R27); None if it is not said."""
+    def _list_times(self, rows: Sequence[ImportRow]) -> list[int | None]:
+        """List when each row was decided, never going backwards (R27); None if the row does not say."""
         times: list[int | None] = []
+        last_at = self.progress.last_at
         for row in rows:
             if row.at is None:
                 times.append(None)
                 continue
-            self._last_at = max(self._last_at, round(row.at.timestamp() * SECOND))
-            times.append(self._last_at)
+            last_at = max(last_at, round(row.at.timestamp() * SECOND))
+            times.append(last_at)
+        self.progress = replace(self.progress, last_at=last_at)
         return times
+
+    def _expect_rewards(self, rows: Sequence[ImportRow]) -> None:
+        for i, row in enumerate(rows):
+            if row.reward is not None:
+                round = self.state.round + i + 1
+                delay = 0 if row.reward_after_round is None else row.reward_after_round - (row.round or 0)
+                heappush(self._late_rewards, _LateReward(round + delay, round, float(row.reward)))
+
+    def _take_late_rewards(self, all_of_them: bool = False) -> None:
+        """Take the rewards that had arrived by now; at the end all, since no later rounds follow."""
+        late = self._late_rewards
+        while late and (all_of_them or late[0].after_round <= self.state.round):
+            after_round, round, value = heappop(late)
+            self.take_reward(round, value, "import", min(after_round, self.state.round))
 
     def _record_past(
         self,
@@ -173,53 +221,34 @@ class Importing(Unit):
         times: Sequence[int | None],
         beliefs: npt.NDArray[np.float64],
     ) -> None:
-        state, regimes, kept = self.state, self.state.belief.size, self._rows[DecisionRow]
-        first = state.round - len(rows) + 1
-        decided_at = kept[-1].decided_at if kept and isinstance(kept[-1], DecisionRow) else self._decided_before
-        for i, (row, name, at, belief) in enumerate(
-            zip(rows, names, times, beliefs[:, :regimes].tolist(), strict=True)
-        ):
+        state, regimes = self.state, self.state.belief.size
+        first_round, decided_at = state.round - len(rows) + 1, self._last_decided_at
+        for i, (row, belief) in enumerate(zip(rows, beliefs[:, :regimes].tolist(), strict=True)):
+            at = times[i]
             then = at if row.decided_at is None else round(row.decided_at.timestamp() * SECOND)
             decided_at = decided_at or self.now if then is None else max(decided_at, min(self.now, then))
-            context = None if row.context is None else _encode(row.context).decode()
-            explanation = _encode({"belief": belief, "scores": []}).decode()
-            kept.append(
+            self.rows.decisions.append(
                 DecisionRow(
                     campaign_id=self.row.campaign_id,
-                    round=first + i,
-                    decision_id=name,
+                    round=first_round + i,
+                    decision_id=names[i],
                     request_hash=None,
                     subject=row.subject,
-                    context=context,
+                    context=None if row.context is None else _encode(row.context).decode(),
                     excluded_actions=None,
                     at=at,
                     model_version=state.model_version,
                     mode="imported",
                     action=row.action,
                     propensity=row.propensity or 0.0,
-                    explanation=explanation,
+                    explanation=_encode({"belief": belief, "scores": []}).decode(),
                     decided_at=decided_at,
                 )
             )
-
-    def _take_rewards(self, late: list[tuple[int, int, float]], everything: bool = False) -> None:
-        """The rewards that had come by now; in the end all, for those of later rounds are here already."""
-        while late and (everything or late[0][0] <= self.state.round):
-            after, round, value = heappop(late)
-            self._take(round, value, "import", min(after, self.state.round))
+        self._last_decided_at = decided_at
 
 
-def _repeated(
-    names: Sequence[str], prefixes: Sequence[str], ids: set[str], there: Collection[str]
-) -> Iterator[FieldProblem]:
-    """Ids that other rows have, here or in the log."""
-    for name, prefix in zip(names, prefixes, strict=True):
-        if name in ids or name in there:
-            yield FieldProblem(field=f"{prefix}decision_id", message=f"{name!r} is used twice", allowed="a new id")
-        ids.add(name)
-
-
-def _chunks(rows: Iterable[ImportRow]) -> Iterator[list[ImportRow]]:
-    left = iter(rows)
-    while chunk := list(islice(left, CHUNK)):
+def _split(rows: Iterable[ImportRow]) -> Iterator[list[ImportRow]]:
+    remaining = iter(rows)
+    while chunk := list(islice(remaining, CHUNK)):
         yield chunk

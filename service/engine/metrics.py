@@ -1,9 +1,9 @@
-"""Metrics for Prometheus: what the service did, counted after the commit, and where its campaigns stand.
+"""Metrics for Prometheus: what the service did, counted after the commit, and the state of its campaigns.
 
-Counters belong to one `Service`. With several worker processes they live in files, one set for each process, that
-whoever is asked adds up; a dead worker's files stay, so that no counter goes back. Gauges are never kept: they are read
-from the `live` rows when asked for, hence true on any worker and for free while deciding. What was counted for a
-campaign goes when it is deleted: names come and go, and nobody wants a series of each that ever was.
+Counters belong to one `Service`. With several worker processes they live in files, one set for each process, and the
+worker that is scraped adds them up. The files of a dead worker stay, so that no counter goes back. Gauges are read
+from the `live` rows at each scrape: they are true on any worker and cost nothing while deciding. The counters of a
+deleted campaign are removed, because names come and go.
 """
 
 import asyncio
@@ -25,30 +25,31 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from service.base.errors import UnavailableError
-from service.engine.unit import FAILED_STEPS, Unit
+from service.engine.unit import Unit
+from service.engine.work import FAILED_STEPS
 from service.storage.campaigns import read_campaigns
-from service.storage.rows import REGIME_CHANGE, DecisionRow, EventRow, LiveRow, RewardRow
+from service.storage.rows import REGIME_CHANGE, LiveRow
 from service.storage.store import Store
 
 __all__ = ["SHARED_FOLDER", "Exporter", "Metrics"]
 
 SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # the client library reads this variable when it is imported
-DATABASE_SECONDS = 2.0  # that a scrape waits for the database; scrapers themselves wait for ten
-METHODS = {"GET", "POST", "PATCH", "PUT", "DELETE", "HEAD", "OPTIONS"}  # labels must not be the caller's to invent
+DATABASE_SECONDS = 2.0  # for how long a scrape waits for the database; scrapers themselves wait for ten
+METHODS = {"GET", "POST", "PATCH", "PUT", "DELETE", "HEAD", "OPTIONS"}  # callers must not invent labels
 OUTCOMES = {"client": "accepted", "default": "default", "import": "imported"}  # of a reward, by its source
-DELIVERED = ("sent", "retried", "given_up")
+DELIVERY_OUTCOMES = ("sent", "retried", "given_up")
 QUICK = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 LONG = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_000)
 M = TypeVar("M", Counter, Histogram)
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # the files have none either
-# The files keep what was removed, so a scrape leaves it out.
+# The files keep what was removed; `_Scrape` leaves it out.
 warnings.filterwarnings("ignore", "Removal of labels has not been implemented", UserWarning)
 
 
 class _Labelled(dict[Hashable, M], Generic[M]):
-    """The parts of a metric by their labels: the library's own look-up costs several times as much."""
+    """The parts of a metric by their labels. The library's own lookup takes several times as long."""
 
     def __init__(self, metric: M) -> None:
         super().__init__()
@@ -59,8 +60,8 @@ class _Labelled(dict[Hashable, M], Generic[M]):
         self[labels] = part
         return part
 
-    def named(self) -> set[Hashable]:
-        """The first labels."""
+    def list_first_labels(self) -> set[Hashable]:
+        """List the first label of each part."""
         return {labels[0] if isinstance(labels, tuple) else labels for labels in list(self)}
 
     def forget(self, names: Collection[Hashable]) -> None:
@@ -73,13 +74,13 @@ class _Labelled(dict[Hashable, M], Generic[M]):
 
 
 class _AllWorkers(Collector):
-    """What all workers have counted, the dead ones too."""
+    """What all workers have counted, including dead ones."""
 
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
 
     def collect(self) -> Iterable[Metric]:
-        # A worker that is just starting may have made its file and not filled it yet.
+        # The file of a worker that is just starting may still be empty.
         files = [str(file) for file in self._folder.glob("*.db") if file.stat().st_size]
         merged: Iterable[Metric] = MultiProcessCollector.merge(files)  # type: ignore[no-untyped-call]
         return merged
@@ -108,7 +109,7 @@ class Metrics:
             histogram("request_seconds", "From a request's last byte to its answer's.", QUICK, "route")
         )
         self._decisions = _Labelled(
-            counter("decisions_total", "Decisions made; a repeated request is none.", "campaign", "action", "mode")
+            counter("decisions_total", "Decisions made; repeated requests do not count.", "campaign", "action", "mode")
         )
         self._rewards = _Labelled(
             counter(
@@ -135,75 +136,75 @@ class Metrics:
             )
         )
         self._alerts = _Labelled(
-            counter("alerts_total", "Changes of regime that lasted long enough to be told.", "campaign")
+            counter("alerts_total", "Changes of regime that lasted long enough for an alert.", "campaign")
         )
         self._deliveries = _Labelled(
             counter("webhook_attempts_total", "Messages to webhooks: sent, to be retried, or given up.", "outcome")
         )
         self._by_campaign = (self._decisions, self._rewards, self._failed_updates, self._alerts)
-        for outcome in DELIVERED:  # so that an alarm about the first failure has a 0 to begin with
+        for outcome in DELIVERY_OUTCOMES:  # so that an alarm on the first failure has a 0 to start from
             self._deliveries[outcome]
-        self._gathered = histogram("gather_operations", "Requests that shared one transaction.", SIZES)
+        self._gathered = histogram("gather_operations", "Operations that shared one transaction.", SIZES)
         self._transaction_seconds = histogram("transaction_seconds", "Transactions, until committed.", QUICK)
         self._database_failures = counter(
             "database_failures_total", "Times that the database failed or did not answer."
         )
 
-    def request(self, route: str, method: str, status: int, seconds: float) -> None:
-        """A request was answered."""
+    def count_request(self, route: str, method: str, status: int, seconds: float) -> None:
+        """Count an answered request."""
         self._requests[route, method if method in METHODS else "other", status].inc()
         self._request_seconds[route].observe(seconds)
 
-    def transaction(self, operations: int, seconds: float) -> None:
-        """A gathered transaction was committed."""
+    def count_transaction(self, operations: int, seconds: float) -> None:
+        """Count a committed transaction of gathered operations."""
         self._gathered.observe(operations)
         self._transaction_seconds.observe(seconds)
 
-    def committed(self, unit: Unit) -> None:
-        """What a committed transaction did to a campaign."""
-        campaign, rows = unit.row.name, unit.new_rows
-        if campaign not in self._alerts:  # so that an alarm about the first one has a 0 to begin with
+    def count_unit(self, unit: Unit) -> None:
+        """Count what a committed unit of work did to its campaign."""
+        campaign, rows = unit.row.name, unit.rows
+        if campaign not in self._alerts:  # so that an alarm on the first one has a 0 to start from
             self._alerts[campaign]
             for kind in FAILED_STEPS:
                 self._failed_updates[campaign, kind.removeprefix("failed_")]
-        if decisions := rows[DecisionRow]:
-            _add(self._decisions, campaign, list(map(attrgetter("action", "mode"), decisions)))
-        if rewards := rows[RewardRow]:
-            _add(self._rewards, campaign, [(OUTCOMES[row.source],) for row in rewards])  # type: ignore[union-attr]
+        if rows.decisions:
+            _count_labels(self._decisions, campaign, list(map(attrgetter("action", "mode"), rows.decisions)))
+        if rows.rewards:
+            _count_labels(self._rewards, campaign, [(OUTCOMES[row.source],) for row in rows.rewards])
         if unit.repeated:
             self._rewards[campaign, "repeated"].inc(unit.repeated)
         if unit.refused:
             self._rewards[campaign, "refused"].inc(unit.refused)
         for event in unit.failures:
             self._failed_updates[campaign, event.kind.removeprefix("failed_")].inc()
-        for row in rows[EventRow]:
-            if row.kind == REGIME_CHANGE:  # type: ignore[union-attr]
+        for row in rows.events:
+            if row.kind == REGIME_CHANGE:
                 self._alerts[campaign].inc()
-        for kind, seconds in unit.timings:
-            self.updated(kind, seconds)
+        for kind, seconds in unit.progress.timings:
+            self.count_update(kind, seconds)
 
-    def campaigns(self) -> set[Hashable]:
-        """Those of which something was counted here."""
-        return {name for parts in self._by_campaign for name in parts.named()}
+    def list_campaigns(self) -> set[Hashable]:
+        """List the campaigns that have counters here."""
+        return {name for parts in self._by_campaign for name in parts.list_first_labels()}
 
     def forget(self, campaigns: Collection[Hashable]) -> None:
-        """They were deleted."""
+        """Remove the counters of deleted campaigns."""
         for parts in self._by_campaign:
             parts.forget(campaigns)
 
-    def updated(self, kind: str, seconds: float) -> None:
-        """An update or a re-estimation was made."""
+    def count_update(self, kind: str, seconds: float) -> None:
+        """Count an update or a re-estimation."""
         self._update_seconds[kind].observe(seconds)
 
-    def delivered(self, outcome: str) -> None:
-        """A message to a webhook was sent, or is to be retried, or was given up."""
+    def count_delivery(self, outcome: str) -> None:
+        """Count an attempt to send a message to a webhook: sent, retried or given_up."""
         self._deliveries[outcome].inc()
 
-    def database_failed(self) -> None:
+    def count_database_failure(self) -> None:
         self._database_failures.inc()
 
 
-def _add(parts: _Labelled[Counter], campaign: str, labels: Sequence[tuple[Hashable, ...]]) -> None:
+def _count_labels(parts: _Labelled[Counter], campaign: str, labels: Sequence[tuple[Hashable, ...]]) -> None:
     if len(labels) == 1:
         parts[campaign, *labels[0]].inc()
         return
@@ -212,7 +213,7 @@ def _add(parts: _Labelled[Counter], campaign: str, labels: Sequence[tuple[Hashab
 
 
 class Exporter:
-    """Answers scrapes, in threads of its own: neither decisions nor requests that wait for the database delay them."""
+    """Answers scrapes in its own threads, so that decisions and a slow database do not delay them."""
 
     def __init__(self, metrics: Metrics, store: Store) -> None:
         self._metrics, self._store = metrics, store
@@ -220,18 +221,18 @@ class Exporter:
         self._reading: asyncio.Future[list[LiveRow] | None] | None = None
 
     async def export(self, accept: str) -> tuple[bytes, str]:
-        """Everything in the format that the caller accepts, and that format's content type."""
+        """Return all metrics in a format that the caller accepts, and the content type of that format."""
         run = asyncio.get_running_loop().run_in_executor
         if self._reading is None or self._reading.done():
             self._reading = run(self._threads, self._read)
-        # A database that hangs holds one thread, however often we are asked.
+        # A hanging database blocks one thread only, however many scrapes there are.
         await asyncio.wait([self._reading], timeout=DATABASE_SECONDS)
         rows = self._reading.result() if self._reading.done() else None
         write, content_type = choose_encoder(accept)
         return await run(self._threads, write, _Scrape(self._metrics, rows)), content_type
 
     def _read(self) -> list[LiveRow] | None:
-        counted = self._metrics.campaigns()  # before the rows: of whatever is not among them, there was a row once
+        counted = self._metrics.list_campaigns()  # before reading the rows: what has no row then was deleted
         try:
             with self._store.reading() as tx:
                 rows = read_campaigns(tx)
@@ -246,13 +247,15 @@ class Exporter:
 
 
 class _Scrape(Collector):
-    """What the metrics say, and the live rows, None if the database did not give them."""
+    """The counters, and gauges from the live rows; `rows` is None if the database did not answer."""
 
     def __init__(self, metrics: Metrics, rows: Sequence[LiveRow] | None) -> None:
         self._metrics, self._rows = metrics, rows
 
     def collect(self) -> Iterator[Metric]:
-        names = None if self._rows is None else {None, *(row.name for row in self._rows)}  # None: of no campaign
+        names = (
+            None if self._rows is None else {None, *(row.name for row in self._rows)}
+        )  # None: metrics without a campaign
         for metric in self._metrics.registry.collect():
             if names is not None:
                 metric.samples = [one for one in metric.samples if one.labels.get("campaign") in names]

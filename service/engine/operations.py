@@ -1,163 +1,172 @@
-"""What may be asked of a campaign: the operations that a lane gathers and `Campaigns.process` carries out."""
+"""The operations on a campaign, which lanes gather and `Campaigns.process` carries out. Each names its result's type.
+
+An operation that cannot be carried out fails with an exception instead.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
 
 from policy import CampaignConfig, StagedPolicy, State
-from service.engine.fold import Position
-from service.engine.imports import Importing
+from service.engine.course import Position
+from service.engine.imports import Importing, ImportSummary
 from service.engine.requests import DecideItem, RewardItem
 from service.storage.audit import Record
 
 __all__ = [
-    "MAINTENANCE",
     "Archive",
     "Change",
-    "Changing",
     "Create",
-    "Current",
     "Decide",
     "Delete",
     "Erase",
     "FinishJob",
     "Import",
+    "JobResult",
     "KeepSnapshot",
     "Operation",
-    "Outcome",
+    "ReadState",
     "Reduce",
     "Reward",
     "RollBack",
     "Snapshot",
 ]
 
+T_co = TypeVar("T_co", covariant=True)
 
-class Decide(NamedTuple):
-    """`/decide`, or `/decide/batch` with all its items; each with its hash."""
+
+@dataclass(frozen=True, slots=True)
+class Operation(Generic[T_co]):
+    """Something to do with one campaign, with a result of type `T_co`."""
 
     campaign: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decide(Operation[bytes]):
+    """`/decide`, or `/decide/batch` with all its items, each with its hash. The result is the answer's body."""
+
     items: Sequence[tuple[DecideItem, bytes]]
     batch: bool
-    meant: tuple[int, int] | None = None  # the campaign's id and revision, if any other must not decide
+    expected: tuple[int, int] | None = None  # the campaign's id and revision, if only that one may decide
 
 
-class Reward(NamedTuple):
-    """`/reward`, or `/reward/batch`."""
+@dataclass(frozen=True, slots=True)
+class Reward(Operation[bytes]):
+    """`/reward`, or `/reward/batch`. The result is the answer's body."""
 
-    campaign: str
     items: Sequence[RewardItem]
     batch: bool
 
 
-class Create(NamedTuple):
-    """`POST /campaigns`, with a policy that could be made from its configuration."""
+@dataclass(frozen=True, slots=True)
+class Create(Operation[bytes]):
+    """`POST /campaigns`, with the policy of its configuration. The result is that configuration as JSON."""
 
-    campaign: str
     policy: StagedPolicy
     request_hash: bytes
     record: Record | None = None
 
 
-class Current(NamedTuple):
-    """The policy and state of a campaign, as of now."""
+@dataclass(frozen=True, slots=True)
+class ReadState(Operation[tuple[StagedPolicy, State]]):
+    """Read the policy and the state of a campaign."""
 
-    campaign: str
 
+@dataclass(frozen=True, slots=True)
+class Change(Operation[None]):
+    """Change the configuration of a campaign; `change` maps the old one to the new one."""
 
-class Change(NamedTuple):
-    """Another configuration for a living campaign, made from the one in force."""
-
-    campaign: str
     change: Callable[[CampaignConfig], CampaignConfig]
     record: Record | None = None
 
 
-class RollBack(NamedTuple):
-    """Back to an earlier model (R21), as `Campaigns.past` found it."""
+@dataclass(frozen=True, slots=True)
+class RollBack(Operation[None]):
+    """Go back to an earlier model (R21), as `prepare_rollback` rebuilt it."""
 
-    campaign: str
     campaign_id: int
     past: Position
-    seen: int  # the newest revision when that was made
+    newest_revision: int  # when the model was rebuilt
     record: Record | None = None
 
 
-class Erase(NamedTuple):
-    """What was decided for someone (R22), with the campaign as if it had never been, as `Campaigns.erasing` made it."""
+@dataclass(frozen=True, slots=True)
+class Erase(Operation[int | None]):
+    """Erase all decisions for a subject (R22), with the campaign as `prepare_erasure` folded it without them.
 
-    campaign: str
+    The result is the number of decisions, or None if the preparation is out of date and must be repeated.
+    """
+
     campaign_id: int
     subject: str
     rounds: Sequence[int]
-    rebuilt: Position
+    prepared: Position
     inputs: Mapping[int, Position]
     record: Record | None = None
 
 
-class Import(NamedTuple):
-    """Rows from elsewhere, as `Campaigns.importing` has followed them."""
+@dataclass(frozen=True, slots=True)
+class Import(Operation[None]):
+    """Import past decisions, which `prepare_import` has already followed in memory."""
 
-    campaign: str
     campaign_id: int
-    made: Importing
-    told: Mapping[str, Any]
+    unit: Importing
+    summary: ImportSummary
     record: Record | None = None
 
 
-class Archive(NamedTuple):
-    """Close a campaign, or open it again."""
+@dataclass(frozen=True, slots=True)
+class Archive(Operation[None]):
+    """Archive a campaign, or reopen it."""
 
-    campaign: str
     archived: bool
     record: Record | None = None
 
 
-class Delete(NamedTuple):
-    """An archived campaign, with all its rows."""
+@dataclass(frozen=True, slots=True)
+class Delete(Operation[None]):
+    """Delete an archived campaign with all its rows."""
 
-    campaign: str
     record: Record | None = None
 
 
-class FinishJob(NamedTuple):
-    """A background job is over (R16)."""
+class JobResult(NamedTuple):
+    """How a re-estimation ended: its status, the encoded estimate if there is one, and the time it took."""
 
-    campaign: str
+    status: str
+    estimate: bytes | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class FinishJob(Operation[None]):
+    """Store the result of a background job (R16)."""
+
     campaign_id: int
     input_round: int
-    status: str
-    result: bytes | None
-    seconds: float
-    generation: int | None = None  # of the store that knew its input
-
-
-class KeepSnapshot(NamedTuple):
-    """A state, encoded in the background, to start from after a restart."""
-
-    campaign: str
-    campaign_id: int
-    revision: int
-    state: State
-    generation: int
-    encoded: bytes
-
-
-class Reduce(NamedTuple):
-    """The oldest requests, which the campaign keeps no longer (service/engine/retention.py)."""
-
-    campaign: str
+    result: JobResult
+    generation: int | None = None  # of the store that the job's input came from
 
 
 class Snapshot(NamedTuple):
-    """A state that is worth a snapshot."""
+    """A state to encode in the background and keep."""
 
     campaign: str
     campaign_id: int
     revision: int
     state: State
-    generation: int  # of the store that knew it
+    generation: int  # of the store that the state came from
 
 
-Changing = Change | RollBack | Erase | Import | Archive | Delete
-Operation = Decide | Reward | Create | Current | Changing | FinishJob | KeepSnapshot | Reduce
-MAINTENANCE = (Create, FinishJob, KeepSnapshot, Reduce)  # need no state of the campaign
-Outcome = Any  # the body of the answer, or the exception that says why there is none
+@dataclass(frozen=True, slots=True)
+class KeepSnapshot(Operation[None]):
+    """Store a snapshot, to start from after a restart."""
+
+    snapshot: Snapshot
+    encoded: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce(Operation[bool]):
+    """Reduce the oldest requests that retention no longer allows (retention.py). The result: are there more?"""

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from policy import CampaignConfig, CodecError, StagedPolicy, State, decode
 from service.base.errors import ConflictError, NotFoundError
-from service.engine.fold import FAILED_PUBLICATION, MissingInput, Position, Replay
+from service.engine.course import FAILED_PUBLICATION, Position
+from service.engine.fold import MissingInput, Replay
 from service.storage.campaigns import find_campaign, get_config, read_revision_page
 from service.storage.models import read_model_page
 from service.storage.rows import LiveRow
@@ -97,7 +98,7 @@ def rebuild_model(tx: Transaction, row: LiveRow, version: int) -> Position:
             past = _fold_to_model(replay, version)
         except MissingInput:
             continue
-        exact = past.revision >= replay.rebuilt_by  # an erasure since then changes earlier models (R22)
+        exact = past.revision >= replay.exact_from  # an erasure since then changes earlier models (R22)
         if exact and not coefficients_match(stored.theta, past.state):
             problem = f"Model {version} of campaign {row.name} differs from what its log gives, so one is damaged"
             raise ConflictError(f"{problem}. Choose another version; `undercurrent verify {row.name}` gives details")

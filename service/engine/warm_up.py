@@ -30,7 +30,7 @@ def load_first() -> bool:
         _warmed_up(0)
         ids = Ids()
         ids.extend(0, hash_ids(["warm"]))
-        ids.rounds_of(hash_ids(["up"]))
+        ids.find_rounds(hash_ids(["up"]))
     compiled = (getattr(kernel, "stats", None) for kernel in vars(kernels).values())
     return not any(stats.cache_misses for stats in compiled if stats is not None)
 

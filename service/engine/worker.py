@@ -1,4 +1,4 @@
-"""The running parts of one worker: store, campaigns, lanes, background work, messages to webhooks."""
+"""One worker: its store, campaigns, lanes, background work and webhook messages, from start to stop."""
 
 import asyncio
 import gc
@@ -6,7 +6,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 from service.access.gate import Keys
 from service.base.memory import share_one_heap
@@ -23,12 +23,13 @@ from service.storage.store import Store
 
 __all__ = ["Service"]
 
-CHANGING = (Create, Change, Archive, Delete)  # what lists of campaigns show
-# For how long a thread in the background may keep the interpreter from a decision, which lets go of it for every row it
-# writes. Python's 5 ms are longer than a decision takes.
+CHANGES = (Create, Change, Archive, Delete)  # the operations that change what a list of campaigns shows
+# For how long a background thread may keep the GIL from a decision, which releases it for every row that it writes.
+# Python's default of 5 ms is longer than a decision takes.
 SWITCH_SECONDS = 0.0005
-# That the collector lets pass between two looks: one batch makes thousands, and hardly ever a cycle.
+# New objects between two runs of the garbage collector: one batch creates thousands, and hardly ever a cycle.
 YOUNG_OBJECTS = 20_000
+T = TypeVar("T")
 log = logging.getLogger("undercurrent")
 
 
@@ -37,15 +38,15 @@ def _now() -> int:
 
 
 class Service:
-    """Everything that a worker runs, from start to stop. `clock` gives microseconds since 1970."""
+    """Everything that a worker runs. `clock` gives microseconds since 1970."""
 
     def __init__(self, settings: Settings, clock: Callable[[], int] = _now) -> None:
         self.metrics = Metrics()
-        self.store = Store(settings.database_url, failed=self._database_failed, serving=True)
+        self.store = Store(settings.database_url, failed=self._report_database_failure, serving=True)
         self.keys = Keys(self.store, settings.workers)
         self.exporter = Exporter(self.metrics, self.store)
         self.sender = Sender(self.store, clock, self.metrics, settings.webhook_secret, settings.webhook_private)
-        self.campaigns = Campaigns(self.store, clock, metrics=self.metrics, queued=self.sender.wake)
+        self.campaigns = Campaigns(self.store, clock, metrics=self.metrics, on_messages=self.sender.wake)
         self.background = Background(self.campaigns)
         self.changed_at = 0.0  # when this worker last created or changed a campaign, by the monotonic clock
         self._lanes: Lanes | None = None
@@ -57,30 +58,30 @@ class Service:
         require_current(self.store)
         load_first()
         gc.set_threshold(YOUNG_OBJECTS)
-        gc.freeze()  # the compiler leaves a million objects that stay: the collector need not look at them again
+        gc.freeze()  # the compiler leaves a million permanent objects, which the collector can skip
         self._warming = asyncio.get_running_loop().run_in_executor(None, warm_up)
         self._lanes = self.background.lanes = Lanes(self.campaigns, self.background.start)
         self.background.watch()
         self.sender.start()
         self.keys.start()
 
-    def submit(self, operation: Operation) -> "asyncio.Future[Any]":
-        """The operation's outcome, once it is committed."""
+    def submit(self, operation: Operation[T]) -> "asyncio.Future[T]":
+        """Return a future of the operation's result, set once it is committed."""
         assert self._lanes is not None, "the service has not started"
-        outcome = self._lanes.submit(operation)
-        if isinstance(operation, CHANGING):
-            outcome.add_done_callback(self._changed)
-        return outcome
+        future = self._lanes.submit(operation)
+        if isinstance(operation, CHANGES):
+            future.add_done_callback(self._note_change)
+        return future
 
-    def _changed(self, _: "asyncio.Future[Any]") -> None:
+    def _note_change(self, _: object) -> None:
         self.changed_at = time.monotonic()
 
-    def _database_failed(self, reason: str) -> None:
-        self.metrics.database_failed()
+    def _report_database_failure(self, reason: str) -> None:
+        self.metrics.count_database_failure()
         log.warning("the database does not answer", extra={"reason": reason})
 
     async def stop(self) -> None:
-        """Finish what was accepted, then let go of the database."""
+        """Finish all accepted operations, then close the database."""
         if self._lanes is not None:
             await self.background.close()
             await self._lanes.close()

@@ -122,7 +122,7 @@ class Requests:
         seconds = perf_counter() - started
         route, method = scope.get("route"), scope["method"]
         template = route.path_format if isinstance(route, Route) else NO_ROUTE
-        self._metrics.request(template, method, status, seconds)
+        self._metrics.count_request(template, method, status, seconds)
         if error is not None or status >= 500 or seconds > SLOW_SECONDS or self._access_log:
             _log_request(template, method, status, seconds, error)
 

@@ -19,7 +19,7 @@ from service.engine.campaigns import Campaigns
 from service.engine.encoding import hash_request
 from service.engine.operations import Create, Decide, FinishJob, KeepSnapshot, Reward, Snapshot
 from service.engine.requests import DecideBatch, DecideRequest, RewardBatch, RewardRequest
-from service.engine.unit import Job
+from service.engine.work import Job
 from service.storage.campaigns import find_campaign
 from service.storage.store import Store
 from service.storage.transaction import Transaction
@@ -216,10 +216,10 @@ class Direct:
         """What the background does, now."""
         name, number = work.campaign, work.campaign_id
         if isinstance(work, Job):
-            self.process(FinishJob(name, number, work.state.round, *run_estimation(work.policy, work.state)))
+            self.process(FinishJob(name, number, work.state.round, run_estimation(work.policy, work.state)))
         else:
-            self.process(KeepSnapshot(*work, encode(work.state)))
-            self.campaigns.snapshot_ended(number)
+            self.process(KeepSnapshot(name, work, encode(work.state)))
+            self.campaigns.end_snapshot(number)
 
     def finish_all(self) -> None:
         work, self.work = self.work, []

@@ -11,8 +11,8 @@ import pytest
 from policy.changes import patch_config
 from service.engine.alerts import count_regimes, find_regime_changes
 from service.engine.operations import Change, RollBack
+from service.engine.preparation import prepare_rollback
 from service.engine.unit import Unit
-from service.storage.rows import EventRow, MessageRow
 from service.storage.tables import events, outbox
 from tests.service.answers import error_of, good
 from tests.service.playing import CONFIGS, SEASONS, Script, operation
@@ -117,7 +117,7 @@ def test_alerts_are_those_of_brute_force_however_the_rounds_came(direct, clock, 
         answer = first.post(path, body)
         if path == "/decide":
             number = first.campaign("alone").campaign_id
-            state = first.campaigns._cache[number].state
+            state = first.campaigns.cache._entries[number].state
             if regimes != count_regimes(state):
                 forgotten.extend([] if told is None else [told])
                 told, regimes = None, count_regimes(state)
@@ -189,13 +189,14 @@ def test_a_request_that_fails_tells_nothing(direct):
     worker.post("/decide/batch", batch([0] * 10))
     with worker.store.writing() as tx:
         row = tx.lock_campaigns(["spring"])["spring"]
-        unit = Unit(tx, row, worker.campaigns._entry(tx, row), "me", row.clock)
+        unit = Unit(tx, row, worker.campaigns.cache.load_entry(tx, row), "me", row.clock)
         asked = operation("/decide/batch", batch([3] * 10, 11))
         with suppress(ArithmeticError), unit.attempt():
             unit.decide(asked.items, True)
-            assert [len(unit.new_rows[kind]) for kind in (EventRow, MessageRow)] == [1, 1]
+            assert (len(unit.rows.events), len(unit.rows.messages)) == (1, 1)
             raise ArithmeticError
-        assert not any(unit.new_rows.values())
+        assert not any(unit.rows.tables)
+        assert not unit.known
         unit.decide(operation("/decide/batch", batch([0], 30)).items, True)
         unit.write()
     assert worker.campaign("spring").regime == 0
@@ -215,7 +216,7 @@ def test_another_estimate_begins_anew(direct, clock):
     script = Script(CONFIGS["smoothed"] | ALERTS, clock, name="spring").create(worker.post).play(worker.post, 90)
     before = worker.campaign("spring")
     assert before.regime is not None
-    past = worker.campaigns.prepare_rollback("spring", 1)  # before the first estimate
+    past = prepare_rollback(worker.campaigns, "spring", 1)  # before the first estimate
     assert isinstance(past, RollBack)
     assert past.past.state.hmm is None
     assert worker.process(past) == [None]

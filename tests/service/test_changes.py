@@ -13,6 +13,7 @@ from policy.changes import CHANGEABLE, add_config_action, patch_config, retire_c
 from service.api.campaigns import CampaignState
 from service.base.errors import ConflictError, InvalidError
 from service.engine.operations import Archive, Change, Delete
+from service.engine.preparation import prepare_rollback
 from service.storage.campaigns import set_archived
 from service.storage.tables import campaigns, config_revisions, jobs, models, rewards, snapshots
 from service.storage.tables import metadata as tables
@@ -363,11 +364,11 @@ def test_rewards_excluded_by_a_rollback_stay_excluded_from_recomputations(direct
     worker = direct()
     script = Script(config, clock).create(worker.post).play(worker.post, 60)
     version = worker.campaign(script.name).model_version - 3
-    past = worker.campaigns.prepare_rollback(script.name, version)
+    past = prepare_rollback(worker.campaigns, script.name, version)
     folded = worker.campaign(script.name).folded
     assert worker.process(past) == [None]
     script.play(worker.post, 90)
-    (entry,) = worker.campaigns._cache.values()
+    (entry,) = worker.campaigns.cache._entries.values()
     history = entry.state.history
     order = history.get_arrival_order(entry.state.arrived)
     assert history.excluded.tolist() == sorted(order[past.past.state.folded : folded].tolist())
@@ -385,9 +386,9 @@ def changes(worker, name):
         12: lambda: [Change(name, lambda config: patch_config(config, patch))],
         22: lambda: [Change(name, lambda config: add_config_action(config, "message"))],
         36: lambda: [Change(name, lambda config: retire_config_action(config, "mail"))],
-        48: lambda: [worker().campaigns.prepare_rollback(name, max(1, worker().campaign(name).model_version - 4))],
+        48: lambda: [prepare_rollback(worker().campaigns, name, max(1, worker().campaign(name).model_version - 4))],
         58: lambda: [Change(name, partial(add_config_action, action=action)) for action in ("mail", "fax")],
-        64: lambda: [worker().campaigns.prepare_rollback(name, 2)],  # from before the new actions
+        64: lambda: [prepare_rollback(worker().campaigns, name, 2)],  # from before the new actions
         70: lambda: [Change(name, lambda config: patch_config(config, {"control": {"share": 0}}))],
     }
 
@@ -415,7 +416,7 @@ def lived(script, workers, until):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_changes_survive_restarts_other_workers_and_verify(direct, clock, name, monkeypatch):
     """R15: one worker, two in turns, a new one for every request, snapshots on the way: the same digits."""
-    monkeypatch.setattr("service.engine.campaigns.SNAPSHOT_ROUNDS", 20)
+    monkeypatch.setattr("service.engine.snapshots.SNAPSHOT_ROUNDS", 20)
     alone = direct()
     whole = lived(Script(CONFIGS[name], clock, name="whole").create(alone.post), [alone], 95)
     assert {"message", "fax"} <= {made["action"] for made in whole.decisions}
@@ -439,12 +440,12 @@ def test_changes_survive_restarts_other_workers_and_verify(direct, clock, name, 
 
 def test_a_snapshot_from_before_a_rollback_is_no_trap(direct, clock, monkeypatch):
     """The model that was restored is older than the newest snapshot: the fold begins earlier."""
-    monkeypatch.setattr("service.engine.campaigns.SNAPSHOT_ROUNDS", 20)
+    monkeypatch.setattr("service.engine.snapshots.SNAPSHOT_ROUNDS", 20)
     worker = direct()
     script = Script(CONFIGS["default"], clock).create(worker.post).play(worker.post, 50)
     worker.finish_all()
     assert worker.rows(snapshots)[-1]["round"] >= 20
-    worker.process(worker.campaigns.prepare_rollback(script.name, 2))
+    worker.process(prepare_rollback(worker.campaigns, script.name, 2))
     worker.work.clear()  # it died before its own snapshot
     script.play(direct().post, 60)
     assert direct().differences(script.name) == []
@@ -453,7 +454,7 @@ def test_a_snapshot_from_before_a_rollback_is_no_trap(direct, clock, monkeypatch
 def test_a_rollback_is_followed_by_a_snapshot(direct, clock):
     worker = direct()
     script = Script(CONFIGS["one-regime"], clock).create(worker.post).play(worker.post, 40)
-    worker.process(worker.campaigns.prepare_rollback(script.name, 2))
+    worker.process(prepare_rollback(worker.campaigns, script.name, 2))
     worker.finish_all()
     (row,) = worker.rows(snapshots)
     assert (row["round"], row["revision"]) == (script.round, 2)
@@ -462,10 +463,10 @@ def test_a_rollback_is_followed_by_a_snapshot(direct, clock):
 
 def test_a_job_at_work_during_a_change_of_model_is_forgotten(direct, clock, monkeypatch):
     """What it finds belongs to a model that is no longer in force."""
-    monkeypatch.setattr("service.engine.unit.INLINE_OPERATIONS", 0)
+    monkeypatch.setattr("service.engine.boundaries.INLINE_OPERATIONS", 0)
     for name, change in (
         ("added", lambda worker, name: Change(name, lambda config: add_config_action(config, "message"))),
-        ("back", lambda worker, name: worker.campaigns.prepare_rollback(name, 1)),
+        ("back", lambda worker, name: prepare_rollback(worker.campaigns, name, 1)),
     ):
         worker = direct()
         script = Script(CONFIGS["default"], clock, name=name).create(worker.post).play(worker.post, 40)
@@ -520,7 +521,7 @@ def test_a_tampered_revision_is_found(direct, clock):
 def test_a_rollback_to_a_model_that_never_was_is_found(direct, clock):
     worker = direct()
     script = Script(CONFIGS["default"], clock).create(worker.post).play(worker.post, 40)
-    worker.process(worker.campaigns.prepare_rollback(script.name, 2))
+    worker.process(prepare_rollback(worker.campaigns, script.name, 2))
     worker.execute("UPDATE config_revisions SET restored = 77 WHERE revision = 2")
     assert any("never published" in problem for problem in worker.differences(script.name))
 
@@ -536,11 +537,11 @@ def test_a_retried_rollback_goes_back_once(shared, new):
 
 
 def test_a_rollback_owes_a_snapshot_while_another_is_under_way(direct, clock, monkeypatch):
-    monkeypatch.setattr("service.engine.campaigns.SNAPSHOT_ROUNDS", 20)
+    monkeypatch.setattr("service.engine.snapshots.SNAPSHOT_ROUNDS", 20)
     worker = direct()
     script = Script(CONFIGS["one-regime"], clock).create(worker.post).play(worker.post, 30)
     assert len(worker.work) == 1  # under way
-    worker.process(worker.campaigns.prepare_rollback(script.name, 2))
+    worker.process(prepare_rollback(worker.campaigns, script.name, 2))
     worker.finish_all()
     script.step(worker.post)
     worker.finish_all()
@@ -548,7 +549,7 @@ def test_a_rollback_owes_a_snapshot_while_another_is_under_way(direct, clock, mo
 
 
 def test_a_default_switched_on_late_settles_the_past_little_by_little(direct, clock, monkeypatch):
-    monkeypatch.setattr("service.engine.unit.MOST_SETTLED", 1)  # then it is two stages of 5
+    monkeypatch.setattr("service.engine.boundaries.MOST_SETTLED", 1)  # then it is two stages of 5
     worker = direct()
     script = Script(CONFIGS["one-regime"], clock).create(worker.post).play(worker.post, 100)
     missing = worker.campaign(script.name).round - worker.campaign(script.name).arrived

@@ -529,7 +529,7 @@ COMPILED = """
 import json, tempfile
 from numba.core.dispatcher import Dispatcher
 from policy import describe, kernels
-from service.engine.operations import Current
+from service.engine.operations import ReadState
 from service.storage.schema import upgrade
 from service.storage.store import Store
 from service.engine.warm_up import warm_up
@@ -556,7 +556,7 @@ for config in (*CONFIGS.values(), default_clock):
     Script(config, clock).create(worker.post).play(worker.post, 95 if "default" in config["name"] else 50)
     worker = Direct(url, clock)
     assert worker.differences(config["name"]) == []
-    worker.process(Current(config["name"]))
+    worker.process(ReadState(config["name"]))
 
 golden = json.loads(make_golden.PATH.read_text())
 worker.post("/campaigns", golden["config"])
@@ -565,7 +565,7 @@ for t, row in enumerate(golden["rounds"], start=1):
         worker.post("/reward", {"campaign": "golden-trace", "decision_id": str(s), "reward": reward})
     item = {"context": row["context"], "excluded_actions": row["excluded"], "subject": row["subject"]}
     worker.post("/decide", {"campaign": "golden-trace", "decision_id": str(t), **item})
-(described,) = worker.process(Current("golden-trace"))
+(described,) = worker.process(ReadState("golden-trace"))
 describe(*described)
 print(json.dumps([before, signatures()]))
 """

@@ -7,9 +7,9 @@ from itertools import pairwise
 import pytest
 import sqlalchemy as sa
 
-import service.engine.unit
+import service.engine.boundaries
+from service.engine.boundaries import LEASE_SECONDS
 from service.engine.operations import Reduce
-from service.engine.unit import LEASE_SECONDS
 from service.storage.jobs import claim_jobs
 from service.storage.rows import REGIME_CHANGE
 from service.storage.tables import decisions, events, jobs, models, outbox, rewards
@@ -88,7 +88,7 @@ def test_times_of_clients(direct, clock):
 
 def test_a_lease_of_a_later_time_is_no_lease(start, direct, clock, monkeypatch):
     """R16: written five hours ahead, by a worker that died: taken over when the clock is right, not five hours on."""
-    monkeypatch.setattr(service.engine.unit, "INLINE_OPERATIONS", 0)
+    monkeypatch.setattr(service.engine.boundaries, "INLINE_OPERATIONS", 0)
     dead = direct()
     clock.jump = 5 * HOUR
     script, result = abandoned(dead, clock, "smoothed")

@@ -10,10 +10,11 @@ from alembic import command
 from hypothesis import given
 from hypothesis import strategies as st
 
-import service.engine.campaigns
+import service.engine.cache
 import service.engine.ids
+import service.engine.snapshots
 import service.engine.unit
-from service.engine.ids import Ids, hash_ids, read_block
+from service.engine.ids import Ids, decode_block, hash_ids
 from service.engine.operations import Archive, Delete, KeepSnapshot, Snapshot
 from service.engine.unit import Unit
 from service.storage.campaigns import find_campaign
@@ -44,9 +45,9 @@ def test_every_round_is_found_by_its_hash(parts, modulus):
         known += new
     assert ids.count == len(known)
     asked = [*known[::7], 3, 2**63]
-    found = ids.rounds_of(np.array(asked, np.uint64))
+    found = ids.find_rounds(np.array(asked, np.uint64))
     assert sorted(found) == sorted(i for one in asked for i, other in enumerate(known, 1) if one == other)
-    assert read_block(ids.block(0, len(known))).tolist() == known
+    assert decode_block(ids.encode_block(0, len(known))).tolist() == known
 
 
 def test_what_is_there_is_not_added_again():
@@ -55,7 +56,7 @@ def test_what_is_there_is_not_added_again():
     ids.extend(10, hashes[10:40])  # another thread was faster with some of them
     ids.extend(20, hashes[20:30])
     assert ids.count == 40
-    assert ids.rounds_of(hashes) == list(range(1, 41))
+    assert ids.find_rounds(hashes) == list(range(1, 41))
     with pytest.raises(ValueError, match="rounds 41 to 45 are missing"):
         ids.extend(45, hashes[45:])
 
@@ -67,16 +68,16 @@ def test_who_looks_up_while_it_grows_reads_nothing_else():
         known, table = ids._kept
         ids.extend(ids.count, hashes[ids.count : stop])
         assert table.max() < known.size
-        assert ids.rounds_of(hashes[:stop]) == list(range(1, stop + 1))
+        assert ids.find_rounds(hashes[:stop]) == list(range(1, stop + 1))
 
 
 def test_a_damaged_block_is_none():
     ids = Ids()
     ids.extend(0, hash_ids(map(str, range(50))))
-    block = ids.block(10, 30)
-    assert read_block(block).tolist() == hash_ids(map(str, range(10, 30))).tolist()
+    block = ids.encode_block(10, 30)
+    assert decode_block(block).tolist() == hash_ids(map(str, range(10, 30))).tolist()
     for wrong in (b"", block[8:], block[:-8], block[:-1], bytes([block[0] ^ 1]) + block[1:]):
-        assert read_block(wrong) is None
+        assert decode_block(wrong) is None
 
 
 def test_hashes_stay_what_they_are():
@@ -92,19 +93,19 @@ def again(worker, script):
     with worker.store.reading() as tx:
         row = find_campaign(tx, script.name)
         for answer in script.decisions:
-            stored = worker.campaigns.get_decision(tx, row, answer["decision_id"])
+            stored = worker.campaigns.cache.get_decision(tx, row, answer["decision_id"])
             assert stored.round == answer["round"]
-        assert worker.campaigns.get_decision(tx, row, "never made") is None
-        assert worker.campaigns.get_decision(tx, row, "nul\x00") is None
+        assert worker.campaigns.cache.get_decision(tx, row, "never made") is None
+        assert worker.campaigns.cache.get_decision(tx, row, "nul\x00") is None
 
 
 @pytest.mark.parametrize("hashes", [None, 1, 16])
 def test_ids_of_any_age_are_known_after_a_restart(direct, clock, monkeypatch, hashes):
     """From blocks, and from the log where there is none; also if many ids have the same hash."""
     if hashes:
-        for module in (service.engine.campaigns, service.engine.unit):
+        for module in (service.engine.cache, service.engine.unit):
             monkeypatch.setattr(module, "hash_ids", few(hashes))
-    monkeypatch.setattr(service.engine.campaigns, "SNAPSHOT_ROUNDS", 20)
+    monkeypatch.setattr(service.engine.snapshots, "SNAPSHOT_ROUNDS", 20)
     worker = direct()
     script = Script(KIND, clock).create(worker.post)
     requests = []
@@ -166,7 +167,7 @@ def test_a_database_that_went_back_is_believed(new_database, clock, tmp_path):
 
 def test_a_standby_that_lacks_the_last_commits_is_believed(new_database, clock, monkeypatch):
     """Others decide there before a worker that knows more comes back: what it remembers never was (R17, R23)."""
-    monkeypatch.setattr(service.engine.campaigns, "SNAPSHOT_ROUNDS", 20)
+    monkeypatch.setattr(service.engine.snapshots, "SNAPSHOT_ROUNDS", 20)
     url = new_database("postgresql")
     first, second = Direct(url, clock), Direct(url, clock)
     script = Script(KIND, clock).create(first.post).play(first.post, 15)
@@ -197,32 +198,32 @@ def test_a_standby_that_lacks_the_last_commits_is_believed(new_database, clock, 
 
 def test_a_snapshot_of_a_moment_that_never_was_is_not_kept(direct, clock, monkeypatch):
     """Its ids could not even be told."""
-    monkeypatch.setattr(service.engine.campaigns, "SNAPSHOT_ROUNDS", 20)
+    monkeypatch.setattr(service.engine.snapshots, "SNAPSHOT_ROUNDS", 20)
     worker = direct()
     script = Script(KIND, clock).create(worker.post).play(worker.post, 20)
     (work,) = worker.work
     for beyond in ({"round": script.round + 1}, {"arrived": work.state.arrived + 40}):
-        worker.process(KeepSnapshot(*work._replace(state=work.state._replace(**beyond)), b"encoded"))
+        worker.process(KeepSnapshot(work.campaign, work._replace(state=work.state._replace(**beyond)), b"encoded"))
     assert worker.rows(snapshots) == worker.rows(id_blocks) == []
     worker.finish(work)
     assert [row["round"] for row in worker.rows(snapshots)] == [row["last_round"] for row in worker.rows(id_blocks)]
     ids = Ids()
     ids.extend(0, hash_ids(map(str, range(9))))
     with pytest.raises(ValueError, match="rounds 10 to 11 are missing"):
-        ids.block(0, 11)
+        ids.encode_block(0, 11)
 
 
 def test_the_ids_of_campaigns_that_decide_nothing_are_let_go_of(direct, clock, monkeypatch):
     """They are looked up by whoever asks for an id alone."""
-    monkeypatch.setattr(service.engine.campaigns, "MOST_BYTES_OF_IDS", 3_000)
+    monkeypatch.setattr(service.engine.cache, "MOST_BYTES_OF_IDS", 3_000)
     worker = direct()
     scripts = [Script(KIND, clock, name=f"c{n}").create(worker.post).play(worker.post, 10) for n in range(8)]
     reader = direct()
     for _ in range(2):
         for script in scripts:
             again(reader, script)
-    assert len(reader.campaigns._ids) < 6
-    assert len(worker.campaigns._ids) == 8  # those are in use
+    assert len(reader.campaigns.cache._ids) < 6
+    assert len(worker.campaigns.cache._ids) == 8  # those are in use
 
 
 def test_ids_that_fell_behind_during_a_transaction_are_read_again(direct, clock, monkeypatch):
@@ -232,7 +233,7 @@ def test_ids_that_fell_behind_during_a_transaction_are_read_again(direct, clock,
     write = Unit.write
 
     def replaced(unit):
-        worker.campaigns._ids[unit.row.campaign_id] = Ids()
+        worker.campaigns.cache._ids[unit.row.campaign_id] = Ids()
         return write(unit)
 
     monkeypatch.setattr(Unit, "write", replaced)
@@ -243,7 +244,7 @@ def test_ids_that_fell_behind_during_a_transaction_are_read_again(direct, clock,
 
 def test_what_is_in_no_block_gets_one_with_the_next_snapshot(direct, clock, monkeypatch):
     """As after the migration, however long ago the last snapshot was."""
-    monkeypatch.setattr(service.engine.campaigns, "SNAPSHOT_ROUNDS", 20)
+    monkeypatch.setattr(service.engine.snapshots, "SNAPSHOT_ROUNDS", 20)
     worker = direct()
     script = Script(KIND, clock).create(worker.post).play(worker.post, 90)
     worker.finish_all()
@@ -257,7 +258,7 @@ def test_what_is_in_no_block_gets_one_with_the_next_snapshot(direct, clock, monk
 
 
 def test_verify_sees_ids_that_are_not_unique_and_blocks_that_are_wrong(direct, clock, monkeypatch):
-    monkeypatch.setattr(service.engine.campaigns, "SNAPSHOT_ROUNDS", 20)
+    monkeypatch.setattr(service.engine.snapshots, "SNAPSHOT_ROUNDS", 20)
     worker = direct()
     script = Script(KIND, clock).create(worker.post).play(worker.post, 40)
     worker.finish_all()
@@ -271,14 +272,14 @@ def test_verify_sees_ids_that_are_not_unique_and_blocks_that_are_wrong(direct, c
 
 
 def test_a_deleted_campaign_takes_its_ids_along(direct, clock, monkeypatch):
-    monkeypatch.setattr(service.engine.campaigns, "SNAPSHOT_ROUNDS", 20)
+    monkeypatch.setattr(service.engine.snapshots, "SNAPSHOT_ROUNDS", 20)
     worker = direct()
     script = Script(KIND, clock).create(worker.post).play(worker.post, 40)
     worker.finish_all()
     worker.process(Archive(script.name, True))
     worker.process(Delete(script.name))
     assert worker.rows(id_blocks) == []
-    assert not worker.campaigns._ids
+    assert not worker.campaigns.cache._ids
     new = Script(KIND, clock, seed=3).create(worker.post).play(worker.post, 30)
     check_rounds(new.decisions)
 
@@ -288,7 +289,7 @@ def test_a_deleted_campaign_takes_its_ids_along(direct, clock, monkeypatch):
 
 def test_a_log_survives_the_migration_down_and_up(direct, clock, monkeypatch):
     """SQLite writes the table of decisions anew, which must not take the rewards along."""
-    monkeypatch.setattr(service.engine.campaigns, "SNAPSHOT_ROUNDS", 20)
+    monkeypatch.setattr(service.engine.snapshots, "SNAPSHOT_ROUNDS", 20)
     worker = direct()
     script = Script(KIND, clock).create(worker.post).play(worker.post, 40)
     worker.finish_all()

@@ -9,7 +9,8 @@ import pytest
 from service.base.errors import ConflictError
 from service.base.times import format_timestamp
 from service.cli.commands import main
-from service.engine.operations import Archive, Current
+from service.engine.operations import Archive, ReadState
+from service.engine.preparation import prepare_import
 from service.engine.requests import ImportRow
 from service.storage.tables import decisions, events, models, rewards
 from tests.service.answers import allowed_by_field, error_of, good
@@ -61,9 +62,9 @@ def rows_of(worker):
 
 def imported(worker, config, rows, clock):
     worker.post("/campaigns", config)
-    made = worker.campaigns.prepare_import(config["name"], "again", rows)
+    made = prepare_import(worker.campaigns, config["name"], "again", rows)
     assert worker.process(made) == [None]
-    return made.told
+    return made.summary
 
 
 @pytest.mark.parametrize("erasing", [False, True], ids=["whole", "erased"])
@@ -136,7 +137,7 @@ def test_several_imports_are_one(direct, clock):
     for config, cuts in ((whole, [0, len(rows)]), (parts, [0, 7, 40, 41, len(rows)])):
         worker.post("/campaigns", config)
         for number, (start, stop) in enumerate(pairwise(cuts)):
-            assert worker.process(worker.campaigns.prepare_import(config["name"], f"i{number}", rows[start:stop])) == [
+            assert worker.process(prepare_import(worker.campaigns, config["name"], f"i{number}", rows[start:stop])) == [
                 None
             ]
     assert_same_model(state_of(worker, "parts"), state_of(worker, "whole"))
@@ -172,7 +173,7 @@ def test_an_import_over_http(shared, new):
     assert "other rows" in error_of(shared.post(f"/campaigns/{name}/import", json=other), 409)["message"]
     assert good(shared.post("/subjects/erase", json={"subject": "customer 9"}))["erased_decisions"] == 1
     late = body | {"import_id": "late"}
-    assert "decided already" in error_of(shared.post(f"/campaigns/{name}/import", json=late), 409)["message"]
+    assert "already made decisions" in error_of(shared.post(f"/campaigns/{name}/import", json=late), 409)["message"]
     good(shared.post(f"/campaigns/{name}/archive"))
     assert good(shared.post(f"/campaigns/{name}/import", json=body)) == told  # a retry is still answered
 
@@ -236,7 +237,7 @@ def test_a_reward_for_what_nobody_knows_teaches_nothing(direct, clock):
     for name, reward in (("with", -1.0), ("without", None)):
         worker.post("/campaigns", SIMPLE | {"name": name, "seed": 1})
         rows = [*known, *[unknown.model_copy(update={"reward": reward})] * 20, *known]
-        assert worker.process(worker.campaigns.prepare_import(name, "i", rows)) == [None]
+        assert worker.process(prepare_import(worker.campaigns, name, "i", rows)) == [None]
         assert worker.differences(name) == []
     assert_same_model(state_of(worker, "with"), state_of(worker, "without"))
     worker.post("/reward", {"campaign": "without", "decision_id": "i-21", "reward": -1})
@@ -247,7 +248,7 @@ def test_requests_of_the_same_transaction_know_the_imported_rows(direct, clock):
     for name in ("a", "b"):
         worker.post("/campaigns", SIMPLE | {"name": name})
     rows = [ImportRow(**ROW, decision_id=f"k{i}") for i in range(2)]
-    made = worker.campaigns.prepare_import("a", "i", rows)
+    made = prepare_import(worker.campaigns, "a", "i", rows)
     request = {"context": {"risk": "low"}}
     outcomes = worker.process(
         made,
@@ -265,7 +266,7 @@ def test_requests_of_the_same_transaction_know_the_imported_rows(direct, clock):
 def test_a_campaign_that_is_archived_meanwhile_imports_nothing(direct, clock):
     worker = direct()
     worker.post("/campaigns", SIMPLE | {"name": "closed"})
-    made = worker.campaigns.prepare_import("closed", "i", [ImportRow(**ROW)])
+    made = prepare_import(worker.campaigns, "closed", "i", [ImportRow(**ROW)])
     worker.process(Archive("closed", True))
     (refused,) = worker.process(made)
     assert "archived" in refused.message
@@ -275,14 +276,14 @@ def test_a_campaign_that_is_archived_meanwhile_imports_nothing(direct, clock):
 def test_a_campaign_that_decides_meanwhile_imports_nothing(direct, clock):
     worker = direct()
     worker.post("/campaigns", SIMPLE | {"name": "busy"})
-    made = worker.campaigns.prepare_import("busy", "i", [ImportRow(**ROW)] * 3)
+    made = prepare_import(worker.campaigns, "busy", "i", [ImportRow(**ROW)] * 3)
     worker.post("/decide", {"campaign": "busy", "context": {"risk": "low"}})
     (outcome,) = worker.process(made)
     assert "meanwhile" in outcome.message
     assert len(worker.rows(decisions)) == 1
     assert not worker.rows(events)
     made = operation("/decide", {"campaign": "busy", "context": {"risk": "low"}})
-    assert worker.process(Current("busy"), made)[1]
+    assert worker.process(ReadState("busy"), made)[1]
     assert not worker.rows(models)
 
 
@@ -290,7 +291,7 @@ def test_what_a_transaction_did_before_a_refused_import_is_not_forgotten(direct,
     """R17: the same reward twice in one gather has one answer, whatever comes between."""
     worker = direct()
     worker.post("/campaigns", SIMPLE | {"name": "busy"})
-    made = worker.campaigns.prepare_import("busy", "i", [ImportRow(**ROW)] * 3)
+    made = prepare_import(worker.campaigns, "busy", "i", [ImportRow(**ROW)] * 3)
     worker.post("/decide", {"campaign": "busy", "decision_id": "d", "context": {"risk": "low"}})
     reward = operation("/reward", {"campaign": "busy", "decision_id": "d", "reward": 1})
     first, refused, second = worker.process(reward, made, reward)

@@ -2,18 +2,21 @@
 
 import logging
 import threading
+from dataclasses import replace
 
 import pytest
 import sqlalchemy as sa
 
-import service.engine.campaigns
-import service.engine.unit
+import service.engine.boundaries
+import service.engine.snapshots
 from policy import StagedPolicy
 from policy.codec import decode_estimate
 from service.engine.background import run_estimation
-from service.engine.operations import FinishJob
-from service.engine.unit import LEASE_SECONDS, Job
+from service.engine.boundaries import LEASE_SECONDS
+from service.engine.operations import FinishJob, JobResult
+from service.engine.recovery import rebuild_job_input
 from service.engine.warm_up import warm_up
+from service.engine.work import Job
 from service.storage.jobs import claim_jobs
 from service.storage.tables import events, jobs, models, snapshots
 from tests.service.playing import CONFIGS, Script, eventually, http_post
@@ -31,7 +34,7 @@ PLAYED = {  # the default re-estimates at every stage's end at first: here with 
 @pytest.fixture(autouse=True)
 def everything_is_large(monkeypatch):
     """Every re-estimation that finds anything is left to a job."""
-    monkeypatch.setattr(service.engine.unit, "INLINE_OPERATIONS", 0)
+    monkeypatch.setattr(service.engine.boundaries, "INLINE_OPERATIONS", 0)
 
 
 def played(script, worker, until, patience, restart=None):
@@ -61,7 +64,8 @@ def played(script, worker, until, patience, restart=None):
 
 
 def taken_over(worker, name, row):
-    start = worker.campaigns.rebuild_job_input(row["campaign_id"], row["input_round"])
+    with worker.store.reading() as tx:
+        start = rebuild_job_input(tx, row["campaign_id"], row["input_round"])
     return Job(row["campaign_id"], name, start.policy, start.state)
 
 
@@ -109,7 +113,7 @@ def test_a_restart_in_the_middle_of_a_job_changes_no_digit(direct, clock, name):
 
 def test_a_worker_that_missed_a_publication_catches_up(direct, clock, monkeypatch):
     """R15, R16, R21: although the result itself is gone, because a snapshot contains it."""
-    monkeypatch.setattr(service.engine.campaigns, "SNAPSHOT_ROUNDS", 10)
+    monkeypatch.setattr(service.engine.snapshots, "SNAPSHOT_ROUNDS", 10)
     first, second = direct(), direct()
     whole = Script(CONFIGS["smoothed"], clock, name="whole").create(first.post)
     parts = Script(CONFIGS["smoothed"], clock, name="parts").create(first.post)
@@ -136,9 +140,10 @@ def test_what_was_estimated_before_a_failover_is_estimated_again(direct, clock):
     (work,) = worker.work
     before = worker.store.generation
     worker.store.generation += 1
-    worker.process(FinishJob(script.name, work.campaign_id, work.state.round, "nothing", None, 0.0, before))
+    finish = FinishJob(script.name, work.campaign_id, work.state.round, JobResult("nothing", None, 0.0), before)
+    worker.process(finish)
     assert [row["status"] for row in worker.rows(jobs)] == ["waiting"]
-    worker.process(FinishJob(script.name, work.campaign_id, work.state.round, "nothing", None, 0.0, before + 1))
+    worker.process(replace(finish, generation=before + 1))
     assert [row["status"] for row in worker.rows(jobs)] == ["nothing"]
 
 
@@ -338,7 +343,7 @@ def test_a_published_result_that_is_damaged_is_made_again(direct, clock):
     damaged = published[-1]["input_round"]
     mine = (jobs.c.campaign_id == number) & (jobs.c.input_round == damaged)
     first.execute(sa.update(jobs).where(mine).values(result=b"damaged"))
-    first.campaigns._cache.clear()  # so that the log is folded, as after a restart
+    first.campaigns.cache._entries.clear()  # so that the log is folded, as after a restart
     for script in (whole, parts):
         played(script, first, 60, patience=4)
     assert parts.answers == whole.answers

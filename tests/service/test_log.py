@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-import service.engine.campaigns
-import service.engine.unit
+import service.engine.boundaries
+import service.engine.snapshots
 from policy import StagedPolicy
 from policy.changes import patch_config
 from service.base.errors import ApiError, ConflictError, InvalidError, NotFoundError, UnavailableError
@@ -50,7 +50,7 @@ def one_by_one(post):
 @pytest.mark.parametrize("config", CONFIGS)
 def test_a_batch_over_many_stages_leaves_what_single_requests_do(direct, clock, config, inline, monkeypatch):
     """Stages whose updates have nothing to fold are decided together; each has its model all the same."""
-    monkeypatch.setattr(service.engine.unit, "INLINE_OPERATIONS", inline)
+    monkeypatch.setattr(service.engine.boundaries, "INLINE_OPERATIONS", inline)
     monkeypatch.setattr(Script, "sizes", (1, 9, 33, 64))  # stages have ten rounds
     worker = direct()
     scripts = [Script(CONFIGS[config], clock, name=name) for name in ("together", "singly")]
@@ -407,7 +407,7 @@ def test_an_update_must_give_finite_numbers(direct, clock, monkeypatch):
 @pytest.fixture
 def often(monkeypatch):
     """Snapshots after a few rounds already."""
-    monkeypatch.setattr(service.engine.campaigns, "SNAPSHOT_ROUNDS", 4)
+    monkeypatch.setattr(service.engine.snapshots, "SNAPSHOT_ROUNDS", 4)
 
 
 def played_with_snapshots(worker, script, until):
@@ -663,7 +663,9 @@ def test_a_database_error_fails_the_gather_and_leaves_nothing(direct, clock, pla
         with pytest.raises(UnavailableError, match=r"(?i)sabotage|foreign key"):
             worker.process(*requests)
     assert [worker.rows(table) for table in LOG] == before
-    assert worker.campaigns._cache.keys().isdisjoint({worker.campaign(n).campaign_id for n in ("main", "main-other")})
+    assert worker.campaigns.cache._entries.keys().isdisjoint(
+        {worker.campaign(n).campaign_id for n in ("main", "main-other")}
+    )
     saboteur.execute("DROP TRIGGER broken" + ("" if worker.store.embedded else " ON live"))
     retried = worker.process(*requests)
     assert [told(outcome) for outcome in retried] == [
@@ -674,7 +676,7 @@ def test_a_database_error_fails_the_gather_and_leaves_nothing(direct, clock, pla
 
 def test_a_database_error_while_one_request_is_decided_fails_them_all(direct, clock, monkeypatch):
     """R18: it is the database's failure (503, try again), never a request's own."""
-    monkeypatch.setattr(service.engine.unit, "INLINE_OPERATIONS", 0)
+    monkeypatch.setattr(service.engine.boundaries, "INLINE_OPERATIONS", 0)
     worker, saboteur = direct(), direct()
     script = Script(CONFIGS["smoothed"], clock).create(worker.post).play(worker.post, 33)
     assert [row["status"] for row in worker.rows(jobs)] == ["waiting"]  # so that the next stage's end reads the table

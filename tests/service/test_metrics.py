@@ -14,8 +14,8 @@ import sqlalchemy as sa
 import yaml
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+import service.engine.boundaries
 import service.engine.metrics
-import service.engine.unit
 from policy import StagedPolicy
 from service.engine.warm_up import warm_up
 from tests.service.answers import error_of, good
@@ -139,7 +139,7 @@ def test_rewards_by_default(client, clock):
 @pytest.mark.parametrize(("inline_operations", "kind"), [(0, "estimation_job"), (10**9, "estimation")])
 def test_updates_and_reestimations_are_timed(start, clock, monkeypatch, inline_operations, kind):
     """R1, R3, R16: each by its kind, where it ran."""
-    monkeypatch.setattr(service.engine.unit, "INLINE_OPERATIONS", inline_operations)
+    monkeypatch.setattr(service.engine.boundaries, "INLINE_OPERATIONS", inline_operations)
     client = start().client
     post = http_post(client)
     script = Script(CONFIGS["smoothed"], clock).create(post).play(post, 42)  # estimates before round 32
@@ -241,12 +241,12 @@ def test_a_deleted_campaign_leaves_no_series(start):
         assert Scrape(worker.client).by("decisions_total", "campaign") == {"spring": 1}
     good(deleting.client.post("/campaigns/spring/archive"))
     assert deleting.client.delete("/campaigns/spring", params={"confirm": "spring"}).status_code == 204
-    assert deleting.service.metrics.campaigns() == set()
-    assert other.service.metrics.campaigns() == {"spring"}
+    assert deleting.service.metrics.list_campaigns() == set()
+    assert other.service.metrics.list_campaigns() == {"spring"}
     for worker in (deleting, other):
         named = {dict(labels).get("campaign") for _, labels in Scrape(worker.client).samples}
         assert named == {None, "summer"}
-        assert worker.service.metrics.campaigns() == set()
+        assert worker.service.metrics.list_campaigns() == set()
     good(deleting.client.post("/campaigns", json=CAMPAIGN), 201)
     good(decide(deleting.client, 0))
     assert Scrape(deleting.client).by("decisions_total", "campaign") == {"spring": 1}

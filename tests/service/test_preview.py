@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-import service.engine.campaigns
-import service.engine.unit
+import service.engine.boundaries
+import service.engine.snapshots
 from policy import CampaignConfig, Request, StagedPolicy, encode
 from policy.changes import add_config_action, patch_config, retire_config_action
 from service.analysis.preview import explain_decision, preview_decision
@@ -101,7 +101,7 @@ def on_kinds(*kinds):
 def test_a_preview_is_what_decide_then_answers(direct, clock, monkeypatch, name, large):
     """At boundaries and between them; and the campaign goes on as if nobody had asked."""
     if large:
-        monkeypatch.setattr(service.engine.unit, "INLINE_OPERATIONS", 0)
+        monkeypatch.setattr(service.engine.boundaries, "INLINE_OPERATIONS", 0)
     worker, compared = direct(), []
     alone = Script(CONFIGS[name], clock, name="alone").create(worker.post)
     tried = Script(CONFIGS[name], clock, name="tried").create(worker.post)
@@ -126,13 +126,13 @@ def test_a_preview_writes_and_moves_nothing(direct, clock, name):
         while script.round < until:
             script.step(worker.post)
         clock.advance(60)
-        entry = worker.campaigns._cache.get(worker.campaign(name).campaign_id)
+        entry = worker.campaigns.cache._entries.get(worker.campaign(name).campaign_id)
         before, state = everything(worker), entry and encode(entry.state)
         for seed in range(8):
             previewed(worker, name, random_item(random.Random(seed)))
         assert everything(worker) == before
         if entry is not None:
-            assert worker.campaigns._cache[entry_id(worker, name)] is entry
+            assert worker.campaigns.cache._entries[entry_id(worker, name)] is entry
             assert encode(entry.state) == state
             history = entry.state.history
             assert (history.rounds, history.arrived) == (entry.state.round, entry.state.arrived)
@@ -153,7 +153,7 @@ def test_an_inline_estimation_that_is_large_is_left_out_and_told(direct, clock, 
         worker.post("/decide", {"campaign": "smoothed", **random_item(chance)})
     made = previewed(worker, "smoothed", random_item(chance))
     assert made["estimation_left_out"] is False
-    monkeypatch.setattr(service.engine.unit, "INLINE_OPERATIONS", 0)
+    monkeypatch.setattr(service.engine.boundaries, "INLINE_OPERATIONS", 0)
     monkeypatch.setattr(StagedPolicy, "estimate", lambda *_: pytest.fail("it was made"))
     told = previewed(worker, "smoothed", random_item(chance))
     assert told["estimation_left_out"] is True
@@ -164,19 +164,19 @@ def test_another_worker_moves_on_and_the_preview_follows(direct, clock):
     """A reader folds what others have decided on a copy: what its own lanes hold stays."""
     one, other = direct(), direct()
     script = Script(CONFIGS["default"], clock).create(one.post).play(one.post, 40)
-    held = one.campaigns._cache[entry_id(one, "default")]
+    held = one.campaigns.cache._entries[entry_id(one, "default")]
     before = encode(held.state)
     script.play(other.post, 60)
     item = random_item(random.Random(3))
     told = previewed(one, "default", item)
     assert told == previewed(other, "default", item)
     assert told["round"] == script.round + 1
-    assert one.campaigns._cache[entry_id(one, "default")] is held
+    assert one.campaigns.cache._entries[entry_id(one, "default")] is held
     assert encode(held.state) == before
     assert held.state.history.rounds == held.state.round
     cold = direct()  # after a restart, the first one folds and the others find it
     assert previewed(cold, "default", item) == told
-    assert entry_id(cold, "default") in cold.campaigns._cache
+    assert entry_id(cold, "default") in cold.campaigns.cache._entries
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_what_would_be_chosen_in_each_regime(direct, clock, name, regimes):
     script = Script(config, clock).create(worker.post).play(worker.post, 62)
     while script.round % 5 == 0:
         script.step(worker.post)
-    chance, state = random.Random(2), worker.campaigns._cache[entry_id(worker, name)].state
+    chance, state = random.Random(2), worker.campaigns.cache._entries[entry_id(worker, name)].state
     policy = StagedPolicy(CampaignConfig.model_validate(config))
     for _ in range(20):
         item = random_item(chance)
@@ -364,8 +364,8 @@ def explained(worker, name, decision_id):
 def test_the_model_of_every_decision_is_found_again(direct, clock, monkeypatch, name, large):
     """With snapshots and jobs on the way, changes of the configuration, an action more and one less; no row changes."""
     if large:
-        monkeypatch.setattr(service.engine.unit, "INLINE_OPERATIONS", 0)
-    monkeypatch.setattr(service.engine.campaigns, "SNAPSHOT_ROUNDS", 20)
+        monkeypatch.setattr(service.engine.boundaries, "INLINE_OPERATIONS", 0)
+    monkeypatch.setattr(service.engine.snapshots, "SNAPSHOT_ROUNDS", 20)
     worker, states = direct(), {}
     script = Script(CONFIGS[name], clock).create(worker.post)
     changes = {
@@ -378,7 +378,7 @@ def test_the_model_of_every_decision_is_found_again(direct, clock, monkeypatch, 
         for at in [at for at in changes if at <= script.round]:
             assert worker.process(Change(name, changes.pop(at))) == [None]
         script.step(worker.post)
-        entry = worker.campaigns._cache[number]
+        entry = worker.campaigns.cache._entries[number]
         states[entry.state.round] = entry.position
         if script.round % 3 == 0:
             worker.finish_all()

@@ -9,8 +9,9 @@ import service.engine.background
 from policy import CampaignConfig, encode
 from policy.features import get_feature_map
 from service.engine.operations import Reduce
+from service.engine.preparation import prepare_import
 from service.engine.requests import ImportRow
-from service.engine.retention import ROWS, campaigns_to_reduce
+from service.engine.retention import ROWS, list_campaigns_to_reduce
 from service.storage.tables import config_revisions, decisions, events
 from tests.service.answers import error_of, good
 from tests.service.playing import CONFIGS, Script, eventually
@@ -31,10 +32,10 @@ def test_what_was_learned_stays_to_the_bit(direct, clock, kind):
     before, rows = encode(state_of(worker, script.name)), worker.rows(decisions)
     clock.advance(1 * DAY)
     with worker.store.reading() as tx:
-        assert campaigns_to_reduce(tx, clock()) == [script.name]
+        assert list_campaigns_to_reduce(tx, clock()) == [script.name]
     assert worker.process(Reduce(script.name)) == [False]
     with worker.store.reading() as tx:
-        assert campaigns_to_reduce(tx, clock()) == []
+        assert list_campaigns_to_reduce(tx, clock()) == []
     for was, now in zip(rows, worker.rows(decisions), strict=True):
         if was["round"] > old:
             assert now == was
@@ -63,7 +64,7 @@ def test_imported_rows_are_reduced_too(direct, clock):
         ImportRow(context=context, action="mail", subject="anna"),
         ImportRow(context=None, action="mail", subject="bert"),
     ]
-    worker.process(worker.campaigns.prepare_import("one-regime", "i", rows))
+    worker.process(prepare_import(worker.campaigns, "one-regime", "i", rows))
     clock.advance(3 * DAY)
     worker.process(Reduce("one-regime"))
     left = [(row["context"] and json.loads(row["context"])["spend"], row["subject"]) for row in worker.rows(decisions)]

@@ -158,7 +158,7 @@ def test_neither_do_failures(start, database_url, said, monkeypatch):
 
         with monkeypatch.context() as patched:
             patched.setattr(Transaction, "append", failing)
-            patched.setattr("service.engine.campaigns.find_decision", failing)
+            patched.setattr("service.engine.cache.find_decision", failing)
             assert client.post("/decide", json=DECIDE | {"decision_id": f"{ORDER}-new"}).status_code == 500
             assert client.get(f"/campaigns/spring/decisions/{ORDER}").status_code == 500
     store = Store(database_url)
@@ -169,7 +169,7 @@ def test_neither_do_failures(start, database_url, said, monkeypatch):
         self.connection.exec_driver_sql(f"INSERT INTO campaigns ({columns}) SELECT {columns} FROM campaigns")
 
     with monkeypatch.context() as patched:
-        patched.setattr("service.engine.campaigns.find_decision", twice)
+        patched.setattr("service.engine.cache.find_decision", twice)
         assert client.get(f"/campaigns/spring/decisions/{ORDER}").status_code == 503
     store.close()
     eventually(lambda: said.getvalue().count("request failed") >= 2 * 11, "logged")
@@ -193,7 +193,7 @@ def test_a_webhooks_address_and_the_secret_are_not_told(start, said):
 
     sender._post = refused
     asyncio.run(sender._deliver(Message(1, 1, 1, hook, "spring", 1, "{}", 0), b""))
-    assert "did not take its message" in said.getvalue()
+    assert "did not accept its message" in said.getvalue()
     assert leaks(said.getvalue() + json.dumps(good(worker.client.get("/audit")))) == []
 
 

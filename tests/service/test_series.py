@@ -262,7 +262,7 @@ def test_what_is_known_now_of_then(played, name):
     then = asked(played, name, points=25)
     with played.service.store.reading() as tx:
         row = find_campaign(tx, name)
-        state = played.service.campaigns.read_entry(tx, row).state
+        state = played.service.campaigns.cache.read_entry(tx, row).state
     regimes = state.belief.size
     beliefs = state.history.beliefs[: state.round, :regimes]
     assert told_changes(series) == changes_one_by_one(beliefs.tolist(), 4)

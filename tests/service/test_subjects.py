@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-import service.engine.unit
+import service.engine.boundaries
 from policy import CampaignConfig, PastRound, StagedPolicy
 from policy.changes import add_config_action, patch_config
 from policy.hmm import MISSING
-from service.engine.operations import Change, Current, Reduce
+from service.engine.operations import Change, ReadState, Reduce
+from service.engine.preparation import prepare_erasure, prepare_rollback
 from service.storage.campaigns import find_campaign
 from service.storage.tables import config_revisions, decisions, jobs, models, rewards, snapshots
 from tests.service.answers import allowed_by_field, error_of, good
@@ -24,12 +25,12 @@ WHO = "customer 3"  # one of the eight that scripts decide for
 
 
 def erase(worker, campaign, who=WHO):
-    (count,) = worker.process(worker.campaigns.prepare_erasure(campaign, who))
+    (count,) = worker.process(prepare_erasure(worker.campaigns, campaign, who))
     return count
 
 
 def state_of(worker, campaign):
-    ((_, state),) = worker.process(Current(campaign))
+    ((_, state),) = worker.process(ReadState(campaign))
     return state
 
 
@@ -84,14 +85,14 @@ def test_the_model_is_as_if_the_rewards_had_never_been(direct, clock, kind):
 
 
 def erase_nothing(worker, campaign):
-    return worker.campaigns.prepare_erasure(campaign, WHO) is None
+    return prepare_erasure(worker.campaigns, campaign, WHO) is None
 
 
 def test_someone_who_is_erased_while_others_decide(direct, clock):
     """The fold takes its time: what comes meanwhile, also for the same person, is erased with the rest."""
     worker, other = direct(), direct()
     script = Script(CONFIGS["default"], clock).create(worker.post).play(worker.post, ROUNDS)
-    prepared = worker.campaigns.prepare_erasure(script.name, WHO)
+    prepared = prepare_erasure(worker.campaigns, script.name, WHO)
     script.play(other.post, ROUNDS + 30)
     newest = {"campaign": script.name, "decision_id": "late", "subject": WHO, "context": script_context()}
     # In one transaction with a decision for the same person, before and after it.
@@ -130,7 +131,7 @@ def test_erasing_what_the_first_estimate_rested_on(direct, clock, factor, rounds
     assert erase(worker, "few") == 3
     assert "optimistic" in [decide(number) for number in range(rounds + 1, rounds + 10)]
     assert worker.differences("few") == []
-    worker.process(worker.campaigns.prepare_rollback("few", 4))
+    worker.process(prepare_rollback(worker.campaigns, "few", 4))
     decide(rounds + 10)
     assert direct().differences("few") == []
 
@@ -139,7 +140,7 @@ def test_two_erasures_at_once(direct, clock):
     """The fold for the second one still knows the first: it has to be made again."""
     worker = direct()
     script = Script(CONFIGS["smoothed"], clock).create(worker.post).play(worker.post, ROUNDS)
-    first, second = (worker.campaigns.prepare_erasure(script.name, who) for who in (WHO, "customer 5"))
+    first, second = (prepare_erasure(worker.campaigns, script.name, who) for who in (WHO, "customer 5"))
     counts = worker.process(first, second)
     assert counts[0] > 0
     assert counts[1] is None
@@ -156,11 +157,11 @@ def test_changes_rollbacks_and_erasures_in_turns(direct, clock):
     version = state_of(worker, script.name).model_version
     script.play(worker.post, 100)
     worker.process(Change(script.name, lambda config: add_config_action(config, "letter")))
-    worker.process(worker.campaigns.prepare_rollback(script.name, version))
+    worker.process(prepare_rollback(worker.campaigns, script.name, version))
     script.play(worker.post, 120)
     assert erase(worker, script.name)
     script.play(worker.post, 150)
-    worker.process(worker.campaigns.prepare_rollback(script.name, version))
+    worker.process(prepare_rollback(worker.campaigns, script.name, version))
     script.play(worker.post, 165)
     assert worker.differences(script.name) == []
     assert direct().differences(script.name) == []
@@ -174,7 +175,7 @@ def test_a_rollback_that_knew_someone_is_refused(direct, clock):
     """It was made before the erasure: what it would put in force still knows them."""
     worker = direct()
     script = Script(CONFIGS["spectral"], clock).create(worker.post).play(worker.post, ROUNDS)
-    made = worker.campaigns.prepare_rollback(script.name, worker.campaign(script.name).model_version - 1)
+    made = prepare_rollback(worker.campaigns, script.name, worker.campaign(script.name).model_version - 1)
     assert erase(worker, script.name)
     (refused,) = worker.process(made)
     assert "erased just now" in refused.message
@@ -184,8 +185,8 @@ def test_a_rollback_that_knew_someone_is_refused(direct, clock):
 def test_an_erasure_around_a_rollback_begins_anew(direct, clock):
     worker = direct()
     script = Script(CONFIGS["spectral"], clock).create(worker.post).play(worker.post, ROUNDS)
-    made = worker.campaigns.prepare_erasure(script.name, WHO)
-    worker.process(worker.campaigns.prepare_rollback(script.name, worker.campaign(script.name).model_version - 1))
+    made = prepare_erasure(worker.campaigns, script.name, WHO)
+    worker.process(prepare_rollback(worker.campaigns, script.name, worker.campaign(script.name).model_version - 1))
     assert worker.process(made) == [None]
     assert erase(worker, script.name)
     assert worker.differences(script.name) == []
@@ -196,7 +197,7 @@ def test_who_is_asked_for_is_erased_also_if_retention_was_faster(direct, clock):
     script = Script(CONFIGS["spectral"] | {"retention_days": 1}, clock).create(worker.post).play(worker.post, 60)
     script._seconds += 0.9 * 86_400
     script.play(worker.post, 120)
-    made = worker.campaigns.prepare_erasure(script.name, WHO)
+    made = prepare_erasure(worker.campaigns, script.name, WHO)
     clock.advance(0.5 * 86_400)
     worker.process(Reduce(script.name))
     assert worker.process(made) == [len(made.rounds)]
@@ -206,11 +207,11 @@ def test_who_is_asked_for_is_erased_also_if_retention_was_faster(direct, clock):
 
 def test_a_job_that_is_published_by_the_very_transaction(direct, clock, monkeypatch):
     """The erasure's fold must know of it."""
-    monkeypatch.setattr(service.engine.unit, "INLINE_OPERATIONS", 0)
+    monkeypatch.setattr(service.engine.boundaries, "INLINE_OPERATIONS", 0)
     worker = direct()
     script = Script(CONFIGS["smoothed"], clock).create(worker.post).play(worker.post, 45)
     worker.finish_all()
-    made = worker.campaigns.prepare_erasure(script.name, WHO)
+    made = prepare_erasure(worker.campaigns, script.name, WHO)
     items = [{"decision_id": f"x{i}", "context": script_context()} for i in range(8)]
     _, count = worker.process(operation("/decide/batch", {"campaign": script.name, "items": items}), made)
     assert count == len(made.rounds)
@@ -225,15 +226,14 @@ def test_one_campaign_that_is_gone_does_not_keep_the_others_from_erasing(start, 
         good(client.post("/campaigns", json=CONFIGS["one-regime"] | {"name": name}), 201)
         request = {"campaign": name, "decision_id": "x", "subject": WHO, "context": script_context()}
         good(client.post("/decide", json=request))
-    real = worker.service.campaigns.prepare_erasure
 
-    def erasing(name, subject):
+    def deleting(campaigns, name, subject):
         if name == "b":
             good(httpx.post(f"{worker.url}/campaigns/b/archive"))
             assert httpx.delete(f"{worker.url}/campaigns/b", params={"confirm": "b"}).status_code == 204
-        return real(name, subject)
+        return prepare_erasure(campaigns, name, subject)
 
-    monkeypatch.setattr(worker.service.campaigns, "prepare_erasure", erasing)
+    monkeypatch.setattr("service.api.subjects.prepare_erasure", deleting)
     assert good(client.post("/subjects/erase", json={"subject": WHO}))["campaigns"] == [
         {"campaign": "a", "erased_decisions": 1}
     ]
@@ -242,7 +242,7 @@ def test_one_campaign_that_is_gone_does_not_keep_the_others_from_erasing(start, 
 @pytest.mark.parametrize("moment", ["waiting", "finished", "published"])
 def test_jobs_that_knew_someone(direct, clock, monkeypatch, moment):
     """A re-estimation that is under way is dropped; one that was published is made again from what is left."""
-    monkeypatch.setattr(service.engine.unit, "INLINE_OPERATIONS", 0)
+    monkeypatch.setattr(service.engine.boundaries, "INLINE_OPERATIONS", 0)
     worker = direct()
     script = Script(CONFIGS["default"] | {"beliefs": {"every": 20}}, clock).create(worker.post)
     while not worker.work:
@@ -295,7 +295,7 @@ def test_nothing_personal_is_left(new_database, start, clock):
             for row in tx.connection.execute(sa.select(table)).mappings()
         )
         row = find_campaign(tx, script.name)
-        left = worker.service.campaigns.get_decision(tx, row, "his")
+        left = worker.service.campaigns.cache.get_decision(tx, row, "his")
         assert (left.subject, left.context, left.reward) == (None, None, None)
         assert tx.get_known_decisions(row.campaign_id, [left.round])["his"].request_hash is None
     for trace in (person, "42.4242", "0.987654"):

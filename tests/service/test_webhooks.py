@@ -15,9 +15,9 @@ from pydantic import SecretStr
 
 import service.engine.webhooks
 from service.base.settings import Settings, SettingsError
-from service.engine.addresses import AddressError, is_public, resolved, target_of
+from service.engine.addresses import AddressError, is_public, parse_target, resolve_host
 from service.engine.metrics import Metrics
-from service.engine.webhooks import MOST_ATTEMPTS, Sender, back_off
+from service.engine.webhooks import MOST_ATTEMPTS, Sender, compute_delay
 from service.storage.outbox import claim_messages
 from service.storage.store import Store
 from service.storage.tables import outbox
@@ -63,7 +63,7 @@ def waiting(worker):
 
 
 @asynccontextmanager
-async def sending(worker, clock, *, private=True, resolve=resolved, store=None):
+async def sending(worker, clock, *, private=True, resolve=resolve_host, store=None):
     sender = Sender(store or worker.store, clock, Metrics(), SecretStr(SECRET), private, lambda: 0.5, resolve)
     sender.start()
     try:
@@ -78,7 +78,7 @@ async def until(found, what):
 
 def failed(worker, clock, attempts=1):
     """Is it written down that so many attempts have failed, and when the next one is due?"""
-    due = clock.now + back_off(attempts, 0.5) * 1_000_000
+    due = clock.now + compute_delay(attempts, 0.5) * 1_000_000
     return lambda: [(row["attempts"], row["due_at"]) for row in worker.rows(outbox)] == [(attempts, due)]
 
 
@@ -202,7 +202,7 @@ def test_a_message_that_nobody_takes_is_given_up(worker, clock):
         async with sending(worker, clock) as sender:
             for attempt in range(1, MOST_ATTEMPTS):
                 await until(failed(worker, clock, attempt), "tried")
-                clock.advance(back_off(attempt, 0.5) + 0.1)
+                clock.advance(compute_delay(attempt, 0.5) + 0.1)
                 sender.wake()
             await until(lambda: not waiting(worker), "given up")
 
@@ -226,12 +226,12 @@ def test_a_message_that_kills_every_sender_is_given_up(worker, clock):
 
     asyncio.run(run())
     (row,) = worker.rows(outbox)
-    assert (row["status"], row["failure"]) == ("failed", "no attempt came to an end")
+    assert (row["status"], row["failure"]) == ("failed", "no attempt ended")
 
 
 def test_delays_double_up_to_an_hour_and_differ_by_chance():
-    assert [back_off(attempt, 0.5) for attempt in (1, 2, 3, 9, 10, 11)] == [10, 20, 40, 2_560, 3_600, 3_600]
-    assert (back_off(1, 0.0), back_off(1, 1.0)) == (8, pytest.approx(12))
+    assert [compute_delay(attempt, 0.5) for attempt in (1, 2, 3, 9, 10, 11)] == [10, 20, 40, 2_560, 3_600, 3_600]
+    assert (compute_delay(1, 0.0), compute_delay(1, 1.0)) == (8, pytest.approx(12))
 
 
 def test_what_a_dead_sender_left_is_sent_when_its_lease_is_up(worker, clock, monkeypatch):
@@ -324,12 +324,12 @@ def test_a_private_address_is_refused_when_configured(host):
     """However it is written; unless it is allowed."""
     for port in ("", ":8443"):
         with pytest.raises(AddressError, match="UNDERCURRENT_WEBHOOK_PRIVATE"):
-            target_of(f"https://{host}{port}/hook").check()
+            parse_target(f"https://{host}{port}/hook").require_public()
 
 
 @pytest.mark.parametrize("host", PUBLIC)
 def test_a_public_address_is_not(host):
-    target_of(f"https://{host}:8443/hook").check()
+    parse_target(f"https://{host}:8443/hook").require_public()
 
 
 @pytest.mark.parametrize(
@@ -337,7 +337,7 @@ def test_a_public_address_is_not(host):
 )
 def test_what_is_no_address_is_refused(host):
     with pytest.raises(AddressError, match=r"^(is not an address|has a )"):
-        target_of(f"http://{host}/")
+        parse_target(f"http://{host}/")
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -372,7 +372,7 @@ def test_a_private_address_gets_nothing(worker, clock, host):
     names = {"hooks.example": ["127.0.0.1"], "mixed.example": ["93.184.216.34", "::1"]}
 
     def resolve(name, port):
-        return [ip_address(a) for a in names[name]] if name in names else resolved(name, port)
+        return [ip_address(a) for a in names[name]] if name in names else resolve_host(name, port)
 
     async def run():
         with receiving() as receiver:
@@ -437,13 +437,13 @@ def test_tls_asks_for_the_name_and_trusts_no_stranger(worker, clock):
 
 def test_a_host_without_an_address():
     with pytest.raises(AddressError, match="cannot be resolved"):
-        resolved("nobody.invalid", 80)
+        resolve_host("nobody.invalid", 80)
 
 
 def test_every_private_form_that_resolves_is_private_when_sent():
     """The check at each attempt needs no check before it."""
     for host in PRIVATE:
-        target = target_of(f"http://{host}/")
+        target = parse_target(f"http://{host}/")
         if target.literal is not None:
             assert not is_public(target.literal)
 

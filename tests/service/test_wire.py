@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 from greenlet import getcurrent
 
-import service.engine.campaigns
+import service.engine.cache
 import service.storage.store
 from service.base.errors import UnavailableError
 from service.engine.lanes import Lanes
@@ -238,7 +238,7 @@ def test_a_fiber_that_finds_no_connection_leaves_it_to_a_thread(start, monkeypat
 
 def test_what_takes_long_to_catch_up_with_is_left_to_a_thread(new_database, clock, monkeypatch):
     """A fiber that folds what another worker has decided holds up all other campaigns of its own."""
-    monkeypatch.setattr(service.engine.campaigns, "MOST_ROUNDS_BEHIND", 5)
+    monkeypatch.setattr(service.engine.cache, "MOST_ROUNDS_BEHIND", 5)
     in_threads, left = list[str](), Lanes._work_in_thread
 
     def work_in_thread(lanes, key, *work):

@@ -7,7 +7,7 @@ import numpy as np
 
 from service.analysis.checks.finding import ENOUGH_DECISIONS, Finding
 from service.analysis.facts import Facts
-from service.engine.fold import SECOND
+from service.base.times import SECOND
 from service.engine.unit import AHEAD_SECONDS
 
 __all__ = ["check_actions", "check_clock", "check_variables"]

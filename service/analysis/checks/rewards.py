@@ -8,7 +8,7 @@ import numpy as np
 
 from service.analysis.checks.finding import CHANCE, ENOUGH_DECISIONS, Finding
 from service.analysis.facts import Facts
-from service.engine.fold import SECOND
+from service.base.times import SECOND
 
 __all__ = [
     "check_any_reward",

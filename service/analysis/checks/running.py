@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from service.analysis.checks.finding import Finding
 from service.analysis.facts import Facts
-from service.engine.unit import LEASE_SECONDS
+from service.engine.boundaries import LEASE_SECONDS
 
 __all__ = ["check_archived", "check_decisions", "check_job", "check_last_update", "check_paused"]
 

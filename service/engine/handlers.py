@@ -1,0 +1,309 @@
+"""How each operation is carried out: a table from the type of an operation to its handler.
+
+A handler takes a run of operations of its type and returns for each its result, or the exception that it failed with.
+A database failure is raised instead: then the transaction is lost, for all that share it (R18).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+
+import msgspec
+
+from policy import FixedError, PolicyError, StagedPolicy, State
+from service.base.errors import (
+    ApiError,
+    ConflictError,
+    InvalidError,
+    NotFoundError,
+    UnavailableError,
+    build_error_detail,
+)
+from service.engine.changes import adopt, archive, change_config, erase, restore_model
+from service.engine.encoding import describe_reward, encode_decisions
+from service.engine.operations import (
+    Archive,
+    Change,
+    Create,
+    Decide,
+    Delete,
+    Erase,
+    FinishJob,
+    Import,
+    KeepSnapshot,
+    Operation,
+    ReadState,
+    Reduce,
+    Reward,
+    RollBack,
+)
+from service.engine.retention import reduce_oldest
+from service.engine.snapshots import build_snapshot_row, choose_snapshots_to_keep
+from service.engine.turn import AnyOperation, Turn
+from service.engine.unit import Unit
+from service.storage import audit
+from service.storage.campaigns import delete_campaign, get_config, get_creation_hash
+from service.storage.engines import DATABASE_ERRORS
+from service.storage.jobs import finish_job
+from service.storage.rows import LiveRow
+from service.storage.snapshots import (
+    IdBlock,
+    SnapshotPoint,
+    add_id_block,
+    add_snapshot,
+    get_last_round_in_blocks,
+    read_snapshot_points,
+)
+from service.storage.transaction import Transaction
+
+__all__ = ["HANDLERS", "ChangedCampaignError", "answer_repeated_creation"]
+
+T = TypeVar("T")
+Op = TypeVar("Op", bound=AnyOperation)
+C = TypeVar("C", Change, RollBack, Erase, Import, Archive)
+Handler: TypeAlias = Callable[[Turn, Sequence[Op]], list[T | Exception]]
+HANDLERS: dict[type[AnyOperation], Callable[[Turn, Sequence[Any]], Sequence[object]]] = {}
+_encode = msgspec.json.Encoder().encode
+
+
+class ChangedCampaignError(UnavailableError):
+    """The campaign is not the expected one, or was changed."""
+
+
+class _Change(NamedTuple, Generic[T]):
+    """The result of a change, and what the audit log says about it."""
+
+    result: T
+    details: Mapping[str, object] = {}
+
+
+def _handles(kind: type[Operation[T]]) -> Callable[[Handler[Op, T]], Handler[Op, T]]:
+    """Enter a handler in the table."""
+
+    def register(handler: Handler[Op, T]) -> Handler[Op, T]:
+        HANDLERS[kind] = handler
+        return handler
+
+    return register
+
+
+def _handles_each(kind: type[Operation[T]]) -> Callable[[Callable[[Turn, Op], T | Exception]], Handler[Op, T]]:
+    """Enter a function of one operation in the table."""
+
+    def register(handle: Callable[[Turn, Op], T | Exception]) -> Handler[Op, T]:
+        def handler(turn: Turn, run: Sequence[Op]) -> list[T | Exception]:
+            return [handle(turn, operation) for operation in run]
+
+        return _handles(kind)(handler)
+
+    return register
+
+
+def _changes(kind: type[Operation[T]]) -> Callable[[Callable[[Turn, C], _Change[T]]], Handler[C, T]]:
+    """Enter a change in the table: if it has changed anything, it is recorded in the audit log."""
+
+    def register(change: Callable[[Turn, C], _Change[T]]) -> Handler[C, T]:
+        def handle(turn: Turn, operation: C) -> T | Exception:
+            unit = turn.unit
+            before = unit.progress
+            try:
+                with unit.attempt():
+                    result, details = change(turn, operation)
+                    after = unit.progress
+                    has_changed = (after.row, after.revision) != (before.row, before.revision)
+                    if has_changed or after.state is not before.state:
+                        audit.add_record(turn.tx, operation.record, unit.now, **details)
+                    return result
+            except DATABASE_ERRORS:
+                raise
+            except FixedError as error:
+                return ConflictError.from_fixed(operation.campaign, error)
+            except PolicyError as error:
+                return InvalidError.from_policy(error)
+            except Exception as error:
+                return error
+
+        return _handles_each(kind)(handle)
+
+    return register
+
+
+# --- requests --------------------------------------------------------------------------------------------------
+
+
+@_handles(Decide)
+def _decide(turn: Turn, run: Sequence[Decide]) -> list[bytes | Exception]:
+    """Decide all requests of the run together; if any is bad, each alone, so that only that one fails."""
+    unit = turn.unit
+    if len(run) > 1:
+        try:
+            with unit.attempt():
+                _require_expected(unit, run)
+                known = unit.decide([item for operation in run for item in operation.items])
+                answers = iter(encode_decisions(run[0].campaign, unit.policy.config.stage_length, known))
+                return [_join(operation, list(islice(answers, len(operation.items)))) for operation in run]
+        except DATABASE_ERRORS:
+            raise
+        except Exception:
+            pass  # the loop below is not in here, or this error would be the context of another request's
+    return [_decide_alone(unit, operation) for operation in run]
+
+
+def _decide_alone(unit: Unit, operation: Decide) -> bytes | Exception:
+    try:
+        with unit.attempt():
+            _require_expected(unit, [operation])
+            known = unit.decide(operation.items, operation.batch)
+            return _join(operation, encode_decisions(operation.campaign, unit.policy.config.stage_length, known))
+    except DATABASE_ERRORS:
+        raise
+    except PolicyError as error:
+        return InvalidError.from_policy(error)
+    except Exception as error:
+        return error
+
+
+def _require_expected(unit: Unit, run: Sequence[Decide]) -> None:
+    if any(operation.expected not in (None, (unit.row.campaign_id, unit.revision)) for operation in run):
+        raise ChangedCampaignError(f"Campaign {unit.row.name} was changed just now; try again")
+
+
+def _join(operation: Decide, answers: Sequence[str]) -> bytes:
+    return (f'{{"decisions":[{",".join(answers)}]}}' if operation.batch else answers[0]).encode()
+
+
+@_handles_each(Reward)
+def _reward(turn: Turn, operation: Reward) -> bytes | Exception:
+    unit, results = turn.unit, []
+    for item in operation.items:
+        error: ApiError | None = None
+        try:
+            committed = describe_reward(operation.campaign, unit.reward(item.decision_id, item.reward))
+        except PolicyError as refused:
+            error = InvalidError.from_policy(refused)
+        except ApiError as refused:
+            error = refused
+        if error is not None:
+            unit.refused += 1
+        if not operation.batch:
+            return error or _encode(committed)
+        results.append(
+            {
+                "decision_id": item.decision_id,
+                "committed": None if error else committed,
+                "error": build_error_detail(error).model_dump(mode="json") if error else None,
+            }
+        )
+    return _encode({"results": results})
+
+
+@_handles_each(ReadState)
+def _read_state(turn: Turn, operation: ReadState) -> tuple[StagedPolicy, State]:
+    return turn.unit.policy, turn.unit.state
+
+
+# --- changes ---------------------------------------------------------------------------------------------------
+
+
+@_changes(Change)
+def _change(turn: Turn, operation: Change) -> _Change[None]:
+    before = turn.unit.policy.config
+    change_config(turn.unit, operation.change(before))
+    return _Change(None, {"changed": audit.describe_changes(before, turn.unit.policy.config)})
+
+
+@_changes(RollBack)
+def _roll_back(turn: Turn, operation: RollBack) -> _Change[None]:
+    _require_same_campaign(turn, operation)
+    restore_model(turn.tx, turn.unit, operation.past, operation.newest_revision)
+    return _Change(None)
+
+
+@_changes(Erase)
+def _erase(turn: Turn, operation: Erase) -> _Change[int | None]:
+    _require_same_campaign(turn, operation)
+    count = erase(turn.tx, turn.unit, operation.subject, operation.rounds, operation.prepared, operation.inputs)
+    return _Change(count, {"decisions": count})
+
+
+@_changes(Import)
+def _import(turn: Turn, operation: Import) -> _Change[None]:
+    _require_same_campaign(turn, operation)
+    adopt(turn.unit, operation.unit)
+    turn.look_up_ids()  # later operations may name imported decisions
+    return _Change(None)
+
+
+@_changes(Archive)
+def _archive(turn: Turn, operation: Archive) -> _Change[None]:
+    archive(turn.tx, turn.unit, operation.archived)
+    return _Change(None)
+
+
+def _require_same_campaign(turn: Turn, operation: RollBack | Erase | Import) -> None:
+    if operation.campaign_id != turn.row.campaign_id:
+        raise NotFoundError(f"There is no campaign {operation.campaign!r}")
+
+
+@_handles(Delete)
+def _delete(turn: Turn, run: Sequence[Delete]) -> list[Exception | None]:
+    """Delete the campaign; the outcomes end there, because what follows finds no campaign."""
+    outcomes: list[Exception | None] = []
+    for operation in run:
+        if turn.row.archived_at is None:
+            outcomes.append(ConflictError(f"Campaign {operation.campaign} is in use; archive it first"))
+            continue
+        delete_campaign(turn.tx, turn.row.campaign_id)
+        audit.add_record(turn.tx, operation.record, turn.now, rounds=turn.row.round)
+        turn.cache.forget([turn.row.campaign_id])
+        turn.is_deleted = True
+        return [*outcomes, None]
+    return outcomes
+
+
+# --- maintenance, which needs no state -------------------------------------------------------------------------
+
+
+@_handles_each(Create)
+def _create(turn: Turn, operation: Create) -> bytes | Exception:
+    return answer_repeated_creation(turn.tx, turn.row, operation)
+
+
+def answer_repeated_creation(tx: Transaction, row: LiveRow, operation: Create) -> bytes | ConflictError:
+    """Answer the creation of a campaign whose name is taken: a retry gets the first answer, all else a conflict."""
+    if get_creation_hash(tx, row.campaign_id) == operation.request_hash:
+        return get_config(tx, row.campaign_id).encode()
+    return ConflictError(f"There is already a campaign {row.name!r}; choose another name")
+
+
+@_handles_each(FinishJob)
+def _finish_job(turn: Turn, operation: FinishJob) -> None:
+    # After a failover the job's input may be lost; then the job is run again.
+    if operation.generation in (None, turn.cache.generation):
+        status, estimate, seconds = operation.result
+        finish_job(turn.tx, operation.campaign_id, operation.input_round, status, estimate, seconds)
+
+
+@_handles_each(KeepSnapshot)
+def _keep_snapshot(turn: Turn, operation: KeepSnapshot) -> None:
+    tx, row, snapshot, state = turn.tx, turn.row, operation.snapshot, operation.snapshot.state
+    points = read_snapshot_points(tx, row.campaign_id)
+    point = SnapshotPoint(state.round, state.arrived, snapshot.revision)
+    if snapshot.campaign_id != row.campaign_id or (points and points[0] >= point):
+        return  # another worker was faster
+    if snapshot.generation != turn.cache.generation or point.round > row.round or point.arrived > row.arrived:
+        return  # this database never had the state
+    add_snapshot(
+        tx,
+        build_snapshot_row(row.campaign_id, snapshot.revision, state, operation.encoded, turn.clock()),
+        keep=choose_snapshots_to_keep([older.round for older in points]),
+    )
+    last = get_last_round_in_blocks(tx, row.campaign_id)
+    if last < state.round:
+        block = turn.cache.load_ids(tx, row).encode_block(last, state.round)
+        add_id_block(tx, row.campaign_id, IdBlock(state.round, block))
+
+
+@_handles_each(Reduce)
+def _reduce(turn: Turn, operation: Reduce) -> bool:
+    return reduce_oldest(turn.tx, turn.row, turn.clock())

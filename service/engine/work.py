@@ -1,0 +1,327 @@
+"""One campaign's unit of work: what a transaction has done to it so far, how to undo it, and how to write it (R18)."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from policy import StagedPolicy, State
+from service.base.errors import ConflictError
+from service.engine.alerts import Announced, count_regimes
+from service.engine.course import FAILED_ESTIMATION, FAILED_PUBLICATION, FAILED_UPDATE, Course, Position
+from service.storage.jobs import close_job
+from service.storage.rows import (
+    DecisionRow,
+    EventRow,
+    JobRow,
+    KnownDecision,
+    LiveRow,
+    MessageRow,
+    ModelRow,
+    RevisionRow,
+    RewardRow,
+)
+from service.storage.transaction import Transaction
+
+__all__ = ["FAILED_STEPS", "ClosedJob", "Entry", "Job", "NewRows", "Progress", "Timing", "Work"]
+
+FAILED_STEPS = (FAILED_UPDATE, FAILED_ESTIMATION, FAILED_PUBLICATION)
+FAILURES_BY_MODEL_KIND = {"update": (FAILED_UPDATE,), "estimation": (FAILED_ESTIMATION, FAILED_PUBLICATION)}
+_encode = msgspec.json.Encoder().encode
+
+
+class Entry(NamedTuple):
+    """What a worker keeps of a campaign between transactions; valid only for the live row of this version (R23)."""
+
+    version: int
+    position: Position
+    changes: int  # of the live row: as long as it stays the same, so do the job and the events
+    job: int | None  # the input round of the job whose result is not in force yet
+    events: int  # how many event rows there are
+
+    @property
+    def state(self) -> State:
+        return self.position.state
+
+
+class Job(NamedTuple):
+    """A re-estimation to run in the background, from a fixed state (R16)."""
+
+    campaign_id: int
+    campaign: str
+    policy: StagedPolicy
+    state: State
+
+
+class ClosedJob(NamedTuple):
+    """A job that has ended, and the round of its publication if it has one."""
+
+    input_round: int
+    status: str
+    published_round: int | None = None
+
+
+class Timing(NamedTuple):
+    """How long an update or a re-estimation took."""
+
+    kind: str
+    seconds: float
+
+
+_RowList = (
+    list[DecisionRow]
+    | list[RewardRow]
+    | list[ModelRow]
+    | list[JobRow]
+    | list[EventRow]
+    | list[MessageRow]
+    | list[RevisionRow]
+)
+
+
+class NewRows:
+    """The rows to append, one list for each table. The lists only grow, except that a failed attempt is cut off."""
+
+    def __init__(self) -> None:
+        self.decisions: list[DecisionRow] = []
+        self.rewards: list[RewardRow] = []
+        self.models: list[ModelRow] = []
+        self.jobs: list[JobRow] = []
+        self.events: list[EventRow] = []
+        self.messages: list[MessageRow] = []
+        self.revisions: list[RevisionRow] = []
+        # In the order that foreign keys need.
+        self.tables: tuple[_RowList, ...] = (
+            self.decisions, self.rewards, self.models, self.jobs, self.events, self.messages, self.revisions,
+        )  # fmt: skip
+
+    def count(self) -> tuple[int, ...]:
+        """Count the rows of each table."""
+        return tuple([len(rows) for rows in self.tables])
+
+    def cut(self, counts: tuple[int, ...]) -> None:
+        """Drop the rows beyond these counts."""
+        for rows, count in zip(self.tables, counts, strict=True):
+            del rows[count:]
+
+    def extend(self, other: "NewRows") -> None:
+        """Append all rows of another unit of work."""
+        self.decisions += other.decisions
+        self.rewards += other.rewards
+        self.models += other.models
+        self.jobs += other.jobs
+        self.events += other.events
+        self.messages += other.messages
+        self.revisions += other.revisions
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the unit of work has come. A step replaces it as a whole; a failed attempt puts the old one back."""
+
+    row: LiveRow  # as it was locked, but for `archived_at`
+    revision: int
+    policy: StagedPolicy
+    state: State
+    known: dict[str, KnownDecision]  # the decisions that requests may name; new ones are added in place
+    last_at: int
+    settled: int  # up to this round, overdue rewards have got their default
+    failure: str | None
+    announced: Announced
+    job: int | None  # the input round of the job whose result is not in force yet
+    new_jobs: tuple[Job, ...] = ()
+    closed_jobs: tuple[ClosedJob, ...] = ()
+    timings: tuple[Timing, ...] = ()
+
+
+class _Savepoint(NamedTuple):
+    """All that a failed attempt must restore: the progress, and the lengths of what only grows."""
+
+    progress: Progress
+    known: int
+    rows: tuple[int, ...]
+
+
+class Work(Course):
+    """Everything that one transaction does to a campaign. Nothing is written before `write`, or `flush`."""
+
+    def __init__(self, tx: Transaction, row: LiveRow, entry: Entry, owner: str, now: int) -> None:
+        self.entry, self.rows = entry, NewRows()
+        self.now = max(now, row.clock)  # time never goes backwards
+        self._clock = now  # leases and messages wait by the real clock
+        self._tx, self._owner = tx, owner
+        self._flushed_rows, self._flushed_jobs = self.rows.count(), 0  # how much the database already has
+        revision, policy, state = entry.position
+        self.progress = Progress(
+            row=row,
+            revision=revision,
+            policy=policy,
+            state=state,
+            known={},
+            last_at=row.last_at,
+            settled=row.settled,
+            failure=row.failure,
+            announced=Announced(count_regimes(state), row.regime),
+            job=entry.job,
+        )
+
+    @property
+    def row(self) -> LiveRow:
+        return self.progress.row
+
+    @property
+    def revision(self) -> int:
+        return self.progress.revision
+
+    @property
+    def known(self) -> dict[str, KnownDecision]:
+        return self.progress.known
+
+    @property
+    def policy(self) -> StagedPolicy:
+        return self.progress.policy
+
+    @policy.setter
+    def policy(self, policy: StagedPolicy) -> None:
+        self.progress = replace(self.progress, policy=policy)
+
+    @property
+    def state(self) -> State:
+        return self.progress.state
+
+    @state.setter
+    def state(self, state: State) -> None:
+        self.progress = replace(self.progress, state=state)
+
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """Undo in memory whatever a failed request did, so that it fails alone (R18)."""
+        before = _Savepoint(self.progress, len(self.known), self.rows.count())
+        try:
+            yield
+        except Exception:
+            self.progress = before.progress
+            while len(self.known) > before.known:
+                self.known.popitem()  # the last one added
+            self.rows.cut(before.rows)
+            raise
+
+    @property
+    def has_changed(self) -> bool:
+        """Is there anything to write?"""
+        return self.state is not self.entry.state or self.revision != self.entry.position.revision
+
+    @property
+    def failures(self) -> list[EventRow]:
+        """The steps that failed; the campaign goes on without them."""
+        return [event for event in self.rows.events if event.kind in FAILED_STEPS]
+
+    @property
+    def has_rolled_back(self) -> bool:
+        return any(row.restored is not None for row in self.rows.revisions)
+
+    def require_open(self, consequence: str) -> None:
+        """Refuse what an archived campaign does not do."""
+        if self.row.archived_at is not None:
+            raise ConflictError(f"Campaign {self.row.name} is archived and {consequence}; unarchive it first")
+
+    def write(self) -> Entry:
+        """Write everything; return the entry to keep once it is committed."""
+        progress, state, row = self.progress, self.state, self.row
+        if not self.has_changed:
+            return self.entry
+        self.flush()
+        is_eventful = bool(progress.closed_jobs or self.rows.jobs or self.rows.events or self.rows.revisions)
+        after = row._replace(
+            version=row.version + 1,
+            changes=row.changes + is_eventful,
+            round=state.round,
+            arrived=state.arrived,
+            folded=state.folded,
+            settled=progress.settled,
+            model_version=state.model_version,
+            belief=_encode(state.belief.tolist()).decode(),
+            clock=self.now,
+            last_at=progress.last_at,
+            guarded=state.selection is not None and state.selection.guarded,
+            regime=progress.announced.regime,
+            failure=progress.failure,
+        )
+        self._tx.update_live_row(row, after)
+        position = Position(self.revision, self.policy, state)
+        return Entry(after.version, position, after.changes, progress.job, self.entry.events + len(self.rows.events))
+
+    def flush(self) -> None:
+        """Write the rows so far, so that queries see them."""
+        for rows, flushed in zip(self.rows.tables, self._flushed_rows, strict=True):
+            self._tx.append(rows[flushed:] if flushed else rows)
+        self._flushed_rows = self.rows.count()
+        for job in self.progress.closed_jobs[self._flushed_jobs :]:
+            close_job(self._tx, self.row.campaign_id, job.input_round, job.status, job.published_round)
+        self._flushed_jobs = len(self.progress.closed_jobs)
+
+    def take_reward(self, round: int, value: float, source: str, after_round: int | None = None) -> None:
+        """Take the reward of a round. The next stage update folds it (R1)."""
+        self.state = state = self.policy.reward(self.state, round, value)
+        self.rows.rewards.append(
+            RewardRow(
+                campaign_id=self.row.campaign_id,
+                round=round,
+                arrival=state.arrived,
+                after_round=state.round if after_round is None else after_round,
+                reward=value,
+                source=source,
+                received_at=self.now,
+            )
+        )
+
+    def record_model(self, kind: str, version_before: int, seconds: float) -> None:
+        """Record the model in force, if it is a new one, and that this kind of step works again."""
+        failure = self.progress.failure
+        if failure is not None and failure.startswith(FAILURES_BY_MODEL_KIND.get(kind, ())):
+            self.progress = replace(self.progress, failure=None)
+        if self.state.model_version == version_before:
+            return
+        regimes = count_regimes(self.state)
+        if regimes != self.progress.announced.regimes:
+            self.progress = replace(self.progress, announced=Announced(regimes, None))
+        self.rows.models.append(self.build_model_row(kind, seconds))
+
+    def build_model_row(self, kind: str, seconds: float) -> ModelRow:
+        """Build the row of the model in force."""
+        state = self.state
+        return ModelRow(
+            campaign_id=self.row.campaign_id,
+            version=state.model_version,
+            kind=kind,
+            round=state.round,
+            arrived=state.arrived,
+            folded=state.counted,
+            regimes=state.belief.size,
+            theta=state.statistics.theta.astype("<f8").tobytes(),
+            seconds=seconds,
+            published_at=self.now,
+        )
+
+    def record_failure(self, kind: str, error: Exception) -> None:
+        """Record that a step failed; the campaign goes on with the model it has."""
+        failure = f"{kind} before round {self.state.round + 1}: {type(error).__name__}: {error}"[:500]
+        self.progress = replace(self.progress, failure=failure)
+        self.record_event(kind, {"error": failure})
+
+    def record_event(self, kind: str, body: Mapping[str, object], round: int | None = None) -> int:
+        """Record an event of the last round, or of another one that this transaction decided; return its number."""
+        number = self.entry.events + len(self.rows.events) + 1
+        self.rows.events.append(
+            EventRow(
+                campaign_id=self.row.campaign_id,
+                number=number,
+                round=self.state.round if round is None else round,
+                kind=kind,
+                body=json.dumps(body),
+                created_at=self.now,
+            )
+        )
+        return number
