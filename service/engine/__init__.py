@@ -1,4 +1,4 @@
-"""The write path: operations are gathered, carried out in one transaction and committed; the fold brings state back.
+"""The write path: gather operations, carry them out in one transaction, commit; recover state from the log.
 
-Joins `policy` and `storage`, runs the background jobs, and knows neither routes nor pages.
+Joins `policy` and `storage`. Runs the background work and the webhooks, and does not know routes or pages.
 """

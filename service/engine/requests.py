@@ -1,4 +1,4 @@
-"""What callers send to be decided, rewarded or imported: validated requests, with examples that work as they stand."""
+"""The bodies of requests to decide, reward and import: validated, with examples that work as they are."""
 
 from typing import Annotated, Any
 
@@ -8,12 +8,12 @@ from pydantic.config import JsonDict
 from policy.config import LARGEST_REWARD, MOST_ROUNDS, PLAIN_TEXT
 
 MAX_BATCH = 1_000
-MAX_IMPORT = 10_000  # rows in a request, some hundred milliseconds of writing; the command line takes any number
+MAX_IMPORT = 10_000  # rows in a request, which take some hundred milliseconds to write; files may have any number
 # No control characters: ids and subjects are stored as text and shown to people.
 Text = Annotated[str, Strict(), Field(min_length=1, max_length=200, pattern=PLAIN_TEXT)]
 CampaignName = Annotated[str, Strict(), Field(min_length=1, max_length=64, pattern=PLAIN_TEXT)]
 Time = Annotated[AwareDatetime, Strict()]
-# The same where a body was read as JSON before: text like there, and never a number of seconds.
+# The same for a body that was parsed from JSON before: text, and never a number of seconds.
 ReadTime = Annotated[AwareDatetime, BeforeValidator(lambda value: None if isinstance(value, int | float) else value)]
 Reward = Annotated[float, Strict(), Field(ge=-LARGEST_REWARD, le=LARGEST_REWARD, allow_inf_nan=False)]
 
@@ -30,19 +30,19 @@ CONTEXT_EXAMPLE: JsonDict = {"risk": "low", "revenue": 36_000}
 
 
 class RequestBody(BaseModel):
-    # Ids are never the same twice: remembering them would only fill the memory.
+    # Ids never repeat, so caching them would only use memory.
     model_config = ConfigDict(extra="forbid", cache_strings="keys")
 
 
 class Customer(RequestBody):
-    """Whom to decide for."""
+    """The customer to decide for."""
 
     context: Annotated[dict[str, Any], Field(description="one value for each of the campaign's variables")]
     excluded_actions: Annotated[
         tuple[str, ...], Field(max_length=64, description="actions this customer must not get")
     ] = ()
     subject: Annotated[
-        Text | None, Field(description="who it is about; keeps the control assignment, and can be erased")
+        Text | None, Field(description="the person it is about: keeps the control assignment, and can be erased")
     ] = None
     at: Annotated[Time | None, Field(description="when it happened, if not now; with a time zone")] = None
 
@@ -66,7 +66,7 @@ class DecideRequest(DecideItem):
 
 
 class BatchItem(DecideItem):
-    decision_id: Annotated[Text, Field(description="your id; needed, so that a batch can be retried")]
+    decision_id: Annotated[Text, Field(description="your id; required, so that a batch can be retried")]
 
 
 class DecideBatch(RequestBody):
@@ -124,23 +124,23 @@ class RewardBatch(RequestBody):
     items: Annotated[list[RewardItem], Field(min_length=1, max_length=MAX_BATCH)]
 
 
-# Decision ids may be made of it and the row's number.
+# Leaves room for the row's number, since decision ids may be built from both.
 ImportId = Annotated[str, Strict(), Field(min_length=1, max_length=150, pattern=PLAIN_TEXT)]
 
 
 class ImportRow(RequestBody):
-    """A decision that was made elsewhere, in the past."""
+    """A past decision that was made elsewhere."""
 
     context: Annotated[dict[str, Any] | None, Field(description="as in /decide; null if it is not known")]
     action: Annotated[str, Strict(), Field(min_length=1, max_length=100)]
     reward: Annotated[Reward | None, Field(description="if it is known")] = None
     propensity: Annotated[
-        float | None, Strict(), Field(gt=0, le=1, description="how likely the action was, if that is known")
+        float | None, Strict(), Field(gt=0, le=1, description="the probability of the action, if it is known")
     ] = None
     at: Annotated[ReadTime | None, Field(description="when it happened; with a time zone")] = None
-    decided_at: Annotated[ReadTime | None, Field(description="when it was decided, if not then")] = None
+    decided_at: Annotated[ReadTime | None, Field(description="when it was decided, if not at that time")] = None
     decision_id: Annotated[Text | None, Field(description="by default the import_id and the row's number")] = None
-    subject: Annotated[Text | None, Field(description="who it was about, so that it can be erased")] = None
+    subject: Annotated[Text | None, Field(description="the person it was about, so that it can be erased")] = None
     round: Annotated[int | None, Strict(), Field(ge=1, le=MOST_ROUNDS, description="as exported")] = None
     reward_after_round: Annotated[
         int | None,
@@ -170,6 +170,6 @@ class ImportRequest(RequestBody):
     )
 
     import_id: Annotated[
-        ImportId, Field(description="your id: the same rows are imported once, however often they are sent")
+        ImportId, Field(description="your id: rows that are sent again under the same id are not imported again")
     ]
     rows: Annotated[list[ImportRow], Field(min_length=1, max_length=MAX_IMPORT)]
