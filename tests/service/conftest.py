@@ -91,6 +91,14 @@ def shared(request: pytest.FixtureRequest, new_database: Callable[[str], str]) -
     worker.stop()
 
 
+@pytest.fixture(scope="module")
+def http(new_database: Callable[[str], str]) -> Iterator[httpx.Client]:
+    """A client of one worker on SQLite that all tests of a module share, for behaviour that no database touches."""
+    worker = Worker(new_database("sqlite"), Clock())
+    yield worker.client
+    worker.stop()
+
+
 @pytest.fixture
 def direct(database_url: str, clock: Clock) -> Iterator[Callable[[], Direct]]:
     """A worker without a socket on the test's database; called again, another one, as after a restart."""

@@ -7,6 +7,8 @@ from functools import partial
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from policy.changes import patch_config
 from service.engine.alerts import count_regimes, find_regime_changes
@@ -15,7 +17,7 @@ from service.engine.preparation import prepare_rollback
 from service.engine.unit import Unit
 from service.storage.tables import events, outbox
 from tests.service.answers import error_of, good
-from tests.service.playing import CONFIGS, SEASONS, Script, operation
+from tests.service.playing import CONFIGS, SEASONS, Script, on_sqlite, operation
 
 ALERTS = {"alerts": {"rounds": 3}}
 CAMPAIGN = CONFIGS["given"] | {"name": "spring", "alerts": {"rounds": 5}}
@@ -54,7 +56,7 @@ def batch(seasons, first=1, name="spring"):
 # --- the rule ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(60))
+@given(st.integers(0, 2**32 - 1))
 def test_the_rule_is_the_one_of_brute_force(seed):
     """Any beliefs, any streak, rounds in parts of any size, and a regime told before or not."""
     chance = np.random.default_rng(seed)
@@ -102,7 +104,7 @@ def one_by_one(post):
     return ask
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@on_sqlite
 @pytest.mark.parametrize(("name", "rounds"), [("default", 140), ("spectral", 90), ("smoothed", 90)])
 def test_alerts_are_those_of_brute_force_however_the_rounds_came(direct, clock, name, rounds):
     """Batches, one by one, and with a new worker every few requests; re-estimations rewrite beliefs on the way.
@@ -146,6 +148,7 @@ def test_alerts_are_those_of_brute_force_however_the_rounds_came(direct, clock, 
         assert first.differences(campaign) == []
 
 
+@on_sqlite
 def test_a_regime_that_switches_is_told_once_it_has_stayed(direct):
     """Five rounds in a row; the first regime is noted silently, and a short visit of the other one is no change."""
     worker = direct()
@@ -165,6 +168,7 @@ def test_a_regime_that_switches_is_told_once_it_has_stayed(direct):
     assert worker.differences("spring") == []
 
 
+@on_sqlite
 def test_a_restart_in_the_middle_of_a_streak(direct):
     """And another worker on the same database, which knows the campaign from before."""
     first, second = direct(), direct()
@@ -182,6 +186,7 @@ def test_a_restart_in_the_middle_of_a_streak(direct):
     assert of_regimes(first) == [alert]
 
 
+@on_sqlite
 def test_a_request_that_fails_tells_nothing(direct):
     """R18: its event and message go with it, and what it noted."""
     worker = direct()
@@ -209,7 +214,7 @@ def test_a_request_that_fails_tells_nothing(direct):
     assert len(of_regimes(worker)) == len(worker.rows(outbox)) == 1
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@on_sqlite
 def test_another_estimate_begins_anew(direct, clock):
     """A regime's number means nothing once the estimate that it is of is gone: a rollback to before the first one."""
     worker = direct()
@@ -230,7 +235,7 @@ def test_another_estimate_begins_anew(direct, clock):
     assert worker.differences("spring") == []
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@on_sqlite
 def test_another_streak_from_the_next_round_on(direct):
     """A PATCH of `alerts.rounds` holds from the next round on; nothing is told of rounds before."""
     worker = direct()
@@ -246,7 +251,7 @@ def test_another_streak_from_the_next_round_on(direct):
     assert worker.differences("spring") == []
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@on_sqlite
 def test_one_regime_has_no_alerts(direct, clock):
     worker = direct()
     Script(CONFIGS["one-regime"] | {"alerts": {"rounds": 1}}, clock, name="spring").create(worker.post).play(
@@ -259,12 +264,12 @@ def test_one_regime_has_no_alerts(direct, clock):
 # --- in the API -------------------------------------------------------------------------------------------------------
 
 
-def test_the_list_of_alerts(shared):
+def test_the_list_of_alerts(http):
     """Newest first, a page at a time, with the labels in force now."""
-    good(shared.post("/campaigns", json=CAMPAIGN | {"name": "listed"}), 201)
+    good(http.post("/campaigns", json=CAMPAIGN | {"name": "listed"}), 201)
     seasons = random.Random(3).choices([0, 1], k=10) + [3] * 10 + [0] * 10 + [2] * 10
-    made = good(shared.post("/decide/batch", json=batch(seasons, name="listed")))["decisions"]
-    listed = good(shared.get("/campaigns/listed/alerts"))
+    made = good(http.post("/decide/batch", json=batch(seasons, name="listed")))["decisions"]
+    listed = good(http.get("/campaigns/listed/alerts"))
     newest = listed["alerts"][0]
     assert newest.keys() == {"number", "round", "since_round", "from", "to", "belief", "created_at", "delivery"}
     assert [(a["number"], a["from"]["regime"], a["to"]["regime"]) for a in listed["alerts"]] == [
@@ -275,12 +280,12 @@ def test_the_list_of_alerts(shared):
     assert newest["since_round"] == newest["round"] - 4
     assert newest["delivery"] is None
     assert listed["next_cursor"] is None
-    good(shared.patch("/campaigns/listed", json={"regime_labels": ["calm", "storm"]}))
-    page = good(shared.get("/campaigns/listed/alerts", params={"limit": 2}))
+    good(http.patch("/campaigns/listed", json={"regime_labels": ["calm", "storm"]}))
+    page = good(http.get("/campaigns/listed/alerts", params={"limit": 2}))
     assert page["alerts"][0]["from"] == {"regime": 1, "label": "calm"}
     assert page["alerts"][0]["to"] == {"regime": 2, "label": "storm"}
-    rest = good(shared.get("/campaigns/listed/alerts", params={"limit": 2, "cursor": page["next_cursor"]}))
+    rest = good(http.get("/campaigns/listed/alerts", params={"limit": 2, "cursor": page["next_cursor"]}))
     assert [a["number"] for a in page["alerts"] + rest["alerts"]] == [3, 2, 1]
     assert rest["next_cursor"] is None
-    error_of(shared.get("/campaigns/nobody/alerts"), 404)
-    error_of(shared.get("/campaigns/listed/alerts", params={"limit": 0}), 422)
+    error_of(http.get("/campaigns/nobody/alerts"), 404)
+    error_of(http.get("/campaigns/listed/alerts", params={"limit": 0}), 422)

@@ -18,7 +18,7 @@ from service.storage.campaigns import set_archived
 from service.storage.tables import campaigns, config_revisions, jobs, models, rewards, snapshots
 from service.storage.tables import metadata as tables
 from tests.service.answers import allowed_by_field, error_of, good, shaped
-from tests.service.playing import CONFIGS, PLAIN, Script, check_rounds, eventually, operation
+from tests.service.playing import CONFIGS, PLAIN, Script, check_rounds, eventually, on_sqlite, operation
 
 NUMBERS = itertools.count(1)
 SIMPLE = {
@@ -31,12 +31,12 @@ SIMPLE = {
 
 
 @pytest.fixture
-def new(shared):
+def new(http):
     """Called with a configuration, it creates a campaign and gives its name."""
 
     def create(**config):
         name = f"changing-{next(NUMBERS)}"
-        good(shared.post("/campaigns", json={**SIMPLE, "name": name, **config}), 201)
+        good(http.post("/campaigns", json={**SIMPLE, "name": name, **config}), 201)
         return name
 
     return create
@@ -76,82 +76,81 @@ def played(client, campaign, rounds):
         ({"rewards": {"wait_seconds": 60, "default": 0}}, "rewards", {"range": None, "wait_seconds": 60, "default": 0}),
     ],
 )
-def test_a_change_is_a_revision_with_its_round(shared, new, patch, field, value):
+def test_a_change_is_a_revision_with_its_round(http, new, patch, field, value):
     name = new()
-    decide(shared, name, 3)
-    state = shaped(CampaignState, shared.patch(f"/campaigns/{name}", json=patch))
+    decide(http, name, 3)
+    state = shaped(CampaignState, http.patch(f"/campaigns/{name}", json=patch))
     assert state["config"][field] == value
-    assert state == good(shared.get(f"/campaigns/{name}"))
-    newest, first = good(shared.get(f"/campaigns/{name}/revisions"))["revisions"]
+    assert state == good(http.get(f"/campaigns/{name}"))
+    newest, first = good(http.get(f"/campaigns/{name}/revisions"))["revisions"]
     assert (newest["revision"], newest["round"], newest["changed"]) == (2, 3, {field: value})
     assert (first["revision"], first["round"], first["changed"]["seed"]) == (1, 0, 3)
-    good(shared.patch(f"/campaigns/{name}", json=patch))  # nothing new, so no revision
-    assert len(good(shared.get(f"/campaigns/{name}/revisions"))["revisions"]) == 2
+    good(http.patch(f"/campaigns/{name}", json=patch))  # nothing new, so no revision
+    assert len(good(http.get(f"/campaigns/{name}/revisions"))["revisions"]) == 2
 
 
-def test_more_exploration_widens_the_bonus_at_once_and_leaves_the_estimates(shared, new):
+def test_more_exploration_widens_the_bonus_at_once_and_leaves_the_estimates(http, new):
     name = new(regimes=1, beliefs={"estimator": "none"})
-    played(shared, name, 30)
-    before = decide(shared, name)[0]["scores"]
-    good(shared.patch(f"/campaigns/{name}", json={"bonus": {"scale": 6.0}}))
-    decide(shared, name)
-    after = decide(shared, name)[0]["scores"]
+    played(http, name, 30)
+    before = decide(http, name)[0]["scores"]
+    good(http.patch(f"/campaigns/{name}", json={"bonus": {"scale": 6.0}}))
+    decide(http, name)
+    after = decide(http, name)[0]["scores"]
     assert [score["estimate"] for score in after] == [score["estimate"] for score in before]
     assert [score["bonus"] for score in after] == pytest.approx([10 * score["bonus"] for score in before])
 
 
-def test_null_means_the_default(shared, new):
+def test_null_means_the_default(http, new):
     name = new(rewards={"wait_seconds": 60, "default": 0.5})
-    state = good(shared.patch(f"/campaigns/{name}", json={"rewards": {"wait_seconds": None, "default": None}}))
+    state = good(http.patch(f"/campaigns/{name}", json={"rewards": {"wait_seconds": None, "default": None}}))
     assert state["config"]["rewards"] == {"range": None, "wait_seconds": None, "default": None}
 
 
-@pytest.mark.parametrize(
-    "patch",
-    [
-        {"stage_length": 6},
-        {"name": "another"},
-        {"seed": 4},
-        {"ridge": 2},
-        {"rewards": {"range": [0, 1]}},
-        {"bonus": {"form": "plain"}},
-        {"variables": [{"name": "risk", "levels": ["low", "middle", "high"]}]},
-        {"actions": ["none", "mail"]},
-        {"control": {"share": 0.5}, "warm_start_rounds": 11},
-        {"retired_actions": ["none"]},  # nor could a clone have these; but they cannot change anyway
-        {"ridge": -2},
-        {"variables": []},
-        {"control": {"share": 7}, "rewards": {"range": "wide"}},
-    ],
-)
-def test_anything_else_is_a_conflict_that_says_to_clone(shared, new, patch):
+FIXED = [
+    {"stage_length": 6},
+    {"name": "another"},
+    {"seed": 4},
+    {"ridge": 2},
+    {"rewards": {"range": [0, 1]}},
+    {"bonus": {"form": "plain"}},
+    {"variables": [{"name": "risk", "levels": ["low", "middle", "high"]}]},
+    {"actions": ["none", "mail"]},
+    {"control": {"share": 0.5}, "warm_start_rounds": 11},
+    {"retired_actions": ["none"]},  # a clone cannot have these either, but first of all they cannot change
+    {"ridge": -2},
+    {"variables": []},
+    {"control": {"share": 7}, "rewards": {"range": "wide"}},
+]
+BAD = {
+    "colour": {"colour": 1},
+    "rewards.wait": {"rewards": {"wait": 60}},
+    "control.share": {"control": {"share": 1.5}},
+    "paused": {"paused": "yes"},
+    "propensity_floor": {"propensity_floor": 0.5},
+    "rewards.wait_seconds": {"rewards": {"default": 1}},
+    "regime_labels": {"regime_labels": ["a", "a"]},
+    "rewards": {"rewards": 5},
+    "bonus.scale": {"bonus": {"scale": {"scale": {"scale": {}}}}},
+    "config": {f"field-{i}": 1 for i in range(20_000)},  # many mistakes are refused fast
+}
+
+
+def test_anything_else_is_a_conflict_that_says_to_clone(http, new):
     name = new()
-    before = good(shared.get(f"/campaigns/{name}"))
-    error = error_of(shared.patch(f"/campaigns/{name}", json=patch), 409)
-    assert f"POST /campaigns/{name}/clone" in error["message"]
-    (field,) = error["fields"]
-    assert field["field"].partition(".")[0] in patch
-    assert field["allowed"] == list(CHANGEABLE)
-    assert good(shared.get(f"/campaigns/{name}")) == before
+    before = good(http.get(f"/campaigns/{name}"))
+    for patch in FIXED:
+        error = error_of(http.patch(f"/campaigns/{name}", json=patch), 409)
+        assert f"POST /campaigns/{name}/clone" in error["message"]
+        (field,) = error["fields"]
+        assert field["field"].partition(".")[0] in patch
+        assert field["allowed"] == list(CHANGEABLE)
+    assert good(http.get(f"/campaigns/{name}")) == before
 
 
-@pytest.mark.parametrize(
-    ("patch", "field"),
-    [
-        ({"colour": 1}, "colour"),
-        ({"rewards": {"wait": 60}}, "rewards.wait"),
-        ({"control": {"share": 1.5}}, "control.share"),
-        ({"paused": "yes"}, "paused"),
-        ({"propensity_floor": 0.5}, "propensity_floor"),
-        ({"rewards": {"default": 1}}, "rewards.wait_seconds"),
-        ({"regime_labels": ["a"] * 9}, "regime_labels"),
-        ({"regime_labels": ["a", "a"]}, "regime_labels"),
-        ({"rewards": 5}, "rewards"),
-        ({"bonus": {"scale": {"scale": {"scale": {}}}}}, "bonus.scale"),
-    ],
-)
-def test_a_bad_value_is_named(shared, new, patch, field):
-    assert field in allowed_by_field(shared.patch(f"/campaigns/{new()}", json=patch))
+def test_a_bad_value_is_named(http, new):
+    name = new()
+    for field, patch in BAD.items():
+        assert field in allowed_by_field(http.patch(f"/campaigns/{name}", json=patch))
 
 
 def test_every_changeable_field_is_one(subtests):
@@ -173,142 +172,135 @@ def test_every_changeable_field_is_one(subtests):
             assert patch_config(config, patch) != config
 
 
-def test_a_paused_campaign_decides_nothing_new_and_takes_rewards(shared, new):
+def test_a_paused_campaign_decides_nothing_new_and_takes_rewards(http, new):
     name = new()
     request = {"campaign": name, "decision_id": "known", "context": {"risk": "low"}}
-    first = good(shared.post("/decide", json=request))
-    assert good(shared.patch(f"/campaigns/{name}", json={"paused": True}))["paused"]
-    assert good(shared.post("/decide", json=request)) == first  # R17: known ids first
-    assert "paused" in error_of(shared.post("/decide", json=request | {"decision_id": "new"}), 409)["message"]
-    good(shared.post("/reward", json={"campaign": name, "decision_id": "known", "reward": 1}))
-    good(shared.patch(f"/campaigns/{name}", json={"paused": False}))
-    assert good(shared.post("/decide", json=request | {"decision_id": "new"}))["round"] == 2
+    first = good(http.post("/decide", json=request))
+    assert good(http.patch(f"/campaigns/{name}", json={"paused": True}))["paused"]
+    assert good(http.post("/decide", json=request)) == first  # R17: known ids first
+    assert "paused" in error_of(http.post("/decide", json=request | {"decision_id": "new"}), 409)["message"]
+    good(http.post("/reward", json={"campaign": name, "decision_id": "known", "reward": 1}))
+    good(http.patch(f"/campaigns/{name}", json={"paused": False}))
+    assert good(http.post("/decide", json=request | {"decision_id": "new"}))["round"] == 2
 
 
-def test_labels_name_the_regimes_of_the_model(shared, new):
+def test_labels_name_the_regimes_of_the_model(http, new):
     given = {"transition": [[0.9, 0.1], [0.2, 0.8]], "emission": [[0.8, 0.2], [0.1, 0.9]], "initial": [0.5, 0.5]}
     name = new(regimes=2, beliefs={"estimator": "given", "parameters": given})
-    good(shared.patch(f"/campaigns/{name}", json={"regime_labels": ["calm"]}))
-    regimes = good(shared.get(f"/campaigns/{name}/model"))["regimes"]
+    good(http.patch(f"/campaigns/{name}", json={"regime_labels": ["calm"]}))
+    regimes = good(http.get(f"/campaigns/{name}/model"))["regimes"]
     assert [regime["label"] for regime in regimes] == ["calm", None]
 
 
 # --- actions --------------------------------------------------------------------------------------------------------
 
 
-def test_a_new_action_is_explored_and_what_was_learned_stays(shared, new):
+def test_a_new_action_is_explored_and_what_was_learned_stays(http, new):
     name = new(regimes=1, beliefs={"estimator": "none"})
-    played(shared, name, 60)
-    before = {(c["term"], c["action"], c["level"]): c["estimate"] for c in model(shared, name)["coefficients"]}
-    state = good(shared.post(f"/campaigns/{name}/actions", json={"action": "message"}))
+    played(http, name, 60)
+    before = {(c["term"], c["action"], c["level"]): c["estimate"] for c in model(http, name)["coefficients"]}
+    state = good(http.post(f"/campaigns/{name}/actions", json={"action": "message"}))
     assert state["config"]["actions"] == ["none", "mail", "call", "message"]
-    after = {(c["term"], c["action"], c["level"]): c["estimate"] for c in model(shared, name)["coefficients"]}
+    after = {(c["term"], c["action"], c["level"]): c["estimate"] for c in model(http, name)["coefficients"]}
     assert {key: after[key] for key in before} == before
     assert {value for (_, action, _), value in after.items() if action == "message"} == {0.0}
-    newest = good(shared.get(f"/campaigns/{name}/stages"))["stages"][0]
+    newest = good(http.get(f"/campaigns/{name}/stages"))["stages"][0]
     assert (newest["kind"], newest["model_version"]) == ("actions", state["model_version"])
-    bonuses = {score["action"]: score["bonus"] for score in decide(shared, name)[0]["scores"]}
+    bonuses = {score["action"]: score["bonus"] for score in decide(http, name)[0]["scores"]}
     assert bonuses["message"] == max(bonuses.values())
-    chosen = {made["action"] for made in decide(shared, name, 40)}
+    chosen = {made["action"] for made in decide(http, name, 40)}
     assert "message" in chosen  # its bonus alone would not do: mail earns 1 every time
-    good(shared.post(f"/campaigns/{name}/actions", json={"action": "message"}))  # a retry changes nothing
-    assert len(good(shared.get(f"/campaigns/{name}/revisions"))["revisions"]) == 2
+    good(http.post(f"/campaigns/{name}/actions", json={"action": "message"}))  # a retry changes nothing
+    assert len(good(http.get(f"/campaigns/{name}/revisions"))["revisions"]) == 2
 
 
 def model(client, name):
     return good(client.get(f"/campaigns/{name}/model"))
 
 
-def test_a_retired_action_is_chosen_no_more_and_can_come_back(shared, new):
+def test_a_retired_action_is_chosen_no_more_and_can_come_back(http, new):
     name = new()
-    decided = decide(shared, name, 20)
+    decided = decide(http, name, 20)
     kept = next(made for made in decided if made["action"] == "call")
-    good(shared.post(f"/campaigns/{name}/actions/retire", json={"action": "call"}))
-    made = decide(shared, name, 40)
+    good(http.post(f"/campaigns/{name}/actions/retire", json={"action": "call"}))
+    made = decide(http, name, 40)
     assert {one["action"] for one in made} <= {"none", "mail"}
     assert all([score["action"] for score in one["scores"]] == ["none", "mail"] for one in made)
-    reward(shared, name, [kept], lambda _: 1.0)  # what it earned still counts
-    good(shared.post(f"/campaigns/{name}/actions", json={"action": "call"}))
-    assert "call" in {one["action"] for one in decide(shared, name, 60)}
+    reward(http, name, [kept], lambda _: 1.0)  # what it earned still counts
+    good(http.post(f"/campaigns/{name}/actions", json={"action": "call"}))
+    assert "call" in {one["action"] for one in decide(http, name, 60)}
 
 
-@pytest.mark.parametrize(
-    ("path", "action", "field"),
-    [
-        ("actions/retire", "none", "action"),
-        ("actions/retire", "fax", "action"),
-        ("actions", "", "action"),
-        ("actions", "bell\x07", "action"),
-    ],
-)
-def test_actions_that_cannot_be(shared, new, path, action, field):
-    assert field in allowed_by_field(shared.post(f"/campaigns/{new()}/{path}", json={"action": action}))
-
-
-def test_the_last_two_actions_cannot_be_retired(shared, new):
+def test_actions_that_are_refused(http, new):
     name = new()
-    good(shared.post(f"/campaigns/{name}/actions/retire", json={"action": "call"}))
-    assert "action" in allowed_by_field(shared.post(f"/campaigns/{name}/actions/retire", json={"action": "mail"}))
-    good(shared.post(f"/campaigns/{name}/actions/retire", json={"action": "call"}))  # a retry changes nothing
-    assert len(good(shared.get(f"/campaigns/{name}/revisions"))["revisions"]) == 2
+    for path, action in (("/retire", "none"), ("/retire", "fax"), ("", ""), ("", "bell\x07")):
+        assert "action" in allowed_by_field(http.post(f"/campaigns/{name}/actions{path}", json={"action": action}))
+
+
+def test_the_last_two_actions_cannot_be_retired(http, new):
+    name = new()
+    good(http.post(f"/campaigns/{name}/actions/retire", json={"action": "call"}))
+    assert "action" in allowed_by_field(http.post(f"/campaigns/{name}/actions/retire", json={"action": "mail"}))
+    good(http.post(f"/campaigns/{name}/actions/retire", json={"action": "call"}))  # a retry changes nothing
+    assert len(good(http.get(f"/campaigns/{name}/revisions"))["revisions"]) == 2
 
 
 # --- clone, archive, delete -----------------------------------------------------------------------------------------
 
 
-def test_a_clone_is_a_new_campaign_with_the_change(shared, new):
+def test_a_clone_is_a_new_campaign_with_the_change(http, new):
     name = new()
-    decide(shared, name, 3)
-    good(shared.post(f"/campaigns/{name}/actions/retire", json={"action": "call"}))
-    good(shared.patch(f"/campaigns/{name}", json={"paused": True}))
+    decide(http, name, 3)
+    good(http.post(f"/campaigns/{name}/actions/retire", json={"action": "call"}))
+    good(http.patch(f"/campaigns/{name}", json={"paused": True}))
     body = {"name": f"{name}-2", "stage_length": 7}
-    made = shaped(CampaignConfig, shared.post(f"/campaigns/{name}/clone", json=body), 201)
+    made = shaped(CampaignConfig, http.post(f"/campaigns/{name}/clone", json=body), 201)
     assert (made["name"], made["stage_length"], made["actions"]) == (f"{name}-2", 7, ["none", "mail"])
     assert (made["paused"], made["retired_actions"]) == (False, [])
     assert made["seed"] != SIMPLE["seed"]
-    assert good(shared.post(f"/campaigns/{name}/clone", json=body), 201) == made  # a retry
-    assert good(shared.get(f"/campaigns/{name}-2"))["round"] == 0
-    error_of(shared.post(f"/campaigns/{name}/clone", json={"name": f"{name}-2"}), 409)
-    assert "name" in allowed_by_field(shared.post(f"/campaigns/{name}/clone", json={}))
+    assert good(http.post(f"/campaigns/{name}/clone", json=body), 201) == made  # a retry
+    assert good(http.get(f"/campaigns/{name}-2"))["round"] == 0
+    error_of(http.post(f"/campaigns/{name}/clone", json={"name": f"{name}-2"}), 409)
+    assert "name" in allowed_by_field(http.post(f"/campaigns/{name}/clone", json={}))
     assert "stage_length" in allowed_by_field(
-        shared.post(f"/campaigns/{name}/clone", json={"name": "x", "stage_length": 0})
+        http.post(f"/campaigns/{name}/clone", json={"name": "x", "stage_length": 0})
     )
-    error_of(shared.post("/campaigns/nobody/clone", json={"name": "x"}), 404)
+    error_of(http.post("/campaigns/nobody/clone", json={"name": "x"}), 404)
 
 
-def test_an_archived_campaign_only_takes_rewards(shared, new):
+def test_an_archived_campaign_only_takes_rewards(http, new):
     name = new()
-    (made,) = decide(shared, name)
-    state = shaped(CampaignState, shared.post(f"/campaigns/{name}/archive"))
+    (made,) = decide(http, name)
+    state = shaped(CampaignState, http.post(f"/campaigns/{name}/archive"))
     assert state["archived_at"] is not None
-    assert good(shared.post(f"/campaigns/{name}/archive")) == state
-    listed = [one["name"] for one in good(shared.get("/campaigns?limit=200"))["campaigns"]]
-    archived = [one["name"] for one in good(shared.get("/campaigns?limit=200&archived=true"))["campaigns"]]
+    assert good(http.post(f"/campaigns/{name}/archive")) == state
+    listed = [one["name"] for one in good(http.get("/campaigns?limit=200"))["campaigns"]]
+    archived = [one["name"] for one in good(http.get("/campaigns?limit=200&archived=true"))["campaigns"]]
     assert (name in listed, name in archived) == (False, True)
     for method, path, body in (
         ("POST", "/decide", {"campaign": name, "context": {"risk": "low"}}),
         ("PATCH", f"/campaigns/{name}", {"paused": True}),
         ("POST", f"/campaigns/{name}/actions", {"action": "fax"}),
     ):
-        assert "archived" in error_of(shared.request(method, path, json=body), 409)["message"]
-    reward(shared, name, [made], lambda _: 1.0)
-    assert good(shared.post(f"/campaigns/{name}/unarchive"))["archived_at"] is None
-    assert decide(shared, name)[0]["round"] == 2
+        assert "archived" in error_of(http.request(method, path, json=body), 409)["message"]
+    reward(http, name, [made], lambda _: 1.0)
+    assert good(http.post(f"/campaigns/{name}/unarchive"))["archived_at"] is None
+    assert decide(http, name)[0]["round"] == 2
 
 
-def test_deleting_needs_the_archive_and_the_name(shared, new):
+def test_deleting_needs_the_archive_and_the_name(http, new):
     name = new()
-    decide(shared, name, 3)
-    assert "archive" in error_of(shared.delete(f"/campaigns/{name}", params={"confirm": name}), 409)["message"]
-    good(shared.post(f"/campaigns/{name}/archive"))
-    assert allowed_by_field(shared.delete(f"/campaigns/{name}", params={"confirm": "x"})) == {"confirm": name}
-    assert allowed_by_field(shared.delete(f"/campaigns/{name}")) == {"confirm": "?confirm=…"}
-    assert good(shared.get(f"/campaigns/{name}"))["round"] == 3
-    assert shared.delete(f"/campaigns/{name}", params={"confirm": name}).status_code == 204
-    error_of(shared.get(f"/campaigns/{name}"), 404)
-    error_of(shared.delete(f"/campaigns/{name}", params={"confirm": name}), 404)
-    good(shared.post("/campaigns", json={**SIMPLE, "name": name}), 201)  # the name is free, the cache forgot (R23)
-    assert decide(shared, name)[0]["round"] == 1
+    decide(http, name, 3)
+    assert "archive" in error_of(http.delete(f"/campaigns/{name}", params={"confirm": name}), 409)["message"]
+    good(http.post(f"/campaigns/{name}/archive"))
+    assert allowed_by_field(http.delete(f"/campaigns/{name}", params={"confirm": "x"})) == {"confirm": name}
+    assert allowed_by_field(http.delete(f"/campaigns/{name}")) == {"confirm": "?confirm=…"}
+    assert good(http.get(f"/campaigns/{name}"))["round"] == 3
+    assert http.delete(f"/campaigns/{name}", params={"confirm": name}).status_code == 204
+    error_of(http.get(f"/campaigns/{name}"), 404)
+    error_of(http.delete(f"/campaigns/{name}", params={"confirm": name}), 404)
+    good(http.post("/campaigns", json={**SIMPLE, "name": name}), 201)  # the name is free, the cache forgot (R23)
+    assert decide(http, name)[0]["round"] == 1
 
 
 def test_deleting_leaves_no_row(direct, clock):
@@ -322,38 +314,39 @@ def test_deleting_leaves_no_row(direct, clock):
 # --- rollback -------------------------------------------------------------------------------------------------------
 
 
-def test_rollback_puts_an_earlier_model_in_force_and_forgets_what_came_after(shared, new):
+def test_rollback_puts_an_earlier_model_in_force_and_forgets_what_came_after(http, new):
     name = new(regimes=1, beliefs={"estimator": "none"})
-    played(shared, name, 30)
-    good_model = model(shared, name)
+    played(http, name, 30)
+    good_model = model(http, name)
     version = good_model["model_version"]
     for _ in range(6):  # a broken feed: everything seems to cost
-        reward(shared, name, decide(shared, name, 5), lambda made: -50.0)
-    spoiled = model(shared, name)
+        reward(http, name, decide(http, name, 5), lambda made: -50.0)
+    spoiled = model(http, name)
     assert spoiled["model_version"] > version
-    state = shaped(CampaignState, shared.post(f"/campaigns/{name}/rollback", json={"model_version": version}))
+    state = shaped(CampaignState, http.post(f"/campaigns/{name}/rollback", json={"model_version": version}))
     assert state["model_version"] == spoiled["model_version"] + 1
     assert state["round"] == 60
-    restored = model(shared, name)
+    restored = model(http, name)
     assert [c["estimate"] for c in restored["coefficients"]] == [c["estimate"] for c in good_model["coefficients"]]
-    newest = good(shared.get(f"/campaigns/{name}/stages"))["stages"][0]
+    newest = good(http.get(f"/campaigns/{name}/stages"))["stages"][0]
     assert (newest["kind"], newest["model_version"]) == ("rollback", state["model_version"])
-    revision = good(shared.get(f"/campaigns/{name}/revisions"))["revisions"][0]
+    revision = good(http.get(f"/campaigns/{name}/revisions"))["revisions"][0]
     assert (revision["restored_model_version"], revision["round"], revision["changed"]) == (version, 60, {})
-    played(shared, name, 20)  # those of the last batch before it still waited: only they pull the estimates down
-    assert max(c["estimate"] for c in model(shared, name)["coefficients"]) > min(
+    played(http, name, 20)  # those of the last batch before it still waited: only they pull the estimates down
+    assert max(c["estimate"] for c in model(http, name)["coefficients"]) > min(
         c["estimate"] for c in spoiled["coefficients"]
     )
 
 
-@pytest.mark.parametrize(("rounds", "version"), [(0, 1), (30, 99), (30, 6)])
-def test_a_model_that_is_not_earlier(shared, new, rounds, version):
+def test_a_model_that_is_not_earlier(http, new):
     name = new(regimes=1, beliefs={"estimator": "none"})
-    played(shared, name, rounds)
-    error = allowed_by_field(shared.post(f"/campaigns/{name}/rollback", json={"model_version": version}))
-    assert error.keys() == {"model_version"}
+    for rounds, version in ((0, 1), (30, 99), (0, 6)):
+        played(http, name, rounds)
+        error = allowed_by_field(http.post(f"/campaigns/{name}/rollback", json={"model_version": version}))
+        assert error.keys() == {"model_version"}
 
 
+@on_sqlite
 def test_rewards_excluded_by_a_rollback_stay_excluded_from_recomputations(direct, clock):
     """R21, with statistics that every re-estimation recomputes: as if those rewards had never come."""
     config = PLAIN | {
@@ -413,7 +406,11 @@ def lived(script, workers, until):
     return script
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(
+    ("database_url", "name"),
+    [*(("sqlite", name) for name in CONFIGS), ("postgresql", "default")],
+    indirect=["database_url"],
+)
 def test_changes_survive_restarts_other_workers_and_verify(direct, clock, name, monkeypatch):
     """R15: one worker, two in turns, a new one for every request, snapshots on the way: the same digits."""
     monkeypatch.setattr("service.engine.snapshots.SNAPSHOT_ROUNDS", 20)
@@ -438,6 +435,7 @@ def test_changes_survive_restarts_other_workers_and_verify(direct, clock, name, 
     assert whole.play(direct().post, 120).answers == turns.play(two[1].post, 120).answers
 
 
+@on_sqlite
 def test_a_snapshot_from_before_a_rollback_is_no_trap(direct, clock, monkeypatch):
     """The model that was restored is older than the newest snapshot: the fold begins earlier."""
     monkeypatch.setattr("service.engine.snapshots.SNAPSHOT_ROUNDS", 20)
@@ -451,16 +449,7 @@ def test_a_snapshot_from_before_a_rollback_is_no_trap(direct, clock, monkeypatch
     assert direct().differences(script.name) == []
 
 
-def test_a_rollback_is_followed_by_a_snapshot(direct, clock):
-    worker = direct()
-    script = Script(CONFIGS["one-regime"], clock).create(worker.post).play(worker.post, 40)
-    worker.process(prepare_rollback(worker.campaigns, script.name, 2))
-    worker.finish_all()
-    (row,) = worker.rows(snapshots)
-    assert (row["round"], row["revision"]) == (script.round, 2)
-    assert worker.differences(script.name) == []
-
-
+@on_sqlite
 def test_a_job_at_work_during_a_change_of_model_is_forgotten(direct, clock, monkeypatch):
     """What it finds belongs to a model that is no longer in force."""
     monkeypatch.setattr("service.engine.boundaries.INLINE_OPERATIONS", 0)
@@ -479,6 +468,7 @@ def test_a_job_at_work_during_a_change_of_model_is_forgotten(direct, clock, monk
         assert worker.differences(name) == []
 
 
+@on_sqlite
 def test_operations_gathered_with_a_change_meet_it_in_order(direct, clock):
     worker = direct()
     script = Script(CONFIGS["default"], clock).create(worker.post).play(worker.post, 20)
@@ -508,6 +498,7 @@ def test_operations_gathered_with_a_change_meet_it_in_order(direct, clock):
     assert worker.campaign(script.name).round == 0
 
 
+@on_sqlite
 def test_a_tampered_revision_is_found(direct, clock):
     worker = direct()
     script = Script(CONFIGS["default"], clock).create(worker.post).play(worker.post, 30)
@@ -518,6 +509,7 @@ def test_a_tampered_revision_is_found(direct, clock):
     assert any("revision 2" in problem for problem in worker.differences(script.name))
 
 
+@on_sqlite
 def test_a_rollback_to_a_model_that_never_was_is_found(direct, clock):
     worker = direct()
     script = Script(CONFIGS["default"], clock).create(worker.post).play(worker.post, 40)
@@ -526,16 +518,17 @@ def test_a_rollback_to_a_model_that_never_was_is_found(direct, clock):
     assert any("never published" in problem for problem in worker.differences(script.name))
 
 
-def test_a_retried_rollback_goes_back_once(shared, new):
+def test_a_retried_rollback_goes_back_once(http, new):
     name = new(regimes=1, beliefs={"estimator": "none"})
-    played(shared, name, 30)
-    first = good(shared.post(f"/campaigns/{name}/rollback", json={"model_version": 2}))
-    assert good(shared.post(f"/campaigns/{name}/rollback", json={"model_version": 2})) == first
-    played(shared, name, 20)
-    again = good(shared.post(f"/campaigns/{name}/rollback", json={"model_version": 2}))
+    played(http, name, 30)
+    first = good(http.post(f"/campaigns/{name}/rollback", json={"model_version": 2}))
+    assert good(http.post(f"/campaigns/{name}/rollback", json={"model_version": 2})) == first
+    played(http, name, 20)
+    again = good(http.post(f"/campaigns/{name}/rollback", json={"model_version": 2}))
     assert again["model_version"] > first["model_version"] + 1
 
 
+@on_sqlite
 def test_a_rollback_owes_a_snapshot_while_another_is_under_way(direct, clock, monkeypatch):
     monkeypatch.setattr("service.engine.snapshots.SNAPSHOT_ROUNDS", 20)
     worker = direct()
@@ -548,6 +541,7 @@ def test_a_rollback_owes_a_snapshot_while_another_is_under_way(direct, clock, mo
     assert worker.rows(snapshots)[-1]["revision"] == 2
 
 
+@on_sqlite
 def test_a_default_switched_on_late_settles_the_past_little_by_little(direct, clock, monkeypatch):
     monkeypatch.setattr("service.engine.boundaries.MOST_SETTLED", 1)  # then it is two stages of 5
     worker = direct()
@@ -566,12 +560,6 @@ def test_a_default_switched_on_late_settles_the_past_little_by_little(direct, cl
     assert max(steps) == 10
     assert settled[-1] >= missing
     assert worker.differences(script.name) == []
-
-
-def test_a_body_of_many_mistakes_is_refused_fast(shared, new):
-    name = new()
-    patch = {f"field-{i}": 1 for i in range(20_000)}
-    assert "config" in allowed_by_field(shared.patch(f"/campaigns/{name}", json=patch))
 
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)

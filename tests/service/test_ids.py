@@ -20,7 +20,7 @@ from service.engine.unit import Unit
 from service.storage.campaigns import find_campaign
 from service.storage.schema import build_alembic_config, upgrade
 from service.storage.tables import decisions, id_blocks, live, models, rewards, snapshots
-from tests.service.playing import CONFIGS, Direct, Script, check_rounds
+from tests.service.playing import CONFIGS, Direct, Script, check_rounds, on_sqlite
 
 KIND = CONFIGS["one-regime"]
 
@@ -65,7 +65,7 @@ def test_who_looks_up_while_it_grows_reads_nothing_else():
     """A table never leads beyond the hashes that belong to it: the kernels check no bounds."""
     ids, hashes = Ids(), hash_ids(map(str, range(5_000)))
     for stop in range(0, 5_000, 50):
-        known, table = ids._kept
+        known, table = ids._arrays
         ids.extend(ids.count, hashes[ids.count : stop])
         assert table.max() < known.size
         assert ids.find_rounds(hashes[:stop]) == list(range(1, stop + 1))
@@ -99,7 +99,7 @@ def again(worker, script):
         assert worker.campaigns.cache.get_decision(tx, row, "nul\x00") is None
 
 
-@pytest.mark.parametrize("hashes", [None, 1, 16])
+@pytest.mark.parametrize(("database_url", "hashes"), [("sqlite", 16), ("postgresql", None)], indirect=["database_url"])
 def test_ids_of_any_age_are_known_after_a_restart(direct, clock, monkeypatch, hashes):
     """From blocks, and from the log where there is none; also if many ids have the same hash."""
     if hashes:
@@ -196,6 +196,7 @@ def test_a_standby_that_lacks_the_last_commits_is_believed(new_database, clock, 
         worker.store.close()
 
 
+@on_sqlite
 def test_a_snapshot_of_a_moment_that_never_was_is_not_kept(direct, clock, monkeypatch):
     """Its ids could not even be told."""
     monkeypatch.setattr(service.engine.snapshots, "SNAPSHOT_ROUNDS", 20)
@@ -213,6 +214,7 @@ def test_a_snapshot_of_a_moment_that_never_was_is_not_kept(direct, clock, monkey
         ids.encode_block(0, 11)
 
 
+@on_sqlite
 def test_the_ids_of_campaigns_that_decide_nothing_are_let_go_of(direct, clock, monkeypatch):
     """They are looked up by whoever asks for an id alone."""
     monkeypatch.setattr(service.engine.cache, "MOST_BYTES_OF_IDS", 3_000)
@@ -226,6 +228,7 @@ def test_the_ids_of_campaigns_that_decide_nothing_are_let_go_of(direct, clock, m
     assert len(worker.campaigns.cache._ids) == 8  # those are in use
 
 
+@on_sqlite
 def test_ids_that_fell_behind_during_a_transaction_are_read_again(direct, clock, monkeypatch):
     """Another thread may have put older ones in their place; what was committed is answered all the same."""
     worker = direct()
@@ -242,6 +245,7 @@ def test_ids_that_fell_behind_during_a_transaction_are_read_again(direct, clock,
     again(worker, script)
 
 
+@on_sqlite
 def test_what_is_in_no_block_gets_one_with_the_next_snapshot(direct, clock, monkeypatch):
     """As after the migration, however long ago the last snapshot was."""
     monkeypatch.setattr(service.engine.snapshots, "SNAPSHOT_ROUNDS", 20)
@@ -257,6 +261,7 @@ def test_what_is_in_no_block_gets_one_with_the_next_snapshot(direct, clock, monk
     assert later.differences(script.name) == []
 
 
+@on_sqlite
 def test_verify_sees_ids_that_are_not_unique_and_blocks_that_are_wrong(direct, clock, monkeypatch):
     monkeypatch.setattr(service.engine.snapshots, "SNAPSHOT_ROUNDS", 20)
     worker = direct()

@@ -19,7 +19,7 @@ from service.engine.warm_up import warm_up
 from service.engine.work import Job
 from service.storage.jobs import claim_jobs
 from service.storage.tables import events, jobs, models, snapshots
-from tests.service.playing import CONFIGS, Script, eventually, http_post
+from tests.service.playing import CONFIGS, Script, eventually, http_post, on_sqlite
 from tests.service.scraping import Scrape
 
 ROUNDS = 95
@@ -69,6 +69,7 @@ def taken_over(worker, name, row):
     return Job(row["campaign_id"], name, start.policy, start.state)
 
 
+@on_sqlite
 @pytest.mark.parametrize("name", PLAYED)
 def test_jobs_are_published_at_a_stages_end(direct, clock, name):
     """R16: the row says from which round its result holds; later decisions use it; `verify` recomputes every job."""
@@ -89,7 +90,9 @@ def test_jobs_are_published_at_a_stages_end(direct, clock, name):
     assert worker.differences(name) == []
 
 
-@pytest.mark.parametrize("name", ["default", "smoothed"])
+@pytest.mark.parametrize(
+    ("database_url", "name"), [("sqlite", "default"), ("postgresql", "smoothed")], indirect=["database_url"]
+)
 def test_a_restart_in_the_middle_of_a_job_changes_no_digit(direct, clock, name):
     """R15, R16: with many new workers, whether the job is waiting, done or published."""
     first = direct()
@@ -111,6 +114,7 @@ def test_a_restart_in_the_middle_of_a_job_changes_no_digit(direct, clock, name):
     assert first.differences("parts") == []
 
 
+@on_sqlite
 def test_a_worker_that_missed_a_publication_catches_up(direct, clock, monkeypatch):
     """R15, R16, R21: although the result itself is gone, because a snapshot contains it."""
     monkeypatch.setattr(service.engine.snapshots, "SNAPSHOT_ROUNDS", 10)
@@ -133,6 +137,7 @@ def test_a_worker_that_missed_a_publication_catches_up(direct, clock, monkeypatc
     assert first.differences("parts") == []
 
 
+@on_sqlite
 def test_what_was_estimated_before_a_failover_is_estimated_again(direct, clock):
     """The standby that took over may lack some of the rounds that it was estimated from."""
     worker = direct()
@@ -147,6 +152,7 @@ def test_what_was_estimated_before_a_failover_is_estimated_again(direct, clock):
     assert [row["status"] for row in worker.rows(jobs)] == ["nothing"]
 
 
+@on_sqlite
 def test_one_request_over_many_stages_publishes_a_job_once(direct, clock):
     """R16, R18: a job that the request itself begins is not the finished one of before."""
     worker = direct()
@@ -161,6 +167,7 @@ def test_one_request_over_many_stages_publishes_a_job_once(direct, clock):
     assert worker.differences("smoothed") == []
 
 
+@on_sqlite
 def test_inline_estimation_never_leaves_anything_to_a_job(direct, clock):
     """R16: it is what replays and parity use, so it must not depend on a background."""
     worker = direct()
@@ -228,7 +235,9 @@ def abandoned(worker, clock, name):
     return script, result
 
 
-@pytest.mark.parametrize("name", ["default", "smoothed"])
+@pytest.mark.parametrize(
+    ("database_url", "name"), [("sqlite", "default"), ("postgresql", "smoothed")], indirect=["database_url"]
+)
 def test_a_dead_workers_job_is_taken_over(start, direct, clock, name):
     """R16: as soon as its lease is over, with the same result."""
     dead = direct()
@@ -246,6 +255,7 @@ def test_a_dead_workers_job_is_taken_over(start, direct, clock, name):
     assert dead.differences(name) == []
 
 
+@on_sqlite
 def test_a_job_that_kills_its_workers_is_given_up(start, direct, clock):
     """R14, R16: after three attempts it has failed; the campaign goes on and shows it."""
     dead = direct()
@@ -275,7 +285,7 @@ def test_a_lease_is_respected(direct, clock):
     assert [(row["owner"], row["attempts"]) for row in worker.rows(jobs)] == [("other", 2)]
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@on_sqlite
 def test_an_embedded_database_needs_no_lease_to_end(start, direct, clock):
     """R16, R19: one process owns a SQLite file, so whoever had a job before this start is dead."""
     dead = direct()
@@ -285,6 +295,7 @@ def test_an_embedded_database_needs_no_lease_to_end(start, direct, clock):
     assert [row["result"] for row in dead.rows(jobs)] == [result]
 
 
+@on_sqlite
 def test_the_first_result_counts(direct, clock):
     """R16: a worker that was thought dead may still come with its own."""
     worker = direct()
@@ -296,6 +307,7 @@ def test_the_first_result_counts(direct, clock):
     assert worker.rows(jobs) == before
 
 
+@on_sqlite
 def test_a_job_that_fails_stops_nothing(start, direct, clock, monkeypatch, caplog):
     """R14, R16: it is marked, the log and the campaign tell of it, and the next one works."""
     warm_up()  # which estimates too
@@ -331,6 +343,7 @@ def test_a_job_that_fails_stops_nothing(start, direct, clock, monkeypatch, caplo
     assert "round 31" in failure
 
 
+@on_sqlite
 def test_a_published_result_that_is_damaged_is_made_again(direct, clock):
     """R21: by whoever folds the log; no digit is another, and `verify` names it."""
     first = direct()
@@ -350,6 +363,7 @@ def test_a_published_result_that_is_damaged_is_made_again(direct, clock):
     assert [d.partition(":")[0] for d in first.differences("parts")] == [f"re-estimation of round {damaged}"]
 
 
+@on_sqlite
 def test_a_result_that_cannot_be_published_stops_nothing(direct, clock):
     """R14, R16: the campaign goes on with the model it has, and says so in the log; so does the fold."""
     worker = direct()
@@ -367,6 +381,7 @@ def test_a_result_that_cannot_be_published_stops_nothing(direct, clock):
     assert worker.differences("smoothed") == []
 
 
+@on_sqlite
 def test_a_job_that_finds_nothing_stops_nothing(direct, clock):
     """R7, R16: not estimable yet is no failure; the next one is made in its time."""
     worker = direct()

@@ -19,7 +19,7 @@ import service.engine.metrics
 from policy import StagedPolicy
 from service.engine.warm_up import warm_up
 from tests.service.answers import error_of, good
-from tests.service.playing import CONFIGS, Script, eventually, http_post
+from tests.service.playing import CONFIGS, Script, eventually, http_post, on_sqlite
 from tests.service.scraping import Scrape
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -106,6 +106,7 @@ def test_every_number_is_what_was_sent(client):
     assert found.value("database_up") == 1
 
 
+@on_sqlite
 def test_requests_that_come_together_share_a_transaction(client):
     good(client.post("/campaigns", json=CAMPAIGN), 201)
     before = Scrape(client)
@@ -120,6 +121,7 @@ def test_requests_that_come_together_share_a_transaction(client):
     assert after.by("decisions_total", "campaign") == {"spring": 24}
 
 
+@on_sqlite
 def test_rewards_by_default(client, clock):
     """R20: those that did not come in time are an outcome of their own."""
     good(client.post("/campaigns", json=CAMPAIGN | {"rewards": {"wait_seconds": 5, "default": 0}}), 201)
@@ -136,6 +138,7 @@ def test_rewards_by_default(client, clock):
     )
 
 
+@on_sqlite
 @pytest.mark.parametrize(("inline_operations", "kind"), [(0, "estimation_job"), (10**9, "estimation")])
 def test_updates_and_reestimations_are_timed(start, clock, monkeypatch, inline_operations, kind):
     """R1, R3, R16: each by its kind, where it ran."""
@@ -149,6 +152,7 @@ def test_updates_and_reestimations_are_timed(start, clock, monkeypatch, inline_o
     assert all(seconds > 0 for seconds in found.by("update_seconds_sum", "kind").values())
 
 
+@on_sqlite
 def test_updates_that_fail_are_counted_once(start, clock, monkeypatch):
     """R14: by campaign and step; and the campaign is marked until one has worked again."""
     warm_up()  # which updates too
@@ -177,6 +181,7 @@ def test_updates_that_fail_are_counted_once(start, clock, monkeypatch):
     assert found.value("campaign_failing", campaign="spring") == 0
 
 
+@on_sqlite
 def test_gauges_say_where_every_campaign_stands(start, clock):
     """On any worker, of campaigns that it has never touched; its counters are its own."""
     busy, idle = start(), start()
@@ -204,6 +209,7 @@ def test_gauges_say_where_every_campaign_stands(start, clock):
     assert Scrape(idle.client).labels("decisions_total") == []
 
 
+@on_sqlite
 def test_the_guard_shows(start, direct):
     """live.guarded is what is read."""
     client = start().client
@@ -212,6 +218,7 @@ def test_the_guard_shows(start, direct):
     assert Scrape(client).value("campaign_guarded", campaign="spring") == 1
 
 
+@on_sqlite
 def test_labels_are_not_the_callers_to_invent(client):
     """Paths without a route, mounted files and odd methods share a label each; ids never become one."""
     for number in range(5):
@@ -252,6 +259,7 @@ def test_a_deleted_campaign_leaves_no_series(start):
     assert Scrape(deleting.client).by("decisions_total", "campaign") == {"spring": 1}
 
 
+@on_sqlite
 def test_the_format_is_negotiated(client):
     """As Prometheus' own client library does."""
     answer = client.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0, text/plain;q=0.5"})
@@ -345,7 +353,7 @@ def seen(start, clock, monkeypatch):
     return labels
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@on_sqlite
 def test_dashboard_and_docs_name_what_exists(seen):
     assert len(queries()) >= 20
     used = set()
@@ -391,7 +399,7 @@ def test_the_dashboard_can_be_imported():
     assert max(x for x, _ in squares) < 24
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@on_sqlite
 def test_prometheus_asks_where_the_metrics_are(client):
     (job,) = yaml.safe_load((ROOT / "deploy" / "prometheus.yml").read_text(encoding="utf-8"))["scrape_configs"]
     assert job["static_configs"] == [{"targets": ["service:8000"]}]

@@ -17,7 +17,7 @@ from service.storage.tables import events
 from tests.service.answers import allowed_by_field, good
 from tests.service.conftest import Clock, Worker
 from tests.service.documented import Documented
-from tests.service.playing import CONFIGS, GIVEN, SEASONS, Direct, Script, found_differences
+from tests.service.playing import CONFIGS, GIVEN, SEASONS, Direct, Script, found_differences, on_sqlite
 
 SPECIMEN: dict[str, Any] = {
     "actions": ["none", "mail", "call"],
@@ -161,9 +161,17 @@ def test_a_campaign_gets_over_a_wild_reward(worker):
         assert found_differences(tx, name) == []
 
 
-@pytest.mark.parametrize("part", ["inverse", "moment", "units"])
-@pytest.mark.parametrize("step", ["update", "reestimate"])
-def test_a_model_with_a_number_that_is_none_is_not_published(direct, clock, monkeypatch, step, part):
+@on_sqlite
+@pytest.mark.parametrize(
+    ("step", "part", "number"),
+    [
+        ("update", "theta", math.inf),
+        ("update", "inverse", math.nan),
+        ("reestimate", "moment", math.nan),
+        ("reestimate", "units", -math.inf),
+    ],
+)
+def test_a_model_with_a_number_that_is_none_is_not_published(direct, clock, monkeypatch, step, part, number):
     """R14: wherever in it; the step has failed, that is told, and the campaign goes on with the model it has."""
     worker: Direct = direct()
     made = getattr(StagedPolicy, step)
@@ -173,7 +181,7 @@ def test_a_model_with_a_number_that_is_none_is_not_published(direct, clock, monk
         if not 31 <= state.round < 36:
             return after
         array = getattr(after.statistics, part).copy()
-        array.flat[-1] = math.nan
+        array.flat[-1] = number
         return after._replace(statistics=after.statistics._replace(**{part: array}))
 
     monkeypatch.setattr(StagedPolicy, step, broken)

@@ -14,14 +14,18 @@ from service.engine.requests import ImportRow
 from service.engine.retention import ROWS, list_campaigns_to_reduce
 from service.storage.tables import config_revisions, decisions, events
 from tests.service.answers import error_of, good
-from tests.service.playing import CONFIGS, Script, eventually
+from tests.service.playing import CONFIGS, Script, eventually, on_sqlite
 from tests.service.test_subjects import erase, state_of
 
 DAY = 86_400
 CONTEXT = {"season": "spring", "spend": 7, "tenure": 1}
 
 
-@pytest.mark.parametrize("kind", ["default", "clock", "waiting"])
+@pytest.mark.parametrize(
+    ("database_url", "kind"),
+    [("sqlite", "default"), ("sqlite", "clock"), ("postgresql", "waiting")],
+    indirect=["database_url"],
+)
 def test_what_was_learned_stays_to_the_bit(direct, clock, kind):
     worker = direct()
     config = CONFIGS[kind] | {"retention_days": 2}
@@ -55,6 +59,7 @@ def test_what_was_learned_stays_to_the_bit(direct, clock, kind):
     assert worker.differences(script.name) == []
 
 
+@on_sqlite
 def test_imported_rows_are_reduced_too(direct, clock):
     worker = direct()
     worker.post("/campaigns", CONFIGS["one-regime"] | {"retention_days": 1})
@@ -73,6 +78,7 @@ def test_imported_rows_are_reduced_too(direct, clock):
     assert worker.differences("one-regime") == []
 
 
+@on_sqlite
 def test_a_request_that_is_not_kept_cannot_be_repeated(direct, clock):
     worker = direct()
     config = CONFIGS["one-regime"] | {"retention_days": 0.5}
@@ -99,6 +105,7 @@ def test_a_long_log_is_reduced_in_parts(direct, clock):
     assert worker.differences(config["name"]) == []
 
 
+@on_sqlite
 def test_it_happens_by_itself(start, direct, clock, monkeypatch):
     """Also beside a campaign that nobody can read, whose turn comes first."""
     monkeypatch.setattr(service.engine.background, "RETENTION_SECONDS", 0.05)

@@ -18,7 +18,7 @@ from service.engine.preparation import prepare_erasure, prepare_rollback
 from service.storage.campaigns import find_campaign
 from service.storage.tables import config_revisions, decisions, jobs, models, rewards, snapshots
 from tests.service.answers import allowed_by_field, error_of, good
-from tests.service.playing import CONFIGS, Script, http_post, operation
+from tests.service.playing import CONFIGS, Script, http_post, on_sqlite, operation
 
 ROUNDS = 95
 WHO = "customer 3"  # one of the eight that scripts decide for
@@ -60,7 +60,11 @@ def assert_same_model(found, expected):
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.parametrize(
+    ("database_url", "kind"),
+    [*(("sqlite", kind) for kind in CONFIGS), ("postgresql", "waiting")],
+    indirect=["database_url"],
+)
 def test_the_model_is_as_if_the_rewards_had_never_been(direct, clock, kind):
     worker = direct()
     script = Script(CONFIGS[kind], clock).create(worker.post).play(worker.post, ROUNDS)
@@ -112,7 +116,8 @@ def script_context():
     return {"season": "spring", "spend": 20, "tenure": 1.5}
 
 
-@pytest.mark.parametrize(("factor", "rounds"), [(1.5, 20), (1.5, 30), (2.0, 13), (2.0, 30)])
+@on_sqlite
+@pytest.mark.parametrize(("factor", "rounds"), [(1.5, 20), (2.0, 13)])
 def test_erasing_what_the_first_estimate_rested_on(direct, clock, factor, rounds):
     """Versions keep their numbers though that estimate is gone, and another one comes soon (R8)."""
     worker = direct()
@@ -136,6 +141,7 @@ def test_erasing_what_the_first_estimate_rested_on(direct, clock, factor, rounds
     assert direct().differences("few") == []
 
 
+@on_sqlite
 def test_two_erasures_at_once(direct, clock):
     """The fold for the second one still knows the first: it has to be made again."""
     worker = direct()
@@ -148,6 +154,7 @@ def test_two_erasures_at_once(direct, clock):
     assert worker.differences(script.name) == []
 
 
+@on_sqlite
 def test_changes_rollbacks_and_erasures_in_turns(direct, clock):
     worker = direct()
     script = Script(CONFIGS["default"], clock).create(worker.post).play(worker.post, 50)
@@ -171,6 +178,7 @@ def test_changes_rollbacks_and_erasures_in_turns(direct, clock):
     ]  # fmt: skip
 
 
+@on_sqlite
 def test_a_rollback_that_knew_someone_is_refused(direct, clock):
     """It was made before the erasure: what it would put in force still knows them."""
     worker = direct()
@@ -182,6 +190,7 @@ def test_a_rollback_that_knew_someone_is_refused(direct, clock):
     assert worker.differences(script.name) == []
 
 
+@on_sqlite
 def test_an_erasure_around_a_rollback_begins_anew(direct, clock):
     worker = direct()
     script = Script(CONFIGS["spectral"], clock).create(worker.post).play(worker.post, ROUNDS)
@@ -192,6 +201,7 @@ def test_an_erasure_around_a_rollback_begins_anew(direct, clock):
     assert worker.differences(script.name) == []
 
 
+@on_sqlite
 def test_who_is_asked_for_is_erased_also_if_retention_was_faster(direct, clock):
     worker = direct()
     script = Script(CONFIGS["spectral"] | {"retention_days": 1}, clock).create(worker.post).play(worker.post, 60)
@@ -205,6 +215,7 @@ def test_who_is_asked_for_is_erased_also_if_retention_was_faster(direct, clock):
     assert worker.differences(script.name) == []
 
 
+@on_sqlite
 def test_a_job_that_is_published_by_the_very_transaction(direct, clock, monkeypatch):
     """The erasure's fold must know of it."""
     monkeypatch.setattr(service.engine.boundaries, "INLINE_OPERATIONS", 0)
@@ -219,6 +230,7 @@ def test_a_job_that_is_published_by_the_very_transaction(direct, clock, monkeypa
     assert worker.differences(script.name) == []
 
 
+@on_sqlite
 def test_one_campaign_that_is_gone_does_not_keep_the_others_from_erasing(start, clock, monkeypatch):
     worker = start()
     client = worker.client
@@ -239,6 +251,7 @@ def test_one_campaign_that_is_gone_does_not_keep_the_others_from_erasing(start, 
     ]
 
 
+@on_sqlite
 @pytest.mark.parametrize("moment", ["waiting", "finished", "published"])
 def test_jobs_that_knew_someone(direct, clock, monkeypatch, moment):
     """A re-estimation that is under way is dropped; one that was published is made again from what is left."""
@@ -308,6 +321,7 @@ def test_nothing_personal_is_left(new_database, start, clock):
         assert b"42.4242" not in content
 
 
+@on_sqlite
 def test_the_log_says_what_was_erased_but_not_who(start, clock, caplog):
     client = start().client
     script = Script(CONFIGS["one-regime"], clock).create(http_post(client)).play(http_post(client), 80)
@@ -322,6 +336,6 @@ def test_the_log_says_what_was_erased_but_not_who(start, clock, caplog):
 
 
 @pytest.mark.parametrize("route", ["erase", "export"])
-def test_who_must_be_named(shared, route):
+def test_who_must_be_named(http, route):
     for body in ({}, {"subject": ""}, {"subject": 7}, {"subject": "x" * 201}, {"subject": "a\x00"}):
-        assert "subject" in allowed_by_field(shared.post(f"/subjects/{route}", json=body))
+        assert "subject" in allowed_by_field(http.post(f"/subjects/{route}", json=body))
