@@ -19,6 +19,7 @@ from tests.service.receiving import receiving
 from tests.service.test_jobs import abandoned
 from tests.service.test_webhooks import campaign, sending, told, until, waiting
 
+only_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 HOUR = 3_600_000_000
 WAIT = CONFIGS["waiting"]["rewards"]["wait_seconds"] * 1_000_000
 JUMPS = (0, -3 * HOUR, 0, 2 * HOUR, -HOUR, 2 * HOUR, 3 * HOUR)  # the machine's clock beside the true time
@@ -41,6 +42,7 @@ def clock():
     return JumpingClock()
 
 
+@only_sqlite
 def test_decisions_and_default_rewards_go_on(direct, clock):
     """R20: times never go back, no default comes before its wait or twice, and they come again when time goes on."""
     worker = direct()
@@ -67,6 +69,7 @@ def test_decisions_and_default_rewards_go_on(direct, clock):
     assert worker.differences("waiting") == []
 
 
+@only_sqlite
 def test_times_of_clients(direct, clock):
     """R27: what was not in the future before the jump is not after it; an earlier one counts as the last one."""
     worker = direct()
@@ -132,6 +135,7 @@ def test_messages_do_not_wait_for_a_later_time(direct, clock):
     asyncio.run(run())
 
 
+@only_sqlite
 def test_retention_waits_for_the_right_time(direct, clock):
     """A clock that is behind reduces nothing, and nothing twice."""
     worker = direct()

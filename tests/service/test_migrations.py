@@ -85,18 +85,9 @@ def test_tables_and_migrations_agree(store):
     run(store, command.check)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        "ALTER TABLE decisions ADD COLUMN mood TEXT",
-        "DROP INDEX ix_jobs_status_leased_until",
-        "ALTER TABLE live DROP COLUMN failure",
-        "DROP TABLE snapshots",
-    ],
-)
-def test_a_disagreement_would_be_found(store, change):
+def test_a_disagreement_would_be_found(store):
     with store.writing() as tx:
-        tx.connection.execute(sa.text(change))
+        tx.connection.execute(sa.text("ALTER TABLE decisions ADD COLUMN mood TEXT"))
     with pytest.raises(CommandError, match="New upgrade operations detected"):
         run(store, command.check)
 

@@ -21,6 +21,7 @@ from service.storage.store import Store
 from tests.service.answers import good
 from tests.service.conftest import Worker
 
+only_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 KINDS = "SELECT %s::TEXT, %s::BYTEA, %s::BIGINT, %s::FLOAT8, %s::BOOLEAN, %s::TEXT[], %s::BIGINT[]"
 
 
@@ -200,6 +201,7 @@ def test_a_fiber_sees_its_errors(store):
     assert isinstance(error.__cause__, psycopg.errors.DivisionByZero)
 
 
+@only_postgresql
 def test_lanes_that_wait_for_a_fiber_all_get_their_turn(start):
     """More campaigns at once than fibers; and connections that come to an end, so that some need a thread instead."""
     worker = start()
@@ -211,7 +213,7 @@ def test_lanes_that_wait_for_a_fiber_all_get_their_turn(start):
 
     def decide(number):
         body = {"campaign": names[number % 12], "decision_id": str(number), "context": {"risk": "low"}}
-        if number % 50 == 7 and not worker.service.store.embedded:
+        if number % 50 == 7:
             worker.service.store._dispose()  # the next ones need a thread
         return worker.client.post("/decide", json=body).status_code
 
@@ -221,16 +223,16 @@ def test_lanes_that_wait_for_a_fiber_all_get_their_turn(start):
     assert [state["round"] for state in states] == [50] * 12
 
 
+@only_postgresql
 def test_a_fiber_that_finds_no_connection_leaves_it_to_a_thread(start, monkeypatch):
     """A thread may have taken the one that was there; waiting for another would hold up everybody."""
     worker = start()
     config = {"name": "a", "actions": ["none", "call"], "variables": [{"name": "risk", "levels": ["low", "high"]}]}
     assert worker.client.post("/campaigns", json=config).status_code == 201
     store = worker.service.store
-    monkeypatch.setattr(Store, "has_spare_connection", property(lambda self: not self.embedded))
+    monkeypatch.setattr(Store, "has_spare_connection", property(lambda self: True))
     for number in range(20):
-        if not store.embedded:
-            store._dispose()
+        store._dispose()
         body = {"campaign": "a", "decision_id": str(number), "context": {"risk": "low"}}
         answer = worker.client.post("/decide", json=body)
         assert (answer.status_code, answer.json()["round"]) == (200, number + 1)
@@ -265,9 +267,8 @@ def test_what_takes_long_to_catch_up_with_is_left_to_a_thread(new_database, cloc
 
         assert list(decide(first, 1, 3))[:1] == [1]  # after its creation it is in nobody's memory yet
         assert list(decide(second, 4, 4))[:1] == [4]
-        monkeypatch.setattr(
-            Store, "has_spare_connection", property(lambda self: bool(self._kept))
-        )  # whatever the machine's speed
+        # However slow the machine is.
+        monkeypatch.setattr(Store, "has_spare_connection", property(lambda self: bool(self._kept)))
         assert list(decide(first, 8, 3)) == []  # four behind
         assert list(decide(second, 11, 5)) == []
         assert list(decide(second, 16, 3)) == []
