@@ -25,25 +25,11 @@ from service.storage.campaigns import find_campaign
 from service.storage.tables import decisions, jobs
 from service.storage.tables import metadata as tables
 from tests.service.answers import error_of, good, shaped
-from tests.service.conftest import Clock, Worker
+from tests.service.conftest import Clock
 from tests.service.playing import CONFIGS, PLAIN, SEASONS, Script, found_differences, http_post
 
 NUMBERS = itertools.count(1)
 SAME = ("round", "stage", "model_version", "mode", "action", "propensity", "belief", "scores")
-
-
-@pytest.fixture
-def database_url(request, new_database):
-    """SQLite, unless a test asks for another: these tests are about what no database touches."""
-    return new_database(getattr(request, "param", "sqlite"))
-
-
-@pytest.fixture(scope="module")
-def shared(new_database):
-    """A client of one worker for all tests to which only their own campaign matters."""
-    worker = Worker(new_database("sqlite"), Clock())
-    yield worker.client
-    worker.stop()
 
 
 def previewed(worker, name, item):

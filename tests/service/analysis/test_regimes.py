@@ -8,19 +8,10 @@ import pytest
 
 from service.api.regimes import Regimes
 from tests.service.answers import error_of, good, shaped
-from tests.service.conftest import Clock, Worker
 from tests.service.playing import GIVEN, PLAIN, SEASONS
 
 NUMBERS = itertools.count(1)
 WARM, COLD = SEASONS[:2], SEASONS[2:]
-
-
-@pytest.fixture(scope="module")
-def shared(new_database):
-    """A client of one worker for all tests to which only their own campaign matters."""
-    worker = Worker(new_database("sqlite"), Clock())
-    yield worker.client
-    worker.stop()
 
 
 class Played:
@@ -153,28 +144,20 @@ def test_labels_follow_their_regime_through_re_estimations(shared, config):
     assert len(estimations) >= 5
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_labels_that_may_not_fit_are_told(new_database, kind):
-    worker = Worker(new_database(kind), Clock())
-    try:
-        check_labels(worker.client)
-    finally:
-        worker.stop()
-
-
-def check_labels(shared):
-    played = Played(shared, regimes=2, warm_start_rounds=40, regime_labels=["summer", "winter"]).play(150)
+@pytest.mark.parametrize("database_url", ["sqlite", "postgresql"], indirect=True)
+def test_labels_that_may_not_fit_are_told(client):
+    played = Played(client, regimes=2, warm_start_rounds=40, regime_labels=["summer", "winter"]).play(150)
     assert played.regimes()["labels_note"].startswith("The labels were set before the regimes were estimated.")
     played.patch(regime_labels=["winter", "summer"])
     assert played.regimes()["labels_note"] is None
-    version = good(shared.get(f"/campaigns/{played.name}"))["model_version"]
+    version = good(client.get(f"/campaigns/{played.name}"))["model_version"]
     played.play(20)
-    good(shared.post(f"/campaigns/{played.name}/rollback", json={"model_version": version}))
+    good(client.post(f"/campaigns/{played.name}/rollback", json={"model_version": version}))
     assert "rolled back" in played.regimes()["labels_note"]
     played.patch(regime_labels=["cold", "hot"])
     assert played.regimes()["labels_note"] is None
 
-    early = Played(shared, regimes=2, warm_start_rounds=40).play(60)
+    early = Played(client, regimes=2, warm_start_rounds=40).play(60)
     assert early.regimes()["regimes"] == []  # one regime is in use
     early.patch(regime_labels=["summer", "winter"])
     early.play(90)

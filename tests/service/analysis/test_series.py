@@ -58,12 +58,6 @@ def played(new_database):
     worker.stop()
 
 
-@pytest.fixture
-def database_url(request, new_database):
-    """SQLite, unless a test asks for another: these tests are about what no database touches."""
-    return new_database(getattr(request, "param", "sqlite"))
-
-
 def raw(worker, name):
     """The rows themselves: decisions, models, revisions."""
     with worker.service.store.reading() as tx:

@@ -23,7 +23,7 @@ from simulator.presets import build_config
 from tests.service.answers import error_of, good, shaped
 from tests.service.conftest import Clock, Worker
 
-DOCS = (Path(__file__).resolve().parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+DOCS = (Path(__file__).resolve().parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
 NUMBERS = itertools.count(1)
 SEASONS = ("spring", "summer", "autumn", "winter")
 SIMPLE = {

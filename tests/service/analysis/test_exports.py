@@ -52,20 +52,6 @@ def small_pages(monkeypatch):
     monkeypatch.setattr(export_files, "PAGES_PER_GROUP", 3)
 
 
-@pytest.fixture
-def database_url(request, new_database):
-    """SQLite, unless a test asks for another: these tests are about what no database touches."""
-    return new_database(getattr(request, "param", "sqlite"))
-
-
-@pytest.fixture(scope="module")
-def shared(new_database):
-    """A client of one worker for all tests to which only their own campaign matters."""
-    worker = Worker(new_database("sqlite"), Clock())
-    yield worker.client
-    worker.stop()
-
-
 def address(name):
     return f"/campaigns/{name}/decisions"
 

@@ -101,12 +101,6 @@ def demo(request, new_database):
     worker.stop()
 
 
-@pytest.fixture
-def database_url(request, new_database):
-    """SQLite, unless a test asks for another: these tests are about what no database touches."""
-    return new_database(getattr(request, "param", "sqlite"))
-
-
 def time_of(micros):
     return datetime.fromtimestamp(micros / 1e6, UTC).isoformat().replace("+00:00", "Z")
 
