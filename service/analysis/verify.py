@@ -28,7 +28,7 @@ def find_differences(tx: Transaction, live: LiveRow, progress: bool = False) -> 
     campaign = live.campaign_id
     snapshots = []
     for snapshot in reversed(read_snapshot_points(tx, campaign)):
-        round = snapshot[0]
+        round = snapshot.round
         try:
             decode(get_snapshot(tx, campaign, round))
             snapshots.append(snapshot)
