@@ -1,4 +1,4 @@
-"""The confidence bonuses ε_{t,a}: which form a configuration means, as the kernels take it.
+"""The confidence bonuses ε_{t,a} in the form that the kernels take.
 
 complex            C s_t √ℓ ‖G⁻¹z‖₂    (eq. simplified-boxa)
 simplified         C √(s_t ℓ) ‖G⁻¹z‖₂
@@ -32,23 +32,23 @@ _NONE = np.empty((0, 2))
 
 
 def make_exploration(config: CampaignConfig) -> kernels.Exploration:
-    """The campaign's bonus rule; the theorems' forms still lack their columns, see `tabled`."""
+    """The campaign's bonus rule; the theorems' forms get their table later, see `tabulate_bonus`."""
     assert config.bonus.scale is not None
     return kernels.Exploration(_FORMS[config.bonus.form or ""], config.bonus.scale, config.stage_length, _NONE)
 
 
 def get_effective_ridge(config: CampaignConfig, features: FeatureMap) -> float:
-    """λ for the features as they are.
+    """λ for features that are not scaled.
 
-    The theorems want ‖φ‖₂ ≤ 1. Dividing every φ by its bound c and keeping λ is the same as keeping φ with λc²:
-    estimates and ‖z‖_{G⁻¹} are equal, ‖G⁻¹z‖₂ is c times larger (see `tabled`).
+    The theorems assume ‖φ‖₂ ≤ 1. Dividing every φ by its bound c and keeping λ is the same as keeping φ with λc²:
+    estimates and ‖z‖_{G⁻¹} are equal, ‖G⁻¹z‖₂ is c times larger (see `tabulate_bonus`).
     """
     theory = config.bonus.form in THEORY_CONSTANTS
     return config.ridge * features.norm_bound**2 if theory else config.ridge
 
 
 def tabulate_bonus(config: CampaignConfig, features: FeatureMap, first_round: int, count: int) -> kernels.Exploration:
-    """A theorem's bonus for consecutive rounds, one (additive, factor) pair each."""
+    """A theorem's bonus for `count` rounds from `first_round` on, an (additive, factor) pair each."""
     rule = config.bonus
     rounds = np.arange(first_round, first_round + count)
     constants: dict[str, Any] = {

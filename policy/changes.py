@@ -1,4 +1,4 @@
-"""Changes to a campaign that no round makes: of its configuration, of its actions, and back to an earlier model."""
+"""Changes to a campaign between rounds: to its configuration, to its actions, and back to an earlier model."""
 
 import math
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ __all__ = [
     "roll_back",
 ]
 
-# What may change without resetting the model. Actions change too, but only as `grown` allows.
+# The fields that may change without resetting the model. Actions change only as `append_actions` allows.
 CHANGEABLE = (
     "rewards.wait_seconds",
     "rewards.default",
@@ -40,7 +40,7 @@ CHANGEABLE = (
     "retention_days",
     "paused",
 )
-# What depends on other fields unless it is given; first those that depend on others of them.
+# The fields whose defaults depend on other fields, in an order in which each comes before those it depends on.
 DERIVED = (
     "features",
     "signals",
@@ -51,24 +51,24 @@ DERIVED = (
     "beliefs.every",
     "beliefs.statistics",
 )
-TRIAL_PLAYS = 20  # that a new action gets at least, on average, before only its score speaks for it
-_OWN_WAYS = {
+TRIAL_PLAYS = 20  # at least this many on average for a new action, before it must win by its score alone
+_REASONS = {
     "name": "it is the campaign's identity",
     "actions": "POST …/actions adds one, and a clone has any others",
     "retired_actions": "POST …/actions/retire retires one, POST …/actions brings it back",
 }
 
 
-_DEEPEST = 8  # objects inside objects: a configuration has fewer, so what is deeper is refused when it is validated
+_DEEPEST = 8  # nested objects to merge; a configuration has fewer, so validation refuses anything deeper
 
 
-def _merged(whole: Mapping[str, Any], patch: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
-    """Some fields replaced, as RFC 7396 merges JSON: objects by field, null for the default."""
+def _merge(whole: Mapping[str, Any], patch: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
+    """Replace some fields as RFC 7396 merges JSON: objects field by field, null for the default."""
     result = dict(whole)
     for name, value in patch.items():
         if isinstance(value, Mapping) and depth < _DEEPEST:
             inside = result.get(name)
-            result[name] = _merged(inside if isinstance(inside, Mapping) else {}, value, depth + 1)
+            result[name] = _merge(inside if isinstance(inside, Mapping) else {}, value, depth + 1)
         elif value is None:
             result.pop(name, None)
         else:
@@ -77,32 +77,32 @@ def _merged(whole: Mapping[str, Any], patch: Mapping[str, Any], depth: int = 0) 
 
 
 def patch_config(config: CampaignConfig, patch: Mapping[str, Any]) -> CampaignConfig:
-    """The configuration after a change that a living campaign can take; FixedError names what it cannot."""
+    """The configuration after a change to a running campaign; FixedError names the fields that cannot change."""
     before = config.model_dump(mode="json")
-    merged = _merged(before, patch)
+    merged = _merge(before, patch)
     try:
         changed = CampaignConfig.model_validate(merged)
-    except PolicyError:  # what cannot change at all is told first: it need not be right
-        _refuse_fixed(before, _known(before, merged))
+    except PolicyError:  # report fields that cannot change first: their new value need not be valid
+        _refuse_fixed(before, _keep_known(before, merged))
         raise
     _refuse_fixed(before, changed.model_dump(mode="json"))
     return changed
 
 
-def _known(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """What some fields would be, but for those that there are not, and parts that are no parts."""
+def _keep_known(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """`before` with the values of `after`, without unknown fields and without objects in place of values."""
     known = dict(before)
     for name in before.keys() & after.keys():
         was, value = before[name], after[name]
         if isinstance(was, dict) and isinstance(value, dict):
-            known[name] = _known(was, value)
+            known[name] = _keep_known(was, value)
         elif not isinstance(was, dict) and not isinstance(value, dict):
             known[name] = value
     return known
 
 
 def _refuse_fixed(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-    """Raise FixedError if they differ in anything but what may change."""
+    """Raise FixedError if the two differ in a field that cannot change."""
     before, after = ({name: copy(value) for name, value in fields.items()} for fields in (before, after))
     for field in CHANGEABLE:
         part, _, inner = field.partition(".")
@@ -111,12 +111,12 @@ def _refuse_fixed(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
                 del fields[part]
             elif isinstance(fields[part], dict):
                 fields[part].pop(inner, None)
-    if fixed := [field for name in before for field in _differing(name, before[name], after[name])]:
-        problems = [FieldProblem(name, _OWN_WAYS.get(name, "cannot change"), list(CHANGEABLE)) for name in fixed]
+    if fixed := [field for name in before for field in _list_differences(name, before[name], after[name])]:
+        problems = [FieldProblem(name, _REASONS.get(name, "cannot change"), list(CHANGEABLE)) for name in fixed]
         raise FixedError(problems)
 
 
-def _differing(name: str, before: Any, after: Any) -> list[str]:
+def _list_differences(name: str, before: Any, after: Any) -> list[str]:
     if before == after:
         return []
     if not (isinstance(before, dict) and isinstance(after, dict)):
@@ -128,44 +128,44 @@ def _differing(name: str, before: Any, after: Any) -> list[str]:
 def clone_config(config: CampaignConfig, patch: Mapping[str, Any]) -> CampaignConfig:
     """The configuration of a new campaign like this one, with its own name, seed and any other change.
 
-    What is as it would be by default follows the change: another variable is used, not only asked for. What belongs to
-    a choice goes with it: the scale of a bonus to its form, given parameters to their estimator.
+    Fields at their default follow the change: a new variable also enters the default features. Settings that belong to
+    a choice go with it: the scale of a bonus with its form, given parameters with their estimator.
     """
     active = [action for action in config.actions if action not in config.retired_actions]
     fresh = {"name": None, "seed": None, "paused": None, "retired_actions": None, "actions": active}
-    kept, wanted = _underived(config), fresh | dict(patch)
-    if _given(patch, "bonus", "form") not in (None, config.bonus.form):
+    kept, wanted = _drop_derived(config), fresh | dict(patch)
+    if _get_given(patch, "bonus", "form") not in (None, config.bonus.form):
         kept["bonus"] = {}
-    if _given(patch, "beliefs", "estimator") not in (None, config.beliefs.estimator):
+    if _get_given(patch, "beliefs", "estimator") not in (None, config.beliefs.estimator):
         kept["beliefs"].pop("parameters", None)
-    clone = CampaignConfig.model_validate(_merged(kept, wanted))
-    if clone.bonus.form != config.bonus.form and _given(patch, "bonus", "scale") is None:
-        kept["bonus"].pop("scale", None)  # the form has followed another change
-        clone = CampaignConfig.model_validate(_merged(kept, wanted | {"seed": clone.seed}))
+    clone = CampaignConfig.model_validate(_merge(kept, wanted))
+    if clone.bonus.form != config.bonus.form and _get_given(patch, "bonus", "scale") is None:
+        kept["bonus"].pop("scale", None)  # the default form changed because of another field
+        clone = CampaignConfig.model_validate(_merge(kept, wanted | {"seed": clone.seed}))
     return clone
 
 
-def _given(patch: Mapping[str, Any], part: str, field: str) -> Any:
+def _get_given(patch: Mapping[str, Any], part: str, field: str) -> Any:
     inside = patch.get(part)
     return inside.get(field) if isinstance(inside, Mapping) else None
 
 
-def _underived(config: CampaignConfig) -> dict[str, Any]:
-    """The configuration without what its other fields give anyway."""
+def _drop_derived(config: CampaignConfig) -> dict[str, Any]:
+    """The configuration without the fields that its other fields imply."""
     kept = config.model_dump(mode="json")
     for field in DERIVED:
         part, _, inner = field.partition(".")
-        without = _merged(kept, {part: {inner: None} if inner else None})
+        without = _merge(kept, {part: {inner: None} if inner else None})
         try:
             if CampaignConfig.model_validate(without) == config:
                 kept = without
-        except ConfigError:  # it must be given
+        except ConfigError:  # this field is required
             pass
     return kept
 
 
 def add_config_action(config: CampaignConfig, action: str) -> CampaignConfig:
-    """The configuration with another action, or with a retired one back in use."""
+    """The configuration with one more action, or with a retired one back in use."""
     fields = config.model_dump(mode="json")
     fields["retired_actions"] = [name for name in config.retired_actions if name != action]
     if action not in config.actions:
@@ -179,7 +179,11 @@ def retire_config_action(config: CampaignConfig, action: str) -> CampaignConfig:
         return config
     left = [name for name in config.actions[1:] if name not in config.retired_actions]
     if action not in left:
-        wrong = "is the baseline, which stays" if action == config.actions[0] else "is no action of this campaign"
+        wrong = (
+            "is the baseline, which cannot be retired"
+            if action == config.actions[0]
+            else "is not an action of this campaign"
+        )
         raise ConfigError([FieldProblem("action", f"{action!r} {wrong}", left)])
     if len(left) == 1:
         raise ConfigError([FieldProblem("action", "only the baseline would be left", "pause or archive the campaign")])
@@ -188,59 +192,62 @@ def retire_config_action(config: CampaignConfig, action: str) -> CampaignConfig:
 
 
 def append_actions(before: StagedPolicy, after: StagedPolicy, state: State) -> State:
-    """The state of a campaign to whose actions others were appended.
+    """The state after actions were appended, retired or brought back.
 
     No round has played the new actions, so G + P (kernels.linucb) splits into a block of the old columns and one of
-    the new: what was estimated stays to the bit, and the new columns are as before any reward. Their bonus alone may
-    not be enough to outdo an action that earns much, so they begin with a trial (`State.trial_end`). It ends when no
-    action is left that needs it; one that is brought back without having been tried gets its own.
+    the new: estimates stay to the last bit, and the new columns are as before any reward. The bonus of a new action may
+    not suffice against an action that earns much, so it begins with a trial (`State.trial_end`). The trial ends early
+    when no action needs it. An action that is brought back after few plays gets a trial too.
     """
     if after.config.actions == before.config.actions:
-        return _tried(before, after, state)
+        return _update_trial(before, after, state)
     if after.config.actions[: len(before.config.actions)] != before.config.actions or after.ridge != before.ridge:
         raise ArgumentError("actions", f"{list(after.config.actions)}", f"more after {list(before.config.actions)}")
     regimes, selection = state.belief.size, state.selection
     if selection is not None:
         candidates = tuple(
-            c._replace(theta=_spread(c.theta, *_columns(before, after, c.regimes), 0.0)) for c in selection.candidates
+            c._replace(theta=_spread(c.theta, *_match_columns(before, after, c.regimes), 0.0))
+            for c in selection.candidates
         )
         selection = selection._replace(candidates=candidates)
-    statistics = _grown(state.statistics, *_columns(before, after, regimes), after.maps[regimes], after.ridge)
+    statistics = _append_columns(
+        state.statistics, *_match_columns(before, after, regimes), after.maps[regimes], after.ridge
+    )
     state = state._replace(statistics=statistics, selection=selection, model_version=state.model_version + 1)
-    return _on_trial(after, state, len(before.config.actions))
+    return _start_trial(after, state, len(before.config.actions))
 
 
-def _tried(before: StagedPolicy, after: StagedPolicy, state: State) -> State:
-    """The state after some actions were retired or brought back."""
+def _update_trial(before: StagedPolicy, after: StagedPolicy, state: State) -> State:
+    """The state after actions were retired or brought back."""
     actions, was, retired = after.config.actions, before.config.retired_actions, after.config.retired_actions
-    if retired == was:  # most changes are others: no need to look at every round
+    if retired == was:  # most changes are of other fields: do not look at every round
         return state
     plays = np.bincount(state.history.actions[: state.round], minlength=len(actions))
     for place, action in enumerate(actions):
         if action in was and action not in retired and plays[place] < TRIAL_PLAYS:
-            return _on_trial(after, state, place)
+            return _start_trial(after, state, place)
     if state.trial_end > state.round and set(actions[state.trial_first :]) <= set(retired):
         length = after.config.stage_length
         return state._replace(trial_end=-(-state.round // length) * length)
     return state
 
 
-def _on_trial(policy: StagedPolicy, state: State, first: int) -> State:
-    """The state with the action at that place, and later ones, on trial.
+def _start_trial(policy: StagedPolicy, state: State, first: int) -> State:
+    """Put the actions from position `first` on trial.
 
-    Up to the end of the stage by which each has been played TRIAL_PLAYS times, on average or more often.
+    The trial lasts until the end of the stage by which each has been played TRIAL_PLAYS times or more on average.
     """
     config = policy.config
     active = len(config.actions) - len(config.retired_actions)
     rounds = math.ceil(TRIAL_PLAYS * active / (TRIAL_SHARE * (1.0 - config.control.share)))
     end = -(-(state.round + rounds) // config.stage_length) * config.stage_length
-    if state.trial_end > state.round:  # together with those that are on trial already
+    if state.trial_end > state.round:  # extend the trial that is under way
         first = min(first, state.trial_first)
     return state._replace(trial_end=end, trial_first=first)
 
 
-def _columns(before: StagedPolicy, after: StagedPolicy, regimes: int) -> tuple[npt.NDArray[np.intp], int]:
-    """Where the old columns are among the new ones, and how many these are."""
+def _match_columns(before: StagedPolicy, after: StagedPolicy, regimes: int) -> tuple[npt.NDArray[np.intp], int]:
+    """The positions of the old columns among the new ones, and the number of new ones."""
     places = {column: place for place, column in enumerate(after.maps[regimes].column_parts)}
     old = before.maps[regimes].column_parts
     return np.array([places[column] for column in old], np.intp), len(places)
@@ -254,7 +261,9 @@ def _spread(
     return wide
 
 
-def _grown(old: Statistics, places: npt.NDArray[np.intp], size: int, features: FeatureMap, ridge: float) -> Statistics:
+def _append_columns(
+    old: Statistics, places: npt.NDArray[np.intp], size: int, features: FeatureMap, ridge: float
+) -> Statistics:
     block, fresh = np.ix_(places, places), np.setdiff1d(np.arange(size), places)
     factored = old.counters[1] >= 0
     gram, inverse = np.eye(size) * ridge, np.eye(size) / ridge
@@ -273,11 +282,11 @@ def _grown(old: Statistics, places: npt.NDArray[np.intp], size: int, features: F
 
 
 def roll_back(policy: StagedPolicy, state: State, before: StagedPolicy, past: State) -> State:
-    """The state with the model of an earlier one of the same campaign, under the policy of then, in force again (R21).
+    """Put the model of `past`, an earlier state of the campaign under the policy `before`, in force again (R21).
 
-    Rounds and rewards stay. Rewards that were folded since then are excluded for good, also from recomputations;
-    those that still wait are folded by the next update. Beliefs are the earlier model's, as after a re-estimation (R5).
-    Actions that are newer than the model begin anew.
+    Rounds and rewards stay. Rewards folded since then are excluded for good, also from recomputations; those still
+    waiting are folded by the next update. Beliefs are those of the earlier model, as after a re-estimation (R5).
+    Actions newer than the model start over.
     """
     if not (past.round <= state.round and past.folded <= state.folded and past.model_version <= state.model_version):
         raise ArgumentError("past", f"is of round {past.round}", f"an earlier state, up to round {state.round}")
@@ -295,19 +304,19 @@ def roll_back(policy: StagedPolicy, state: State, before: StagedPolicy, past: St
         history=history,
         rebuild=past.rebuild,
         selection=past.selection,
-        # Without an estimate joint statistics decide at random: the next one must not wait for its turn (R8).
+        # Without an estimate joint statistics decide at random (R8), so the next one is due at once.
         next_estimation=find_stage_start(state.round + 2, policy.config.stage_length)
         if unestimated
         else state.next_estimation,
     )
-    return _on_trial(policy, state, len(before.config.actions)) if renewed else state
+    return _start_trial(policy, state, len(before.config.actions)) if renewed else state
 
 
 def resume_after_erasure(policy: StagedPolicy, state: State) -> State:
-    """The state, made anew without someone's rounds (R22), as it goes on.
+    """The state rebuilt after an erasure (R22), ready to go on.
 
-    Too few rewards may be left for the estimates that there were. Then joint statistics decide at random again (R8),
-    and the next estimate must not wait for its turn.
+    The rewards left may be too few for an estimate. Then joint statistics decide at random again (R8), and the next
+    estimate is due at once.
     """
     if not policy.estimator.is_required(state):
         return state

@@ -4,7 +4,7 @@
  4 bytes  length n of the header, little-endian
  n bytes  header: JSON with `schema`, `kind`, the plain fields, and for each array its dtype and shape, in file order
  …        the arrays, C order, little-endian, one after the other
-32 bytes  SHA-256 of all that precedes
+32 bytes  SHA-256 of everything before
 """
 
 import hashlib
@@ -28,7 +28,7 @@ __all__ = ["SCHEMA", "decode", "decode_estimate", "encode", "encode_estimate"]
 SCHEMA = 3
 _MAGIC = b"UCSTATE\n"
 _PLAIN = ("round", "next_estimation", "next_update", "model_version", "arrived", "folded", "rebuild", "period")
-_LATER = {"trial_end": 0, "trial_first": 0}  # plain fields that older states do without
+_LATER = {"trial_end": 0, "trial_first": 0}  # plain fields that older states lack
 _CHOICE = ("round", "arrived", "chosen", "trial", "trial_from")
 
 
@@ -56,12 +56,12 @@ def encode(state: State) -> bytes:
     return _pack("state", plain | {"selection": _selection_header(state.selection)}, arrays)
 
 
-def encode_estimate(found: HmmParameters | Estimate) -> bytes:
-    """What a re-estimation found, as bytes: it may be put in force later and elsewhere (R16)."""
-    if isinstance(found, HmmParameters):
-        return _pack("parameters", {}, {f"hmm.{name}": a for name, a in found._asdict().items()})
-    arrays = {"posterior": found.posterior} | _candidate_arrays(found.selection)
-    return _pack("estimate", {"selection": _selection_header(found.selection)}, arrays)
+def encode_estimate(estimate: HmmParameters | Estimate) -> bytes:
+    """The result of a re-estimation as bytes, to be put in force later and elsewhere (R16)."""
+    if isinstance(estimate, HmmParameters):
+        return _pack("parameters", {}, {f"hmm.{name}": a for name, a in estimate._asdict().items()})
+    arrays = {"posterior": estimate.posterior} | _candidate_arrays(estimate.selection)
+    return _pack("estimate", {"selection": _selection_header(estimate.selection)}, arrays)
 
 
 def _pack(kind: str, plain: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> bytes:
@@ -123,7 +123,12 @@ def decode(data: bytes) -> State:
         fields = {name: header[name] for name in _PLAIN} | {name: header.get(name, _LATER[name]) for name in _LATER}
         fields["selection"] = _selection(header["selection"], arrays)
         return State(belief=arrays["belief"], hmm=parameters, statistics=statistics, history=history, **fields)
-    except (KeyError, TypeError, ValueError, IndexError) as error:  # the checksum is right, the content is not ours
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        IndexError,
+    ) as error:  # the checksum is right, but the content is not a state
         raise CodecError("state", f"not understood: {error!r:.100}", f"a state of schema {SCHEMA}") from None
 
 
@@ -162,5 +167,5 @@ def _unpack(data: bytes, *kinds: str) -> tuple[str, dict[str, Any], dict[str, np
         arrays[name] = np.frombuffer(body, dtype, count, offset).reshape(shape).astype(native)
         offset += count * native.itemsize
     if offset != len(body):
-        raise ValueError("arrays and their header do not fit")
+        raise ValueError("the arrays do not fill the file")
     return header["kind"], header, arrays

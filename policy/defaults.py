@@ -2,7 +2,7 @@
 
 Chosen on seeds 3001–3040 of the credit-card environment, together with 8 to 24 seeds each of the quiet-regimes, iid,
 binary, sparse, belief-rewards, three-regimes and nelson environments, and never on seeds 1951–2050, on which the
-default is judged. docs/policy.md tells what was tried beside them. Gains are in nats.
+default is judged. docs/policy.md describes what else was tried. Gains are in nats.
 """
 
 __all__ = [
@@ -29,7 +29,7 @@ __all__ = [
     "WARM_START_ROUNDS",
 ]
 
-# --- decisions: what a configuration gets that does not say otherwise ---
+# --- decisions: defaults of the configuration ---
 STAGE_LENGTH = 10
 RIDGE = 1.0
 WARM_START_ROUNDS = 50

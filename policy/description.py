@@ -1,15 +1,15 @@
-"""A campaign's current model in its own words: regimes by their signals, coefficients by term, action and level.
+"""A campaign's current model in readable form: regimes by their signals, coefficients by term, action and level.
 
-What is described is the model in force; what is due before the next round is not run. Predicted rewards are
+The description is of the model in force; an update or re-estimation that is due does not run. Predicted rewards are
 `centre` + Σ coefficient × column. The column of a `range` variable runs from 0 at the low end of its range to 1 at the
-high end, so its coefficient is what the whole range makes.
+high end, so its coefficient is the effect of the whole range.
 
 Standard errors are σ̂ √(G⁻¹)_ii, with G⁻¹ restricted to the directions that z can have. One-hot blocks are collinear
 (a variable's levels sum to the intercept), so single coefficients are known only up to shifts between blocks that
 change no prediction; θ̂ is the choice without any such shift, and the errors are those of this choice. In the other
-directions `Statistics.inverse`, that of G + P (kernels.linucb), has 1/(1 + λ), and G⁻¹ itself 1/λ: constants that say
-nothing of the data and would keep the errors from falling. They are left out. The errors take the beliefs for
-granted: that regimes are never seen is not in them.
+directions `Statistics.inverse`, that of G + P (kernels.linucb), has 1/(1 + λ), and G⁻¹ itself 1/λ: constants that
+say nothing about the data and would keep the errors from falling. They are left out. The errors take the beliefs as
+given: they do not include the uncertainty about the regimes.
 """
 
 from itertools import product
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 FloatArray = npt.NDArray[np.float64]
-LEAST_FREEDOM = 4.0  # rewards beyond the effective parameters from which on residuals tell a noise
+LEAST_FREEDOM = 4.0  # rewards beyond the effective parameters that an estimate of the noise needs
 
 
 class SymbolProbability(NamedTuple):
@@ -65,7 +65,7 @@ class Coefficient(NamedTuple):
     level: str | None
     regime: int | None
     estimate: float
-    standard_error: float | None  # None as long as there is no noise_std
+    standard_error: float | None  # None while there is no noise_std
 
 
 class ModelDescription(NamedTuple):
@@ -76,8 +76,8 @@ class ModelDescription(NamedTuple):
     folded: int  # rewards in the model
     regimes: int  # in use
     guarded: bool  # more regimes were fitted but do not pay
-    noise_std: float | None  # σ̂; None as long as too few rewards are folded
-    ridge: float  # λ as it stands in G: under the theorems' bonuses not the configuration's (bonus.get_effective_ridge)
+    noise_std: float | None  # σ̂; None while too few rewards are folded
+    ridge: float  # λ in G: under the theorems' bonuses not the configuration's (bonus.get_effective_ridge)
     centre: float  # what is subtracted from every reward before the fit
     hmm: HmmDescription | None  # None with one regime, and before the first estimate
     coefficients: tuple[Coefficient, ...]
@@ -85,15 +85,15 @@ class ModelDescription(NamedTuple):
 
 
 class WarmStart(NamedTuple):
-    """What a warm start still lacks (R8)."""
+    """What the warm start still waits for (R8)."""
 
     rounds: int
     rewards: int  # in the model
-    estimate: bool  # the first one, where statistics are joint: before it there is no noise, and so no bonus
+    estimate: bool  # the first estimate: without it joint statistics have no noise, and so no bonus
 
 
 def get_warm_start(policy: StagedPolicy, state: State) -> WarmStart | None:
-    """What is missing until actions are chosen by their scores; None if the warm start is over."""
+    """What the warm start still waits for; None if it is over."""
     config = policy.config
     rounds = max(config.warm_start_rounds, config.stage_length + 1) - state.round
     estimator = policy.estimator
@@ -102,11 +102,11 @@ def get_warm_start(policy: StagedPolicy, state: State) -> WarmStart | None:
 
 
 def describe(policy: StagedPolicy, state: State) -> ModelDescription:
-    """The model that a state of the policy's campaign has in force."""
+    """Describe the model in force in a state."""
     regimes, statistics, selection = int(state.belief.size), state.statistics, state.selection
     features = policy.maps.get(regimes)
     if features is None or features.dimension != statistics.theta.size:
-        raise ArgumentError("state", "is another campaign's", "a state of this campaign")
+        raise ArgumentError("state", "belongs to another campaign", "a state of this campaign")
     # With joint statistics σ̂ is fitted together with θ̂; before the first fit its place holds a 1.
     scaled = _scaled_variances(features, policy.ridge, state)
     noise = _residual_noise(features, policy.ridge, state, scaled) if selection is None else float(statistics.units[1])
@@ -123,7 +123,7 @@ def describe(policy: StagedPolicy, state: State) -> ModelDescription:
         noise_std=noise,
         ridge=float(policy.ridge),
         centre=float(statistics.units[0]),
-        hmm=_hmm(policy, state.hmm) if state.hmm is not None and regimes > 1 else None,
+        hmm=_describe_hmm(policy, state.hmm) if state.hmm is not None and regimes > 1 else None,
         coefficients=tuple(Coefficient(*column, estimate, error) for column, estimate, error in columns),
         candidates=selection.verdicts if selection is not None else (),
     )
@@ -155,8 +155,8 @@ def _residual_noise(features: FeatureMap, ridge: float, state: State, scaled: Fl
     return float(np.sqrt(max(squares, 0.0) / freedom))
 
 
-def _hmm(policy: StagedPolicy, parameters: HmmParameters) -> HmmDescription:
-    """The chain and, in the signals' words, what each regime emits."""
+def _describe_hmm(policy: StagedPolicy, parameters: HmmParameters) -> HmmDescription:
+    """The chain, and the levels of the signals that each regime shows."""
     signals = policy.config.signals or ()
     levels_of = {variable.name: variable.level_names for variable in policy.config.variables}
     levels = [levels_of[name] for name in signals]

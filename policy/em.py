@@ -1,4 +1,4 @@
-"""Baum–Welch, started from the spectral estimate, the previous one and a few random ones; the likeliest is kept.
+"""Baum–Welch from the spectral estimate, the previous one and a few random starts; the likeliest result is kept.
 
 The initial law stays fixed: one sequence says almost nothing about its first regime.
 """
@@ -17,17 +17,17 @@ __all__ = ["SMOOTHING", "EmFit", "estimate", "fit", "log_prior", "maximise", "op
 
 FloatArray = npt.NDArray[np.float64]
 
-RANDOM_STARTS = 4  # EM from one random start often ends in a poor optimum (PERF-NOTES.md)
+RANDOM_STARTS = 4  # EM from one random start often ends in a poor optimum (docs/performance.md)
 TRIAL_ITERATIONS = 10  # for every start, before the likeliest goes on
 ITERATIONS = 40
 TOLERANCE = 1e-6  # relative gain in log-likelihood below which iterating stops
-SMOOTHING = 0.1  # pseudo-counts a cell: keeps a symbol not seen yet possible
+SMOOTHING = 0.1  # pseudo-counts per cell: a symbol not seen yet stays possible
 
 
 class EmFit(NamedTuple):
     """Fitted parameters, and the objective before each iteration and at the end (never falling).
 
-    `beliefs` are the smoothed ones under those parameters, gaps written out, unless rounding made EM step back.
+    `beliefs` (rows × H, gaps spelled out) are smoothed under those parameters; None if rounding made EM step back.
     """
 
     parameters: HmmParameters
@@ -52,7 +52,7 @@ def fit(
 
     `smoothing` is a Dirichlet pseudo-count added to each expected transition and emission count; the objective is
     then the log-likelihood plus that prior's logarithm. It stops early when the gain falls below `tolerance`
-    (relative), or when rounding makes the objective fall: EM never does, so what is kept is the best seen.
+    (relative), or when rounding makes the objective fall, which EM never does. The best parameters seen are kept.
     """
     if iterations < 0:
         raise ArgumentError("iterations", f"{iterations}", "≥ 0")
@@ -87,21 +87,21 @@ def fit(
 def maximise(transitions: FloatArray, emissions: FloatArray, smoothing: float, current: HmmParameters) -> HmmParameters:
     """The M-step: parameters from expected counts; the initial law stays."""
     return HmmParameters(
-        _normalised(transitions + smoothing, current.transition),
-        _normalised(emissions + smoothing, current.emission),
+        _normalise(transitions + smoothing, current.transition),
+        _normalise(emissions + smoothing, current.emission),
         current.initial,
     )
 
 
 def log_prior(parameters: HmmParameters) -> float:
-    """The Dirichlet prior's logarithm for one pseudo-count a cell, up to a constant."""
+    """The logarithm of the Dirichlet prior with one pseudo-count per cell, up to a constant."""
     if min(parameters.transition.min(), parameters.emission.min()) <= 0.0:
         return -math.inf
     return float(np.log(parameters.transition).sum() + np.log(parameters.emission).sum())
 
 
-def _normalised(counts: FloatArray, fallback: FloatArray) -> FloatArray:
-    """Rows divided by their sums; a regime that was never visited keeps what it had."""
+def _normalise(counts: FloatArray, fallback: FloatArray) -> FloatArray:
+    """Divide rows by their sums; a regime that was never visited keeps its row of `fallback`."""
     totals = counts.sum(axis=1, keepdims=True)
     if totals.min() > 0.0:
         shares: FloatArray = counts / totals
@@ -126,7 +126,7 @@ def estimate(
     seen = observed[observed >= 0]
     if np.unique(seen).size < regimes:
         return spectral.NotEstimable(f"fewer than {regimes} different symbols so far")
-    # Box C needs one step of the chain a round.
+    # Box C needs one step of the chain per round.
     box_c = spectral.estimate(observed, regimes, count, seed) if steps is None else None
     starts = [box_c] if isinstance(box_c, HmmParameters) else []
     if previous is not None:
@@ -143,7 +143,7 @@ def estimate(
 
 
 def open_zeros(start: HmmParameters) -> HmmParameters:
-    """A probability of 0 is absorbing under EM; mix every row with a little of the uniform law."""
+    """Mix every row with a little of the uniform law, because EM never leaves a probability of 0."""
     return HmmParameters(
         0.999 * start.transition + 0.001 / start.transition.shape[1],
         0.999 * start.emission + 0.001 / start.emission.shape[1],

@@ -2,10 +2,10 @@
 
 PolicyError
 ├── ConfigError      a campaign's configuration cannot be used
-├── FixedError       a change that a campaign cannot take while it lives
+├── FixedError       a field that cannot change in a running campaign
 ├── ContextError     a context does not fit the campaign's variables
 ├── RewardError      a reward is not a number, out of range, for an unknown round, or the second for its round
-├── ArgumentError    an array or number handed to a kernel has the wrong shape or value
+├── ArgumentError    an array or number passed to the library has the wrong shape or value
 └── CodecError       bytes are not a state of this version, or are damaged
 """
 
@@ -45,11 +45,11 @@ class PolicyError(Exception):
         super().__init__("; ".join(str(problem) for problem in self.problems))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Errors cross process boundaries (joblib, Dask) whole."""
-        return _rebuilt, (type(self), self.problems)
+        """Pickle an error with its problems, so that it survives the way between processes (joblib, Dask)."""
+        return _rebuild, (type(self), self.problems)
 
 
-def _rebuilt(kind: type[PolicyError], problems: Sequence[FieldProblem]) -> PolicyError:
+def _rebuild(kind: type[PolicyError], problems: Sequence[FieldProblem]) -> PolicyError:
     error = kind.__new__(kind)
     PolicyError.__init__(error, problems)
     return error
@@ -60,7 +60,7 @@ class ConfigError(PolicyError):
 
 
 class FixedError(PolicyError):
-    """A change that would reset the model; one problem per field that cannot change while the campaign lives."""
+    """A change that would reset the model; one problem per field that cannot change."""
 
 
 class ContextError(PolicyError):
@@ -77,7 +77,7 @@ class RewardError(_SingleProblemError):
 
 
 class ArgumentError(_SingleProblemError):
-    """An array or a number handed to the library has the wrong shape or value."""
+    """An array or a number passed to the library has the wrong shape or value."""
 
 
 class CodecError(_SingleProblemError):
@@ -85,7 +85,7 @@ class CodecError(_SingleProblemError):
 
 
 def format_value(value: object) -> str:
-    """A wrong value as an error shows it: short, and whatever it is."""
+    """A wrong value of any kind as short text for an error message."""
     try:
         return f"{value!r:.60}"
     except ValueError:  # Python prints no whole number of more than 4,300 digits

@@ -37,7 +37,7 @@ __all__ = [
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.intp]
-GROUPS = 16_384  # that subjects are gathered in: memory stays fixed, and joining independent clusters does no harm
+GROUPS = 16_384  # groups of subjects: memory stays bounded, and merging independent clusters does no harm
 NOTHING = Compared(np.empty(0), np.empty(0, np.bool_), np.empty(0), np.empty(0, np.int64))
 
 
@@ -45,7 +45,7 @@ NOTHING = Compared(np.empty(0), np.empty(0, np.bool_), np.empty(0), np.empty(0, 
 
 
 class Estimate(NamedTuple):
-    """A number, its standard error, and the interval that has the truth with 95 %."""
+    """A number, its standard error, and its 95 % confidence interval."""
 
     value: float
     standard_error: float
@@ -54,7 +54,7 @@ class Estimate(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Why there is no number: a code for programs, the reason and what to do for people."""
+    """Why there is no number: a code for programs; the reason and a remedy for people."""
 
     code: str
     reason: str
@@ -71,7 +71,7 @@ class Sums:
         self._present = np.zeros(0, np.bool_)
 
     def add(self, columns: FloatArray, clusters: IntArray) -> None:
-        """More rows; the cluster is a number below GROUPS, or ALONE."""
+        """Add rows (n × columns); the cluster of a row is a number below GROUPS, or ALONE."""
         self.totals += columns.sum(axis=0)
         together = clusters != ALONE
         own = columns[~together]
@@ -121,7 +121,7 @@ class Rewarded(NamedTuple):
 
 
 class OffPolicy(NamedTuple):
-    """What a target policy would have earned a decision: three estimates, or why there are none."""
+    """What a target policy would have earned per decision: three estimates, or why there are none."""
 
     decisions: int
     effective_sample_size: float
@@ -132,16 +132,16 @@ class OffPolicy(NamedTuple):
 
 
 class OffPolicySums:
-    """A target policy's estimates, gathered a page of decisions at a time."""
+    """Collects a target policy's estimates, a page of decisions at a time."""
 
     def __init__(self) -> None:
         self._sums = Sums(4)  # columns: 1, w, w r, DR's terms; rewards less their level
-        self._level = 0.0  # any constant near the rewards: without it their variance would drown in their squares
+        self._level = 0.0  # a constant near the rewards: without it their variance would be lost to rounding
         self._squares = np.zeros(2)  # Σ w², and Σ E[w²]
         self.ineligible = self.unsupported = 0
 
     def add(self, rows: Rewarded, target: FloatArray) -> None:
-        """More decisions, and the target's probability of every action (T×K, rows summing to 1)."""
+        """Add decisions, with the target's probability of every action (T × K, rows sum to 1)."""
         if not rows.rewards.size:
             return
         if not self._sums.totals[0]:
@@ -155,7 +155,7 @@ class OffPolicySums:
         doubly = direct + weights * (rewards - predictions[every, rows.taken])
         columns = np.column_stack([np.ones_like(rewards), weights, weights * rewards, doubly])
         self._sums.add(columns, rows.clusters)
-        # What was drawn, and what was to be expected: a rare action that never came left no large weight behind.
+        # The weights drawn and their expectation: a rare action that was never drawn leaves no large weight.
         with np.errstate(divide="ignore", invalid="ignore"):
             self._squares += weights @ weights, np.where(wanted, target**2 / rows.law, 0.0).sum()
 
@@ -183,35 +183,35 @@ class OffPolicySums:
             return Refusal(
                 "no_rewards",
                 "No decision here has both a known propensity and a reward.",
-                "Wait for rewards, or ask for a longer range.",
+                "Wait for rewards, or choose a longer range.",
             )
         if self.ineligible:
             return Refusal(
                 "not_eligible",
-                f"In {self.ineligible} of {decisions} decisions the policy takes an action that could not be chosen:"
-                " it was excluded by the request, retired, or not there yet.",
-                "Ask for a range in which it could always be chosen.",
+                f"In {self.ineligible} of {decisions} decisions the policy takes an action that was not eligible:"
+                " excluded by the request, retired, or not added yet.",
+                "Choose a range in which it was always eligible.",
             )
         if self.unsupported:
             return Refusal(
                 "no_overlap",
                 f"In {self.unsupported} of {decisions} decisions the policy takes an action that had no chance of being"
-                " chosen: the log cannot tell what it would have earned.",
-                "Set `propensity_floor`, or a `control` of kind uniform, and ask for the time since then.",
+                " chosen, so the log does not show what it would have earned.",
+                "Set `propensity_floor`, or a `control` of kind uniform, and evaluate the time since then.",
             )
         if self._sums.clusters < LEAST:
             return Refusal(
                 "too_few",
-                f"The {decisions} decisions are of {self._sums.clusters} different subjects (a decision without one is"
-                f" its own); it needs {LEAST}.",
-                "Wait for more subjects; is `subject` really who it is about?",
+                f"The {decisions} decisions come from {self._sums.clusters} subjects (a decision without a subject"
+                f" counts as one); at least {LEAST} are needed.",
+                "Wait for more subjects, and check that `subject` identifies the customer.",
             )
         if not size >= LEAST:
             return Refusal(
                 "too_few",
-                f"The estimate would rest on what is worth {size:.1f} decisions; it needs {LEAST}: the policy's actions"
-                " were taken too rarely.",
-                "Wait for more decisions; a higher `propensity_floor` or a uniform `control` makes it faster.",
+                f"The policy's actions were taken too rarely: the effective sample size is {size:.1f} decisions, and at"
+                f" least {LEAST} are needed.",
+                "Wait for more decisions; a higher `propensity_floor` or a uniform `control` speeds this up.",
             )
         return None
 
@@ -227,7 +227,7 @@ class Mean(NamedTuple):
 
 
 class Lift(NamedTuple):
-    """What the model's decisions earn more than the control's: the difference, and relative to the control."""
+    """How much more the model's decisions earn than the control's: as a difference, and relative to the control."""
 
     decided: Mean
     control: Mean
@@ -238,7 +238,7 @@ class Lift(NamedTuple):
 
 
 class LiftSums:
-    """Rewards of rounds after the warm start in which control was on, gathered a page at a time (policy/lift.py)."""
+    """Collects the rewards of rounds after the warm start while control was on, a page at a time (policy/lift.py)."""
 
     def __init__(self) -> None:
         self._parts: list[Compared] = []
@@ -280,21 +280,21 @@ def _lift_refusal(counts: list[int], clusters: list[int], awaited: int) -> Refus
     if not any(counts) and awaited:
         return Refusal(
             "no_rewards",
-            f"None of the {awaited} decisions after the warm start while control was on has a reward that counts yet.",
-            "Wait for rewards, or ask for a longer range.",
+            f"None of the {awaited} decisions after the warm start while control was on has a reward yet.",
+            "Wait for rewards, or choose a longer range.",
         )
     if not any(counts):
         return Refusal(
             "no_control",
             "No decision after the warm start was made while control was on.",
-            "Set `control`, and ask for the time since then.",
+            "Set `control`, and evaluate the time since then.",
         )
     for name, count, independent in zip(("model's", "control's"), counts, clusters, strict=True):
         if independent < LEAST:
             return Refusal(
                 "too_few",
-                f"Of the {name} decisions {count} have a reward, of {independent} different subjects (a decision"
-                f" without a subject is its own); it needs {LEAST}.",
+                f"Of the {name} decisions {count} have a reward, from {independent} subjects (a decision without a"
+                f" subject counts as one); at least {LEAST} are needed.",
                 "Wait for more rewards, or give the smaller group a larger share.",
             )
     return None
@@ -306,13 +306,13 @@ def _fieller(
     """over / under - 1 of two independent means, with Fieller's interval; `standard_error` is the delta method's."""
     near_zero = Refusal(
         "control_near_zero",
-        "The control's mean reward is not clearly above 0, so nothing can be expressed in parts of it.",
+        "The control's mean reward is not clearly above 0, so a relative lift has no meaning.",
         "Read the difference instead.",
     )
     if under <= 0.0:
         return near_zero
     doubt, ratio = quantile * math.sqrt(under_variance) / under, over / under
-    doubt *= doubt  # products, not powers, which would raise an error where these are infinite
+    doubt *= doubt  # products: powers raise an error where these are infinite
     if not doubt < 1.0:
         return near_zero
     half = quantile / under * math.sqrt(over_variance * (1.0 - doubt) + ratio * ratio * under_variance)
@@ -323,7 +323,7 @@ def _fieller(
 
 
 def _student(freedom: float) -> float:
-    """97.5 % of Student's law lie below."""
-    from scipy.special import stdtrit  # a third of a second: not at every start of the service
+    """The 97.5 % quantile of Student's law."""
+    from scipy.special import stdtrit  # takes a third of a second to import: not at every start
 
     return float(stdtrit(freedom, 0.975))

@@ -15,7 +15,7 @@ from policy.config import ACTIONS, INTERCEPT, CampaignConfig, Term
 from policy.encoding import ContextEncoder, Contexts
 from policy.errors import ArgumentError, ConfigError, FieldProblem
 
-__all__ = ["Column", "Contexts", "FeatureMap", "get_feature_map"]
+__all__ = ["Column", "Contexts", "FeatureMap", "get_feature_map", "get_feature_maps"]
 
 MAX_COLUMNS = 1024
 FloatArray = npt.NDArray[np.float64]
@@ -166,6 +166,19 @@ def get_feature_map(config: CampaignConfig, regimes: int | None = None) -> Featu
             _FEATURE_MAPS.clear()
         _FEATURE_MAPS[key] = features
     return features
+
+
+def get_feature_maps(config: CampaignConfig) -> dict[int, FeatureMap]:
+    """The feature map for each number of regimes that the campaign may use; `auto` stops before a map is too wide."""
+    maps: dict[int, FeatureMap] = {}
+    for regimes in config.regime_counts:
+        try:
+            maps[regimes] = get_feature_map(config, regimes)
+        except ConfigError:
+            if config.regimes != "auto" or not maps:
+                raise
+            break
+    return maps
 
 
 _FEATURE_MAPS: dict[str, FeatureMap] = {}

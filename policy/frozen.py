@@ -1,4 +1,4 @@
-"""A model version as it was published, deciding greedily for later contexts: what its use alone would have chosen."""
+"""A published model version, kept as it was: what it would expect and choose in later rounds."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ _NO_MATRIX = np.empty((0, 0))
 
 
 class FrozenModel:
-    """The state at a publication. It learns nothing more; its HMM goes on filtering the contexts, round after round."""
+    """The state at a publication. It learns nothing more, but its HMM keeps filtering the contexts."""
 
     def __init__(self, policy: StagedPolicy, state: State) -> None:
         self.actions = policy.config.actions
@@ -36,9 +36,9 @@ class FrozenModel:
         Times are in seconds. Where a context is missing the filter only predicts (R22).
         """
         count = len(contexts)
-        encoded, present = self._encoded(contexts)
+        encoded, present = self._encode(contexts)
         beliefs = np.empty((count, self._belief.size))
-        kernels.belief_path(*self._chain, self._belief, self._steps(times), encoded.symbols, beliefs)
+        kernels.belief_path(*self._chain, self._belief, self._count_steps(times), encoded.symbols, beliefs)
         if count:
             self._belief = beliefs[-1].copy()
         values = np.empty((count, len(self.actions)))
@@ -48,7 +48,7 @@ class FrozenModel:
         values[~present] = np.nan
         return values
 
-    def _encoded(self, contexts: Sequence[Mapping[str, Any] | None]) -> tuple[Contexts, BoolArray]:
+    def _encode(self, contexts: Sequence[Mapping[str, Any] | None]) -> tuple[Contexts, BoolArray]:
         present = np.array([context is not None for context in contexts], np.bool_)
         known = self._features.encode([context for context in contexts if context is not None])
         levels = np.zeros((present.size, known.levels.shape[1]), np.int16)
@@ -57,7 +57,7 @@ class FrozenModel:
         levels[present], values[present], symbols[present] = known
         return Contexts(levels, values, symbols), present
 
-    def _steps(self, times: Sequence[float | None]) -> npt.NDArray[np.int16]:
+    def _count_steps(self, times: Sequence[float | None]) -> npt.NDArray[np.int16]:
         """Moves of the chain before each row, as decisions count them (StagedPolicy): 1, or what the clock says."""
         if self._clock is None:
             steps = np.ones(len(times), np.int16)
@@ -75,7 +75,7 @@ class FrozenModel:
 
 
 def choose_greedily(values: FloatArray, eligible: BoolArray) -> FloatArray:
-    """The law that plays the best eligible action; ties share. All 0 where there is none."""
+    """The law (T × K) that plays the best eligible action; ties share. All 0 where no action is eligible."""
     finite = np.where(eligible & ~np.isnan(values), values, -np.inf)
     best = finite.max(axis=1)
     winners = (finite == best[:, None]) & np.isfinite(best)[:, None]

@@ -1,7 +1,7 @@
 """The hidden Markov model: parameters, filter, smoother, likelihood, sampling.
 
 Emission is H×X here and everywhere in the API (R9), the transpose of the paper's E. A missing symbol is -1: the
-filter only predicts there. Symbols the parameters think impossible are treated as missing by filter and smoother,
+filter only predicts there. Symbols of probability 0 are treated as missing by filter and smoother,
 and make the log-likelihood -inf.
 """
 
@@ -29,11 +29,9 @@ __all__ = [
     "stationary_law",
 ]
 
-MISSING = -1  # a symbol that is not there
+MISSING = -1  # the code of a missing symbol
 FloatArray = npt.NDArray[np.float64]
 SmallInts = npt.NDArray[np.int16]
-
-
 RECENT = 300  # contexts that give the belief after a re-estimation: the filter forgets exponentially fast (R5)
 NO_EVIDENCE = np.empty((0, 0))  # beyond the symbols; see kernels.filter_path
 
@@ -55,7 +53,7 @@ class HmmParameters(NamedTuple):
                 arrays[field] = np.ascontiguousarray(value, np.float64)
             except (TypeError, ValueError):
                 raise ArgumentError(field, "not an array of numbers") from None
-        # H is what two of the three parts agree on, so that the odd one out is the one that is named.
+        # H is what two of the three parts agree on, so the error names the odd one out.
         regimes = sorted(array.shape[0] if array.ndim else 0 for array in arrays.values())[1]
         symbols = arrays["emission"].shape[1] if arrays["emission"].ndim == 2 else 0
         shapes = {"transition": (regimes, regimes), "emission": (regimes, symbols), "initial": (regimes,)}
@@ -133,7 +131,7 @@ def filter_step(parameters: HmmParameters, belief: FloatArray, symbol: int, *, f
 
 
 def check_steps(steps: npt.ArrayLike | None, count: int) -> SmallInts:
-    """How often the chain moves before each row; one step a row, none before the first, is the per-decision clock."""
+    """How often the chain moves before each row (T); by default once per row, and not before the first."""
     if steps is None:
         usual = np.ones(count, np.int16)
         usual[:1] = 0
@@ -154,19 +152,19 @@ def filter_history(parameters: HmmParameters, symbols: npt.ArrayLike, steps: npt
 
 
 class SpelledOut(NamedTuple):
-    """A history in which the chain moves at most once a row: longer gaps are rows with missing symbols."""
+    """A history in which the chain moves at most once per row: longer gaps become rows with missing symbols."""
 
     symbols: SmallInts
     steps: SmallInts
-    rows: npt.NDArray[np.intp]  # where the original rows are
+    rows: npt.NDArray[np.intp]  # positions of the original rows
 
     def original(self, table: FloatArray) -> FloatArray:
-        """Of a table with all rows, the original ones."""
+        """The original rows of a table that has all of them."""
         return table if self.rows.size == self.symbols.size else table[self.rows]
 
 
 def spell_out_gaps(symbols: SmallInts, steps: SmallInts) -> SpelledOut:
-    """What forward–backward and EM take: k steps between two rows are k-1 missing observations and one step."""
+    """Turn k steps between two rows into k-1 missing observations and one step, as forward–backward and EM need."""
     if steps.size == 0 or steps.max() <= 1:
         return SpelledOut(symbols, steps, np.arange(symbols.size))
     rows = np.maximum(steps, 1).astype(np.intp).cumsum() - 1
@@ -215,7 +213,7 @@ def sample(parameters: HmmParameters, count: int, generator: np.random.Generator
     """Regimes and symbols of `count` steps."""
     if count < 0:
         raise ArgumentError("count", f"{count}", "≥ 0")
-    # Two uniforms a step, turned into draws by inverting cumulative laws.
+    # Two uniforms per step, turned into draws by inverting cumulative laws.
     uniforms = generator.random((count, 2))
     regimes, symbols = np.empty(count, np.int16), np.empty(count, np.int16)
     kernels.sample_path(*parameters, uniforms, regimes, symbols)

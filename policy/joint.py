@@ -36,22 +36,22 @@ __all__ = [
 ]
 
 FloatArray = npt.NDArray[np.float64]
-LARGEST_TABLE = 1 << 18  # profiles that can be, up to which rounds are grouped by a table
+LARGEST_TABLE = 1 << 18  # most combinations of levels and actions for grouping rounds by a table
 
 
 class Rounds(NamedTuple):
-    """What a fit reads: one row a round, gaps written out as rows without symbol and reward; and the profiles."""
+    """The data of a fit: one row per round, gaps as rows without symbol and reward; and the profiles."""
 
     symbols: npt.NDArray[np.int16]
     steps: npt.NDArray[np.int16]
-    rows: npt.NDArray[np.intp]  # where the rounds are among the rows
+    rows: npt.NDArray[np.intp]  # positions of the rounds among the rows
     rewards: FloatArray  # less their mean; NaN where unknown
-    profiles: npt.NDArray[np.int64]  # a row's profile: rounds with the same context and action share one
+    profiles: npt.NDArray[np.int64]  # the profile of each row: rounds with the same context and action share one
     contexts: Contexts  # of the profiles
     actions: npt.NDArray[np.int16]
     known: int  # rewards
     centre: float  # their mean
-    squares: float  # the sum of their squares, less the mean
+    squares: float  # the sum of their squares after subtracting the mean
     least_noise: float
 
     @property
@@ -60,7 +60,7 @@ class Rounds(NamedTuple):
 
 
 class Design(NamedTuple):
-    """The profiles' active columns of z under one feature map (kernels.profile_columns), and the map."""
+    """The non-zero columns of z of every profile (kernels.profile_columns), and the feature map."""
 
     columns: npt.NDArray[np.int64]
     weights: FloatArray
@@ -70,7 +70,7 @@ class Design(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """An HMM, θ̂ and σ̂, and the regimes' posterior a round; `objective` is EM's, never falling (empty without EM)."""
+    """An HMM, θ̂, σ̂ and the posterior of the regimes (rows × H); `objective` never falls (empty without EM)."""
 
     hmm: HmmParameters
     theta: FloatArray
@@ -82,14 +82,14 @@ class Fit(NamedTuple):
 def gather(features: FeatureMap, history: History, rounds: int, arrived: int) -> Rounds:
     """The first rounds of a history with the rewards that have arrived."""
     rewards = np.full(rounds, np.nan)
-    known = history.get_arrivals(0, arrived)  # in round order: sums do not depend on who came first (R15)
+    known = history.get_arrivals(0, arrived)  # in round order: sums do not depend on the order of arrival (R15)
     known = known[known < rounds]
     rewards[known] = history.rewards[known]
     centre = float(rewards[known].mean()) if known.size else 0.0
     rewards -= centre
     deviation = float(rewards[known].std()) if known.size else 0.0
     contexts, actions = history.contexts.rows(0, rounds), history.actions[:rounds]
-    first, profiles = _grouped(features, contexts, actions)
+    first, profiles = _group_by_profile(features, contexts, actions)
     full = spell_out_gaps(contexts.symbols, check_steps(history.steps[:rounds], rounds))
     if full.rows.size < full.symbols.size:
         spread, index = np.full(full.symbols.size, np.nan), np.zeros(full.symbols.size, np.int64)
@@ -101,43 +101,43 @@ def gather(features: FeatureMap, history: History, rounds: int, arrived: int) ->
     )  # fmt: skip
 
 
-def _grouped(
+def _group_by_profile(
     features: FeatureMap, contexts: Contexts, actions: npt.NDArray[np.int16]
 ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int64]]:
     """The first round of every profile, and every round's profile."""
     keys, every = actions.astype(np.int64), np.arange(actions.size)
     sizes = [max(len(variable.level_names), 1) for variable in features.variables]
-    possible = float(np.prod([float(size) for size in sizes]) * len(features.actions))
-    if features.numbers or possible > 2.0**62:  # numbers hardly ever repeat
+    combinations = float(np.prod([float(size) for size in sizes]) * len(features.actions))
+    if features.numbers or combinations > 2.0**62:  # numeric variables hardly ever repeat
         return every, every
     for place, size in enumerate(sizes):
         keys = keys * size + contexts.levels[:, place]
-    if possible > LARGEST_TABLE:
+    if combinations > LARGEST_TABLE:
         _, first, profiles = np.unique(keys, return_index=True, return_inverse=True)
         return first, profiles.astype(np.int64)
-    first_of = np.full(int(possible), actions.size)  # the same without sorting, which takes longer than all the rest
-    first_of[keys[::-1]] = every[::-1]  # what is written last stays: the first round
+    first_of = np.full(int(combinations), actions.size)  # the same without sorting, which would take most of the time
+    first_of[keys[::-1]] = every[::-1]  # the last assignment wins: that of the first round
     there = first_of < actions.size
     return first_of[there], (there.cumsum() - 1)[keys]
 
 
 def make_design(features: FeatureMap, contexts: Contexts, actions: npt.NDArray[np.int16]) -> Design:
-    """The active columns of some contexts and actions."""
+    """The non-zero columns of z for given contexts and actions."""
     columns, weights, owners, counts = kernels.profile_columns(features.plan, contexts.levels, contexts.values, actions)
     return Design(columns, weights, owners, counts, features)
 
 
 def predict(design: Design, theta: FloatArray) -> FloatArray:
-    """θᵀz_h, a row a profile and a column a regime."""
+    """θᵀz_h of every profile and regime (P × H); theta: D."""
     predictions = np.empty((design.counts.size, design.features.regimes))
     kernels.profile_predictions(*design[:4], theta, predictions)
     return predictions
 
 
 def solve(rounds: Rounds, design: Design, ridge: float, posterior: FloatArray, vertices: int) -> Statistics:
-    """G, Σ z r, G⁻¹ and θ̂ from a posterior a row.
+    """G, Σ z r, the inverse and θ̂ (eq. estimate-theta) from the posterior of every row (rows × H).
 
-    The first `vertices` rows enter as γ(h) z_h z_hᵀ, as if each regime had been seen, the others as z zᵀ with z = z(γ).
+    The first `vertices` rows enter as Σ_h γ(h) z_h z_hᵀ, as if the regime had been seen, the others as z(γ) z(γ)ᵀ.
     """
     features = design.features
     regimes, count = features.regimes, rounds.actions.size
@@ -168,7 +168,7 @@ def estimate_noise(rounds: Rounds, statistics: Statistics, null: FloatArray, rid
 
 
 def _noise(rounds: Rounds, statistics: Statistics, freedom: float) -> float:
-    """The root of the penalised residual a degree of freedom, above the floor."""
+    """The root of the penalised residual per degree of freedom, but at least the floor."""
     penalised = rounds.squares - float(statistics.theta @ statistics.moment)
     return max(float(np.sqrt(max(penalised, 0.0) / freedom)), rounds.least_noise)
 
@@ -176,7 +176,7 @@ def _noise(rounds: Rounds, statistics: Statistics, freedom: float) -> float:
 def fit_smoothed(
     rounds: Rounds, design: Design, ridge: float, hmm: HmmParameters, posterior: FloatArray | None = None
 ) -> Fit:
-    """The regression on smoothed beliefs under given HMM parameters; `posterior` are those, if they are known."""
+    """The regression on smoothed beliefs under given HMM parameters; `posterior` (rows × H) saves computing them."""
     if posterior is None:
         posterior = compute_expectations(hmm, rounds.symbols, rounds.steps).beliefs
     statistics = solve(rounds, design, ridge, posterior, 0)
@@ -192,7 +192,7 @@ def fit_joint(
     noise: float,
     iterations: int,
 ) -> Fit:
-    """So many iterations of joint EM from the given start. θ̂ belongs to the posterior that is returned."""
+    """Run `iterations` of joint EM from the given start; θ̂ belongs to the posterior returned."""
     size, regimes = rounds.symbols.size, design.features.regimes
     posterior, evidence = np.empty((size, regimes)), np.empty((size, regimes))
     transitions, emissions = np.empty_like(hmm.transition), np.empty_like(hmm.emission)

@@ -1,4 +1,4 @@
-"""The lift over control as it builds up: after so many rounds, and after so many more, all in a few passes.
+"""The lift over control after any number of rounds, for many numbers at once in a few passes.
 
 A round of the model counts by 1/(1-c) and one of the control by 1/c, with c the control's share in that round, so that
 both groups stand for the same rounds where it changed; with one share these are plain means. Rounds of one subject
@@ -16,8 +16,8 @@ __all__ = ["ALONE", "LEAST", "NORMAL", "Compared", "Group", "Lifts", "cumulative
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 ALONE = -1  # the cluster of a round without a subject
-LEAST = 20  # decisions, clusters, or what is left of them after weighting, that a number must rest on
-NORMAL = 1.959963984540054  # 97.5 % of the normal law lie below
+LEAST = 20  # the least effective number of decisions or clusters behind a published number
+NORMAL = 1.959963984540054  # the 97.5 % quantile of the normal law
 
 
 class Compared(NamedTuple):
@@ -38,7 +38,7 @@ class Group(NamedTuple):
     clusters: IntArray
 
     def times(self, exponent: int) -> "Group":
-        """In units that are a power of two smaller."""
+        """The same in units that are smaller by a power of two."""
         mean, variance = np.ldexp(self.mean, exponent), np.ldexp(self.variance, 2 * exponent)
         return self._replace(mean=mean, variance=variance)
 
@@ -57,7 +57,9 @@ def cumulative_lift(rows: Compared, ends: IntArray) -> Lifts:
     """The lift of the first ends[0], ends[1], … rows."""
     rewards, exponent = in_units(rows.rewards)
     rows = rows._replace(rewards=rewards)
-    level = float(rows.rewards[0]) if rows.rewards.size else 0.0  # near the rewards: else their squares drown it
+    level = (
+        float(rows.rewards[0]) if rows.rewards.size else 0.0
+    )  # near the rewards: otherwise their squares would hide the variance
     decided = _group(rows, ~rows.controlled, 1.0 - rows.share, level, ends)
     control = _group(rows, rows.controlled, rows.share, level, ends)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -103,7 +105,7 @@ def _group(rows: Compared, mine: npt.NDArray[np.bool_], chance: FloatArray, leve
 def _before(
     weights: FloatArray, values: FloatArray, clusters: IntArray
 ) -> tuple[FloatArray, FloatArray, npt.NDArray[np.bool_]]:
-    """What each row's cluster has summed up to before it, and whether it is the cluster's first row."""
+    """The sums of each row's cluster before that row, and whether it is the first row of its cluster."""
     own = np.where(clusters == ALONE, -1 - np.arange(clusters.size), clusters)
     order = np.argsort(own, kind="stable")
     begins = np.diff(own[order], prepend=np.iinfo(np.int64).min) != 0
@@ -120,7 +122,7 @@ def _before(
 
 
 def _student(freedom: FloatArray) -> FloatArray:
-    """97.5 % of Student's law lie below: the first terms of its expansion, good to 2e-5 from 19 degrees on."""
+    """The 97.5 % quantile of Student's law: the first terms of its expansion, good to 2e-5 from 19 degrees on."""
     z, n = NORMAL, 1.0 / freedom
     series: FloatArray = z + n / 4 * (
         z**3 + z + n / 24 * (5 * z**5 + 16 * z**3 + 3 * z + n / 4 * (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z))

@@ -1,7 +1,7 @@
 """The reward model: sufficient statistics G and Σ z r, their stage update, θ̂ and G⁻¹ (eq. estimate-theta).
 
-Plain LinUCB (Box D) is the same with H = 1. The arrays live in `kernels.Statistics`; here they are made, copied and
-updated without touching the ones handed in.
+Plain LinUCB (Box D) is the same with H = 1. The arrays live in `kernels.Statistics`; here they are created, copied and
+updated; arguments never change.
 """
 
 import numpy as np
@@ -32,12 +32,13 @@ def create_statistics(dimension: int, ridge: float) -> Statistics:
 
 
 def copy_statistics(statistics: Statistics) -> Statistics:
+    """A copy that kernels may change in place."""
     gram, moment, inverse, theta, counters, units = statistics
     return Statistics(gram.copy(), moment.copy(), inverse.copy(), theta.copy(), counters.copy(), units.copy())
 
 
 def is_current(statistics: Statistics) -> bool:
-    """Would folding nothing change no bit? So it is once they have been factored."""
+    """Would an update without rewards leave every bit as it is? True once they have been factored."""
     return bool(statistics.counters[1] >= 0)
 
 

@@ -1,4 +1,4 @@
-"""The law that a decision was drawn from (R12): the probability of every action, from what the log holds of it."""
+"""The law that a decision was drawn from (R12): the probability of every action, recomputed from the log."""
 
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ NEARLY = 1e-9  # scores this close, relative to the largest, may have been equal
 
 
 class Logged(NamedTuple):
-    """Decisions as the log has them; scores are NaN where an action was not eligible."""
+    """Decisions as logged; scores are NaN where an action was not eligible."""
 
     scores: FloatArray  # T×K
     warm: BoolArray  # T: decided in the warm start
@@ -31,8 +31,8 @@ class Logged(NamedTuple):
 def compute_logging_law(logged: Logged) -> tuple[FloatArray, BoolArray]:
     """The probability of every eligible action (R12), NaN for the others; and where it agrees with the propensity.
 
-    Which floor was in force (a new action's trial has its own) is told by the propensity itself. So are ties that the
-    stored scores, to which the rewards' mean was added, no longer show or only seem to have.
+    The propensity itself shows which floor was in force (a trial has its own), and which scores were tied: adding the
+    mean reward before storing them can create or hide ties.
     """
     scores, warm, taken, _, share, baseline, floors = logged
     eligible = ~np.isnan(scores)
@@ -59,12 +59,12 @@ def compute_logging_law(logged: Logged) -> tuple[FloatArray, BoolArray]:
 
 
 def list_floors(floor: float, active: int) -> tuple[float, float]:
-    """Those that may be in force with so many actions in use: the configured one, and a trial's (R12)."""
+    """The floors that may be in force with `active` actions in use: the configured one, and that of a trial (R12)."""
     return floor, max(floor, TRIAL_SHARE / active)
 
 
 def mark_first_eligible(eligible: BoolArray) -> FloatArray:
-    """All on the baseline, or on the first eligible action where that is excluded: as the control plays it."""
+    """The law of a baseline control: all on the first eligible action, usually the baseline."""
     first: FloatArray = (eligible & (eligible.cumsum(axis=1) == 1)).astype(np.float64)
     return first
 

@@ -1,7 +1,7 @@
-"""What each regime looks like, for people: when it reigns, who shows up in it, what it earns, which action is best.
+"""Each regime described for people: how often it occurs, who shows up in it, what it earns, which action is best.
 
-Everything is of the model in force and of the beliefs of record (R4). Expected rewards need no look at single rounds:
-θ̂ᵀz is linear in z, so the mean over the contexts seen is that of their columns' means.
+The description is of the model in force and the recorded beliefs (R4). θ̂ᵀz is linear in z, so mean expected rewards
+follow from the means of the columns, without a pass over single rounds.
 """
 
 from collections.abc import Sequence
@@ -28,8 +28,8 @@ __all__ = [
 
 FloatArray = npt.NDArray[np.float64]
 TYPICAL_SYMBOLS = 3
-LEAST_DIFFERENCE = 0.05  # between a level's probability and the average one, from which on it is worth telling
-MOST_NAMED = 3  # levels in a sentence
+LEAST_DIFFERENCE = 0.05  # a level is mentioned if its probability is this much above the average
+MOST_NAMED = 3  # levels mentioned in a sentence
 _SPANS = (("days", 86_400.0), ("hours", 3_600.0), ("minutes", 60.0), ("seconds", 1.0))
 
 
@@ -62,16 +62,16 @@ class RegimeDescription(NamedTuple):
     long_run_share: float  # of the model
     expected_duration: float | None  # decisions, or periods of the clock; None: it never ends
     expected_seconds: float | None  # the same on the clock
-    typical: tuple[SymbolProbability, ...]  # the likeliest symbols
+    typical: tuple[SymbolProbability, ...]  # the most likely symbols
     more_often: tuple[LevelShare, ...]  # the largest difference first
-    best_action: str | None  # None while it is not known
-    expected_rewards: tuple[ExpectedReward, ...]  # empty while they are not known
+    best_action: str | None  # None while unknown
+    expected_rewards: tuple[ExpectedReward, ...]  # empty while unknown
     mean_reward: float | None  # observed
     reward_weight: float  # rewards behind it
 
 
 class Likeliest(NamedTuple):
-    """The regime that is the likeliest now, and the round from which on it has been."""
+    """The most likely regime, and the round since which it has been."""
 
     regime: int
     belief: float
@@ -85,18 +85,20 @@ def describe_regimes(policy: StagedPolicy, state: State) -> tuple[RegimeDescript
         return ()
     regimes = range(model.regimes)
     beliefs = history.beliefs[: state.round, : model.regimes]
-    shares, recent = _share(beliefs), _share(beliefs[-RECENT:])
-    average = _mixed(model, model.hmm.stationary if shares[0] is None else [s or 0.0 for s in shares])
+    shares, recent = _compute_shares(beliefs), _compute_shares(beliefs[-RECENT:])
+    average = _average_laws(model, model.hmm.stationary if shares[0] is None else [s or 0.0 for s in shares])
     rewarded = history.get_arrivals(0, state.arrived)  # without what a rollback has excluded
     weights, earned = beliefs[rewarded], history.rewards[rewarded]
     totals, sums = weights.sum(axis=0), earned @ weights
-    expected = _expected_rewards(policy, state, model, beliefs) if get_warm_start(policy, state) is None else None
+    expected = (
+        _compute_expected_rewards(policy, state, model, beliefs) if get_warm_start(policy, state) is None else None
+    )
     labels = dict(enumerate(config.regime_labels))
-    found = []
+    described = []
     for h in regimes:
         duration = model.hmm.expected_duration[h]
-        told = () if expected is None else tuple(_told(config, expected[:, h]))
-        active = [reward for reward in told if not reward.retired]
+        rewards = () if expected is None else tuple(_list_expected_rewards(config, expected[:, h]))
+        active = [reward for reward in rewards if not reward.retired]
         one = RegimeDescription(
             regime=h + 1,
             label=labels.get(h),
@@ -108,18 +110,18 @@ def describe_regimes(policy: StagedPolicy, state: State) -> tuple[RegimeDescript
             expected_duration=duration,
             expected_seconds=duration * config.clock.period_seconds if config.clock and duration is not None else None,
             typical=tuple(sorted(model.hmm.emission[h], key=lambda s: -s.probability)[:TYPICAL_SYMBOLS]),
-            more_often=_more_often(model.hmm.signal_laws[h], average),
+            more_often=_find_more_often(model.hmm.signal_laws[h], average),
             best_action=max(active, key=lambda reward: reward.expected_reward).action if active else None,
-            expected_rewards=told,
+            expected_rewards=rewards,
             mean_reward=float(sums[h] / totals[h]) if totals[h] > 0.0 else None,
             reward_weight=float(totals[h]),
         )
-        found.append(one._replace(words=_in_words(one)))
-    return tuple(found)
+        described.append(one._replace(words=_write_sentence(one)))
+    return tuple(described)
 
 
 def get_likeliest_regime(state: State) -> Likeliest:
-    """The likeliest regime, and since when. Before the last round's record it has only been so for that round."""
+    """The most likely regime now, and the first round of the current run in which it was."""
     regime = int(state.belief.argmax())
     beliefs = state.history.beliefs[: state.round, : state.belief.size]
     others = np.flatnonzero(beliefs.argmax(axis=1) != regime)
@@ -128,7 +130,7 @@ def get_likeliest_regime(state: State) -> Likeliest:
 
 
 def explain_no_regimes(policy: StagedPolicy, state: State) -> str | None:
-    """In plain words, why there is nothing to tell of regimes; None if there is."""
+    """Why there is no description of regimes, in plain words; None if there is one."""
     config, selection = policy.config, state.selection
     if config.regime_counts[-1] == 1:
         return "The campaign has one regime."
@@ -138,19 +140,19 @@ def explain_no_regimes(policy: StagedPolicy, state: State) -> str | None:
         return 'The regimes are never estimated: beliefs.estimator is "none".'
     due = f"before round {max(state.next_estimation, state.round + 1)}"
     if selection is not None and selection.guarded:
-        return f"One regime is in use: more were tried and do not pay. They are judged again {due}."
+        return f"One regime is in use: more were tried and did not improve predictions. They are judged again {due}."
     if selection is not None:
-        return f"One regime is in use: more cannot be told apart yet. The next try is {due}."
-    return f"The regimes have not been estimated yet. The next try is {due}."
+        return f"One regime is in use: more cannot be told apart yet. The next attempt is {due}."
+    return f"The regimes have not been estimated yet. The next attempt is {due}."
 
 
-def _share(beliefs: FloatArray) -> Sequence[float | None]:
+def _compute_shares(beliefs: FloatArray) -> Sequence[float | None]:
     """Mean beliefs; None for every regime where there is no round."""
     return beliefs.mean(axis=0).tolist() if len(beliefs) else [None] * beliefs.shape[1]
 
 
-def _mixed(model: ModelDescription, shares: Sequence[float]) -> dict[str, dict[str, float]]:
-    """How often each level of each signal is seen on average over the regimes."""
+def _average_laws(model: ModelDescription, shares: Sequence[float]) -> dict[str, dict[str, float]]:
+    """How often each level of each signal occurs on average over the regimes."""
     assert model.hmm is not None
     laws = model.hmm.signal_laws
     return {
@@ -159,7 +161,7 @@ def _mixed(model: ModelDescription, shares: Sequence[float]) -> dict[str, dict[s
     }
 
 
-def _more_often(law: dict[str, dict[str, float]], average: dict[str, dict[str, float]]) -> tuple[LevelShare, ...]:
+def _find_more_often(law: dict[str, dict[str, float]], average: dict[str, dict[str, float]]) -> tuple[LevelShare, ...]:
     levels = [
         LevelShare(signal, level, probability, average[signal][level])
         for signal, probabilities in law.items()
@@ -169,10 +171,12 @@ def _more_often(law: dict[str, dict[str, float]], average: dict[str, dict[str, f
     return tuple(sorted(kept, key=lambda level: level.average - level.probability))
 
 
-def _expected_rewards(policy: StagedPolicy, state: State, model: ModelDescription, beliefs: FloatArray) -> FloatArray:
+def _compute_expected_rewards(
+    policy: StagedPolicy, state: State, model: ModelDescription, beliefs: FloatArray
+) -> FloatArray:
     """Actions × regimes: θ̂ᵀz(e_h, a, x) over the contexts seen, each weighted by its belief in h."""
     config, contexts = policy.config, state.history.contexts
-    weights = np.where(contexts.symbols[: state.round, None] >= 0, beliefs, 0.0)  # an erased context is not known
+    weights = np.where(contexts.symbols[: state.round, None] >= 0, beliefs, 0.0)  # erased contexts are unknown
     totals = weights.sum(axis=0)
     weights = weights / np.where(totals > 0.0, totals, 1.0)
     means: dict[tuple[str, str | None], FloatArray] = {}
@@ -195,35 +199,35 @@ def _expected_rewards(policy: StagedPolicy, state: State, model: ModelDescriptio
     return expected
 
 
-def _told(config: CampaignConfig, expected: FloatArray) -> list[ExpectedReward]:
+def _list_expected_rewards(config: CampaignConfig, expected: FloatArray) -> list[ExpectedReward]:
     each = zip(config.actions, expected.tolist(), strict=True)
     return [ExpectedReward(action, reward, action in config.retired_actions) for action, reward in each]
 
 
-def _in_words(regime: RegimeDescription) -> str:
+def _write_sentence(regime: RegimeDescription) -> str:
     """The regime in one sentence."""
     name = f"Regime {regime.regime}" + (f" ('{regime.label}')" if regime.label else "")
     share = regime.long_run_share if regime.share is None else regime.share
     if regime.expected_duration is None:
         stretch = "without an end"
     elif regime.expected_seconds is None:
-        stretch = f"for some {_plain(regime.expected_duration)} decisions at a stretch"
+        stretch = f"for some {_format_number(regime.expected_duration)} decisions at a stretch"
     else:
-        stretch = f"for some {_span(regime.expected_seconds)} at a stretch"
+        stretch = f"for some {_format_span(regime.expected_seconds)} at a stretch"
     levels = [f"{level.signal}={level.level}" for level in regime.more_often[:MOST_NAMED]]
     who = f"customers are more often {', '.join(levels)}" if levels else "customers are as in the others"
     best = "best action: not known yet"
     if regime.best_action is not None:
-        (reward,) = (told.expected_reward for told in regime.expected_rewards if told.action == regime.best_action)
+        (reward,) = (each.expected_reward for each in regime.expected_rewards if each.action == regime.best_action)
         best = f"best action: {regime.best_action} (expected {reward:.3g})"
     return f"{name}: about {100 * share:.0f} % of the time, {stretch}; {who}; {best}."
 
 
-def _plain(number: float) -> str:
-    """Two digits that count, written out."""
+def _format_number(number: float) -> str:
+    """A number with two significant digits, without an exponent."""
     return f"{number:.1f}" if number < 9.5 else f"{float(f'{number:.2g}'):,.0f}"
 
 
-def _span(seconds: float) -> str:
+def _format_span(seconds: float) -> str:
     unit, size = next((each for each in _SPANS if seconds >= 2 * each[1]), _SPANS[-1])
-    return f"{_plain(seconds / size)} {unit}"
+    return f"{_format_number(seconds / size)} {unit}"

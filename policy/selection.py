@@ -1,13 +1,13 @@
-"""How many regimes, and which reward model: candidates fitted side by side, judged by what they predicted.
+"""How many regimes, and which reward model: candidates fitted side by side and judged by their predictions.
 
-At every re-estimation each candidate is judged on what came since the last one, before it sees it (prequentially):
+At every re-estimation each candidate is first judged on the rounds since the last one, which it has not seen:
 
 - symbol gain: the log-likelihood of the new symbols, less that of the one-regime model;
 - reward gain: the one-regime model's squared error on the new rewards less the candidate's, in units of 2σ̂² (nats
-  too), both predicted from contexts alone, as decisions do it.
+  too), both predicted from contexts alone, as for decisions.
 
-Then all are fitted anew. More regimes are used only while they pay in both. The first candidate, one regime, is always
-kept warm, so that falling back to it costs nothing.
+Then all are fitted again. More regimes are used only while both gains justify them. The first candidate, with one
+regime, is always fitted, so that falling back to it costs nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ FloatArray = npt.NDArray[np.float64]
 
 
 class Candidate(NamedTuple):
-    """A model that could be in use, as last fitted, and its gains over one regime (symbols, rewards)."""
+    """A model as last fitted, and its gains over one regime (symbols, rewards)."""
 
     hmm: HmmParameters
     theta: FloatArray
@@ -57,14 +57,14 @@ class Candidate(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """The candidates, the first with one regime; which one is in use; on which rounds and rewards they were fitted."""
+    """The candidates (the first has one regime), which one is in use, and the data they were fitted to."""
 
     round: int
     arrived: int
     candidates: tuple[Candidate, ...]
     chosen: int
-    trial: int = 0  # re-estimations left of a trial
-    trial_from: int = 0  # the round from which another may start
+    trial: int = 0  # re-estimations left in the current trial
+    trial_from: int = 0  # the round from which another trial may start
 
     @property
     def in_use(self) -> Candidate:
@@ -72,12 +72,12 @@ class Selection(NamedTuple):
 
     @property
     def guarded(self) -> bool:
-        """More regimes were fitted but do not pay, or no longer: the campaign behaves as with one until they do."""
+        """More regimes were fitted but are not worth using now: the campaign behaves as with one regime."""
         return self.chosen == 0 and len(self.candidates) > 1
 
     @property
     def verdicts(self) -> tuple["Verdict", ...]:
-        """The candidates in plain numbers, for people."""
+        """The candidates in plain numbers, for reports."""
         return tuple(
             Verdict(
                 c.regimes, "joint" if c.joint else "smoothed", float(c.gains[0]), float(c.gains[1]), i == self.chosen
@@ -87,7 +87,7 @@ class Selection(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What a candidate has gained over one regime, in nats, and whether it is in use."""
+    """A candidate's gains over one regime, in nats, and whether it is in use."""
 
     regimes: int
     statistics: str
@@ -97,7 +97,7 @@ class Verdict(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """What a re-estimation found, not yet in force: the selection, and the posterior of the model to use (T×H)."""
+    """The result of a re-estimation, not yet in force: the selection, and the posterior of the model to use (T × H)."""
 
     selection: Selection
     posterior: FloatArray
@@ -114,43 +114,43 @@ def estimate(
     *,
     named: bool,
 ) -> Estimate | None:
-    """Judge the previous candidates on what is new, fit all anew, choose; None if too little is new to judge by.
+    """Judge the previous candidates on new data, fit all again and choose one; None if there is too little new data.
 
-    `maps` has a feature map for each number of regimes allowed; `named` says that the campaign asks for one of them.
+    `maps` has a feature map for each number of regimes allowed; `named` means that the campaign sets the number itself.
     """
     steps = history.steps[:rounds]
     moves = np.flatnonzero(steps)
     clocked = moves.size < rounds - 1 or (steps > 1).any()
-    # Hold-outs, and fits with regimes, are made of whole periods: the last one may still be going on.
+    # Hold-outs and fits use whole periods of the clock: the last period may still be going on.
     whole = int(moves[-1]) if clocked and moves.size else rounds
     enough = whole >= FIRST_ROUNDS and np.count_nonzero(steps[:whole]) >= 2 * LEAST_PERIODS
     judged = previous
     if previous is not None and len(previous.candidates) > 1:
         if np.count_nonzero(steps[previous.round : whole]) < LEAST_PERIODS:
             return None
-        judged = _judged(maps, history, whole, arrived, previous)
+        judged = _judge(maps, history, whole, arrived, previous)
     if not enough:
         whole = rounds
     data = joint.gather(maps[1], history, whole, arrived)
-    counts = _tracked(sorted(maps), judged) if enough else []
-    fits, candidates = _fitted(maps, ridge, seed, data, bool(clocked), judged, counts)
-    chosen, trial, trial_from = _chosen(candidates, judged, whole, CREDIT if named else 0.0)
+    counts = _list_regime_counts(sorted(maps), judged) if enough else []
+    fits, candidates = _fit_candidates(maps, ridge, seed, data, bool(clocked), judged, counts)
+    chosen, trial, trial_from = _choose(candidates, judged, whole, CREDIT if named else 0.0)
     selection = Selection(whole, arrived, candidates, chosen, trial, trial_from)
     posterior = fits[chosen].posterior
     return Estimate(selection, posterior[data.rows] if data.has_gaps else posterior)
 
 
-def _judged(
+def _judge(
     maps: Mapping[int, FeatureMap], history: History, rounds: int, arrived: int, previous: Selection
 ) -> Selection:
-    """The candidates with the gains of the rounds and rewards since they were fitted."""
+    """The candidates with gains updated by the rounds and rewards since they were fitted."""
     rows = history.get_arrivals(0, arrived)
     new = (rows >= previous.round) | np.isin(rows, history.get_arrivals(previous.arrived, arrived), assume_unique=True)
     rows = rows[new & (rows < rounds)]
     memory = (previous.round / rounds) ** FORGETTING
     scores = np.array([_score(maps[c.regimes], history, rounds, previous.round, rows, c) for c in previous.candidates])
     gains = scores - scores[0]
-    # Rewards that suddenly scatter far more than σ̂ must not outweigh all other evidence for ever.
+    # Rewards that suddenly scatter far more than σ̂ must not outweigh all other evidence.
     mean_square = -scores[0, 1] / max(rows.size, 1)
     gains[:, 1] /= 2.0 * max(previous.candidates[0].units[1] ** 2, mean_square / 4.0)
     judged = (c._replace(gains=memory * c.gains + gain) for c, gain in zip(previous.candidates, gains, strict=True))
@@ -174,8 +174,8 @@ def _score(
     return float(gain), -float(errors @ errors)
 
 
-def _tracked(counts: Sequence[int], judged: Selection | None) -> list[int]:
-    """The numbers of regimes to fit: up to one more than the last that the symbols speak for."""
+def _list_regime_counts(counts: Sequence[int], judged: Selection | None) -> list[int]:
+    """The numbers of regimes to fit: up to one more than the largest that the symbols support."""
     gains = {c.regimes: c.gains[0] for c in judged.candidates} if judged else {}
     tracked = list(counts[1:2])
     for fewer, enough, more in zip(counts, counts[1:], counts[2:], strict=False):
@@ -185,7 +185,7 @@ def _tracked(counts: Sequence[int], judged: Selection | None) -> list[int]:
     return tracked
 
 
-def _fitted(
+def _fit_candidates(
     maps: Mapping[int, FeatureMap],
     ridge: float,
     seed: int,
@@ -202,7 +202,7 @@ def _fitted(
     alone = em.fit(data.symbols, _one_regime(maps[1].symbols), 1, smoothing=em.SMOOTHING, steps=data.steps)
     designs = {regimes: joint.make_design(maps[regimes], data.contexts, data.actions) for regimes in (1, *counts)}
     fits = [joint.fit_smoothed(data, designs[1], ridge, alone.parameters, alone.beliefs)]
-    candidates = [_candidate(fits[0], False, data, np.zeros(2))]
+    candidates = [_make_candidate(fits[0], False, data, np.zeros(2))]
     fewer: HmmParameters | None = None
     for regimes in counts:
         iterations = ITERATIONS if regimes <= busy else IDLE_ITERATIONS
@@ -210,42 +210,44 @@ def _fitted(
         posterior = None
         if old is None or restart:
             steps = data.steps if clocked else None
-            found = em.estimate(data.symbols, regimes, maps[regimes].symbols, seed, old and old.hmm, steps)
-            if isinstance(found, spectral.NotEstimable):
+            parameters = em.estimate(data.symbols, regimes, maps[regimes].symbols, seed, old and old.hmm, steps)
+            if isinstance(parameters, spectral.NotEstimable):
                 break
         else:
-            found, _, posterior = em.fit(data.symbols, old.hmm, iterations, smoothing=em.SMOOTHING, steps=data.steps)
-        # Both kinds name their regimes alike (R6), so that changing between them swaps nothing. More regimes than are
-        # in use are named after those, so that a change to them swaps nothing either: what is new comes last.
+            parameters, _, posterior = em.fit(
+                data.symbols, old.hmm, iterations, smoothing=em.SMOOTHING, steps=data.steps
+            )
+        # Both kinds number their regimes alike (R6), so that switching between them swaps nothing. Candidates with more
+        # regimes than are in use keep those numbers and add new regimes at the end.
         reference = old_joint or old
         names = reference.hmm if reference else fewer
         if used and regimes > used.regimes > 1:
             names = used.hmm
         if names is not None:
-            found, order = spectral.align(found, names)
-            if not _is_as_named(order):
+            parameters, order = spectral.align(parameters, names)
+            if not _is_unchanged(order):
                 posterior = None
-        smoothed = joint.fit_smoothed(data, columns, ridge, found, posterior)
+        smoothed = joint.fit_smoothed(data, columns, ridge, parameters, posterior)
         starts = []
         if old_joint is not None:
             starts.append((old_joint.hmm, old_joint.theta, old_joint.units[1], iterations))
         if old_joint is None or restart:
-            starts.append((em.open_zeros(found), smoothed.theta, smoothed.noise, FIRST_ITERATIONS))
+            starts.append((em.open_zeros(parameters), smoothed.theta, smoothed.noise, FIRST_ITERATIONS))
         tried = [joint.fit_joint(data, columns, ridge, *start) for start in starts]
         together = max(tried, key=lambda fit: fit.objective[-1])
         if names is not None:
-            together = _aligned(together, names, data, columns, ridge)
+            together = _align(together, names, data, columns, ridge)
         fewer = together.hmm
         for fit, last, is_joint in ((smoothed, old, False), (together, old_joint, True)):
             fits.append(fit)
-            candidates.append(_candidate(fit, is_joint, data, last.gains if last else np.zeros(2)))
+            candidates.append(_make_candidate(fit, is_joint, data, last.gains if last else np.zeros(2)))
     return fits, tuple(candidates)
 
 
-def _chosen(
+def _choose(
     candidates: Sequence[Candidate], judged: Selection | None, rounds: int, credit: float
 ) -> tuple[int, int, int]:
-    """Which candidate to use, what is left of a trial, and when another may start."""
+    """Which candidate to use, what is left of a trial, and the round from which another may start."""
     used = judged.in_use if judged else candidates[0]
     trial, trial_from = (judged.trial, judged.trial_from) if judged else (0, 0)
     best, options = 0, []
@@ -271,24 +273,24 @@ def _chosen(
     return 0, 0, trial_from
 
 
-def _candidate(fit: joint.Fit, together: bool, data: joint.Rounds, gains: FloatArray) -> Candidate:
+def _make_candidate(fit: joint.Fit, together: bool, data: joint.Rounds, gains: FloatArray) -> Candidate:
     return Candidate(fit.hmm, fit.theta, np.array([data.centre, fit.noise]), gains, together)
 
 
-def _aligned(
+def _align(
     fit: joint.Fit, reference: HmmParameters, data: joint.Rounds, columns: joint.Design, ridge: float
 ) -> joint.Fit:
     """The fit with its regimes named as in the reference (R6)."""
     parameters, order = spectral.align(fit.hmm, reference)
-    if _is_as_named(order):
+    if _is_unchanged(order):
         return fit
     posterior = np.ascontiguousarray(fit.posterior[:, order])
     statistics = joint.solve(data, columns, ridge, posterior, data.symbols.size)
     return joint.Fit(parameters, statistics.theta, fit.noise, posterior, fit.objective)
 
 
-def _is_as_named(order: npt.NDArray[np.intp]) -> bool:
-    """Had every regime its name already?"""
+def _is_unchanged(order: npt.NDArray[np.intp]) -> bool:
+    """Does every regime keep its number?"""
     return bool((order == np.arange(order.size)).all())
 
 

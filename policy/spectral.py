@@ -18,7 +18,7 @@ from policy.hmm import HmmParameters, check_symbols
 __all__ = ["NotEstimable", "align", "estimate", "random_stream"]
 
 FloatArray = npt.NDArray[np.float64]
-_ROTATIONS = 8  # how often Γ is redrawn before giving up
+_ROTATIONS = 8  # draws of Γ before giving up
 
 
 class NotEstimable(NamedTuple):
@@ -47,7 +47,8 @@ def estimate(symbols: npt.ArrayLike, regimes: int, count: int, seed: int) -> Hmm
     R7 would clip M̃ at 0 after fixing its rows' arbitrary signs. We depart from it: absolute values, and M̃ computed
     from the E already made proper. That is what the code behind the published tables does (the repository the paper
     names, src/hmm_spectral_direct.py), and for a reason: a row clipped to (1, 0) makes a regime absorbing and the
-    belief stick for hundreds of rounds. Best cell, published 246 (9), over 24 seeds: 317 (44) clipped, 240 (20) so.
+    belief stick for hundreds of rounds. Best cell, published 246 (9), over 24 seeds: 317 (44) clipped, 240 (20)
+    this way.
     """
     if not 1 <= regimes <= count:
         raise ArgumentError("regimes", f"{regimes}", f"1 to the number of symbols, {count}")
@@ -68,7 +69,7 @@ def estimate(symbols: npt.ArrayLike, regimes: int, count: int, seed: int) -> Hmm
     if weights[regimes - 1] <= 1e-12 * weights[0]:
         return NotEstimable(f"the symbols show fewer than {regimes} regimes so far")
     u2 = np.ascontiguousarray(turned2[:regimes].T)
-    # Γ turns U₂'s columns, whose signs are LAPACK's whim: fix them, so that machines agree (R15).
+    # Γ turns U₂'s columns, whose signs LAPACK leaves open: fix them, so that machines agree (R15).
     u2 *= np.sign(u2[np.abs(u2).argmax(axis=0), np.arange(regimes)])
     # Step 3's tensor, projected: B(U₂ Γ_h) = Σ_k Γ_{h,k} moments[:, :, k] · (U₃ᵀ P₃₁ U₁)⁻¹.
     moments = np.empty((regimes, regimes, regimes))
@@ -77,62 +78,71 @@ def estimate(symbols: npt.ArrayLike, regimes: int, count: int, seed: int) -> Hmm
     projected = u3.T @ p31 @ u1
     reason = "no rotation gave a decomposition"
     for attempt in range(_ROTATIONS):
-        gamma = _rotation(regimes, seed, attempt)
         try:
-            b = (gamma @ moments.transpose(0, 2, 1)).transpose(1, 0, 2) @ np.linalg.inv(projected)
-            eigenvalues, r = np.linalg.eig(b[0])
-            if np.iscomplexobj(eigenvalues) and np.abs(eigenvalues.imag).max() > 0.0:
-                reason = "the eigenvalues are complex"
-                continue
-            r = np.ascontiguousarray(r.real)
-            # Step 4: row h of L is the diagonal of R⁻¹ B(U₂ Γ_h) R.
-            turned = np.linalg.solve(r, b @ r)
-            diagonals = np.diagonal(turned, axis1=1, axis2=2)
-            # Step 5. Γ is a rotation, so Γ⁻¹ = Γᵀ.
-            e = (u2 @ gamma.T @ diagonals).clip(min=0.0)
-            totals = e.sum(axis=0)
-            if not (np.isfinite(totals).all() and (totals > 0.0).all()):
-                reason = "a regime's emission probabilities clip to nothing"
-                continue
-            e /= totals
-            m = np.abs(np.linalg.solve(u3.T @ e, r).T)
+            result = _decompose(_rotation(regimes, seed, attempt), moments, projected, u2, u3)
         except np.linalg.LinAlgError:
             reason = "a matrix of the decomposition is singular"
             continue
-        totals = m.sum(axis=1)
-        if np.isfinite(totals).all() and (totals > 0.0).all():
-            m /= totals[:, None]
-            return HmmParameters(m, np.ascontiguousarray(e.T), np.full(regimes, 1.0 / regimes))
-        reason = "a regime's transition probabilities are not finite"
+        if isinstance(result, HmmParameters):
+            return result
+        reason = result.reason
     return NotEstimable(reason)
 
 
-def align(new: HmmParameters, previous: HmmParameters) -> tuple[HmmParameters, npt.NDArray[np.intp]]:
-    """Rename the new regimes to the previous ones (R6); also the order used: new h was order[h].
+def _decompose(
+    gamma: FloatArray, moments: FloatArray, projected: FloatArray, u2: FloatArray, u3: FloatArray
+) -> HmmParameters | NotEstimable:
+    """Steps 3 to 5 of Box C for one rotation Γ (H × H).
 
-    The smallest largest L2 distance between emission columns, then the smallest total among the pairs that near. Where
-    every regime has a nearest one of its own, no other order has a smaller distance anywhere. If there were fewer
-    regimes before, those are matched, and what is new comes after them.
+    moments: H × H × H. projected: U₃ᵀ P₃₁ U₁, H × H. u2, u3: X × H.
+    """
+    regimes = gamma.shape[0]
+    b = (gamma @ moments.transpose(0, 2, 1)).transpose(1, 0, 2) @ np.linalg.inv(projected)
+    eigenvalues, r = np.linalg.eig(b[0])
+    if np.iscomplexobj(eigenvalues) and np.abs(eigenvalues.imag).max() > 0.0:
+        return NotEstimable("the eigenvalues are complex")
+    r = np.ascontiguousarray(r.real)
+    # Step 4: row h of L is the diagonal of R⁻¹ B(U₂ Γ_h) R.
+    diagonals = np.diagonal(np.linalg.solve(r, b @ r), axis1=1, axis2=2)
+    # Step 5. Γ is a rotation, so Γ⁻¹ = Γᵀ.
+    e = (u2 @ gamma.T @ diagonals).clip(min=0.0)
+    totals = e.sum(axis=0)
+    if not (np.isfinite(totals).all() and (totals > 0.0).all()):
+        return NotEstimable("a regime's emission probabilities clip to nothing")
+    e /= totals
+    m = np.abs(np.linalg.solve(u3.T @ e, r).T)
+    totals = m.sum(axis=1)
+    if not (np.isfinite(totals).all() and (totals > 0.0).all()):
+        return NotEstimable("a regime's transition probabilities are not finite")
+    return HmmParameters(m / totals[:, None], np.ascontiguousarray(e.T), np.full(regimes, 1.0 / regimes))
+
+
+def align(new: HmmParameters, previous: HmmParameters) -> tuple[HmmParameters, npt.NDArray[np.intp]]:
+    """Number the new regimes like the previous ones (R6); also returns the order: regime h was order[h].
+
+    The order minimises the largest L2 distance between emissions, then the total distance among pairs within that
+    distance. If every regime has its own nearest one, that order is the best. If there were fewer regimes before, those
+    are matched and the new ones come last.
     """
     (regimes, symbols), (before, as_before) = new.emission.shape, previous.emission.shape
     if regimes < before or symbols != as_before:
         raise ArgumentError(
             "new", f"emission {(regimes, symbols)}", f"{previous.emission.shape}, as before, or more rows"
         )
-    distances = np.zeros((regimes, regimes))  # a new one is as near to any place as to any other
+    distances = np.zeros((regimes, regimes))  # new regimes are equally near to every place
     distances[:before] = np.linalg.norm(previous.emission[:, None, :] - new.emission[None, :, :], axis=2)
     order: npt.NDArray[np.intp] = distances.argmin(axis=1)
     if np.unique(order).size < order.size:
-        largest, _ = _matched(distances, max)
-        _, best = _matched(np.where(distances <= largest, distances, np.inf), add)
+        largest, _ = _match(distances, max)
+        _, best = _match(np.where(distances <= largest, distances, np.inf), add)
         order = np.array(best, np.intp)
     return new.permute(order), order
 
 
-def _matched(distances: FloatArray, together: Callable[[float, float], float]) -> tuple[float, tuple[int, ...]]:
-    """The best order of the columns, one a row, and what its distances make together.
+def _match(distances: FloatArray, combine: Callable[[float, float], float]) -> tuple[float, tuple[int, ...]]:
+    """The best order of the columns, one per row, and its combined distance.
 
-    Over the sets of columns already taken: 2^H·H steps, not H!. At H ≤ 8 that beats importing an assignment solver.
+    Dynamic programming over sets of columns: 2^H·H steps, not H!. At H ≤ 8 that beats importing an assignment solver.
     """
     best: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}
     for row in distances.tolist():
@@ -140,8 +150,8 @@ def _matched(distances: FloatArray, together: Callable[[float, float], float]) -
         for taken, (value, order) in best.items():
             for column, distance in enumerate(row):
                 if not taken >> column & 1:
-                    found, grown = (together(value, distance), (*order, column)), taken | 1 << column
-                    longer[grown] = min(longer.get(grown, found), found)
+                    candidate, now = (combine(value, distance), (*order, column)), taken | 1 << column
+                    longer[now] = min(longer.get(now, candidate), candidate)
         best = longer
-    (found,) = best.values()
-    return found
+    (match,) = best.values()
+    return match

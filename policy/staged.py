@@ -15,9 +15,9 @@ from policy import bonus, hmm, kernels, linucb
 from policy.clock import NO_GAPS, NO_PERIODS, count_steps
 from policy.config import LARGEST_REWARD, CampaignConfig
 from policy.defaults import TRIAL_SHARE
-from policy.errors import ArgumentError, ConfigError, RewardError, format_value
+from policy.errors import ArgumentError, RewardError, format_value
 from policy.estimators import Estimate, make_estimator
-from policy.features import Contexts, FeatureMap, get_feature_map
+from policy.features import Contexts, get_feature_maps
 from policy.history import History
 from policy.playing import Episode, play_episode
 from policy.requests import Encoder, Prepared, PreparedPast
@@ -51,7 +51,7 @@ class StagedPolicy:
 
     def __init__(self, config: CampaignConfig) -> None:
         self.config = config
-        self.maps = _make_feature_maps(config)  # by number of regimes
+        self.maps = get_feature_maps(config)  # by number of regimes
         self.features = self.maps[max(self.maps)]
         self.ridge = bonus.get_effective_ridge(config, self.features)
         self.estimator = make_estimator(config, self.maps, self.ridge)
@@ -392,16 +392,3 @@ class StagedPolicy:
         """Put an estimate in force; it may come from an earlier state of the same campaign (R16)."""
         self.check_state(state)
         return self.estimator.publish(state, estimate)
-
-
-def _make_feature_maps(config: CampaignConfig) -> dict[int, FeatureMap]:
-    """The feature map for each number of regimes that the campaign may use; `auto` stops before a map is too wide."""
-    maps: dict[int, FeatureMap] = {}
-    for regimes in config.regime_counts:
-        try:
-            maps[regimes] = get_feature_map(config, regimes)
-        except ConfigError:
-            if config.regimes != "auto" or not maps:
-                raise
-            break
-    return maps

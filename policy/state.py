@@ -1,4 +1,4 @@
-"""What goes into a decision and what comes out: requests, decisions, and the state of a campaign."""
+"""Requests, decisions, and the state of a campaign."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
@@ -40,32 +40,32 @@ class Decision(NamedTuple):
 
     @property
     def scores(self) -> tuple[Score, ...]:
-        """Why: what each eligible action was worth."""
+        """The score of each eligible action."""
         each = zip(self.eligible, self.estimates, self.bonuses, strict=True)
         return tuple(Score(action, estimate, bonus, estimate + bonus) for action, estimate, bonus in each)
 
 
 class Decided(NamedTuple):
-    """Rounds that one model has decided, as a table: whoever has many need not make a Decision of each.
+    """Rounds decided by one model, as a table, which is faster than a Decision for each.
 
-    They may go on over the ends of stages whose updates had nothing to fold: the same model, under the next versions.
+    They may cross the ends of stages whose updates had nothing to fold: the same model under later versions.
     """
 
-    first: int  # of the rounds
+    first: int  # round
     stage_length: int
-    first_version: int  # of the model
+    first_version: int  # model version of the first round
     actions: tuple[str, ...]
     eligible: npt.NDArray[np.bool_]  # rounds × K
-    answers: FloatArray  # a row each: action, mode, propensity, K estimates, K bonuses, H beliefs
+    answers: FloatArray  # a row per round: action, mode, propensity, K estimates, K bonuses, H beliefs
 
     @property
     def versions(self) -> list[int]:
-        """Of the model, for each of the rounds."""
+        """The model version of each round."""
         begun, length = (self.first - 1) % self.stage_length, self.stage_length
         return [self.first_version + place // length for place in range(begun, begun + len(self.answers))]
 
     def decisions(self) -> list[Decision]:
-        """The same, one by one."""
+        """A Decision for each round."""
         first, length, _, names, eligible, answers = self
         bonuses_at, beliefs_at = 3 + len(names), 3 + 2 * len(names)
         everyone = bool(eligible.all())
@@ -91,24 +91,24 @@ class Request(NamedTuple):
     context: Mapping[str, Any]
     excluded_actions: Collection[str] = ()
     subject: str | None = None
-    at: float | None = None  # seconds since any fixed moment; needed where the campaign has a clock
+    at: float | None = None  # seconds since any fixed moment; required if the campaign has a clock
 
 
 class PastRound(NamedTuple):
-    """A round whose action was not chosen here, or cannot be chosen again: its request is not there (any more)."""
+    """A round to be recorded with the action it had: imported, or its request no longer exists."""
 
-    context: Mapping[str, Any] | None  # None if it is missing: the filter only predicts there (R22)
+    context: Mapping[str, Any] | None  # None if missing: the filter only predicts (R22)
     action: str
     at: float | None = None
 
 
 class State(NamedTuple):
-    """Everything a campaign knows. Never changed: every step returns the next one."""
+    """Everything a campaign has learned. Never changed in place: every step returns a new state."""
 
     round: int  # rounds decided
     belief: FloatArray  # after the last round's context
     hmm: HmmParameters | None  # the aligned estimate in force
-    next_estimation: int  # the round that is due for re-estimation, 0 for never
+    next_estimation: int  # the round before which a re-estimation is due, 0 for never
     next_update: int  # the round before which the update that ends the stage is due
     statistics: Statistics
     model_version: int  # publications so far: stage updates and re-estimations
@@ -116,12 +116,12 @@ class State(NamedTuple):
     arrived: int  # rewards taken
     folded: int  # of them, folded into the statistics
     rebuild: bool  # the next stage update recomputes the statistics from round 1 (R4)
-    selection: Selection | None  # the candidates behind joint statistics, None before the first estimate
-    period: int  # of the clock, counted from time 0; the last one seen
-    trial_end: int = 0  # up to this round, a stage's last, every action is tried now and then: one of them is new
-    trial_first: int = 0  # the place of the first of those that are new
+    selection: Selection | None  # the candidates of joint statistics, None before the first estimate
+    period: int  # the last period of the clock seen, counted from time 0
+    trial_end: int = 0  # the last round of a trial, in which every action is played now and then because one is new
+    trial_first: int = 0  # the position of the first action on trial
 
     @property
     def counted(self) -> int:
-        """The rewards in the model: those folded, but for the excluded ones (R21, R22)."""
+        """The number of rewards in the model: those folded, without excluded ones (R21, R22)."""
         return self.folded - self.history.excluded.size

@@ -239,16 +239,6 @@ def test_an_action_that_comes_back_untried_is_tried(rng):
     assert append_actions(given_up, after, gone).trial_end < tried.round
 
 
-def test_going_back_before_an_action_that_is_retired_by_now_tries_nothing(rng):
-    before = policy_of("one regime")
-    past = before.update(played(before, before.initial_state(), 60, rng)[0])
-    after = StagedPolicy(add_config_action(before.config, "message"))
-    given_up = StagedPolicy(retire_config_action(after.config, "message"))
-    state = append_actions(after, given_up, append_actions(before, after, past))
-    state, _ = played(given_up, state, 30, rng)
-    assert roll_back(given_up, state, before, past).trial_end < state.round
-
-
 def test_a_control_group_makes_the_trial_longer():
     before = policy_of("one regime", control={"share": 0.5, "kind": "baseline"})
     after = StagedPolicy(add_config_action(before.config, "message"))

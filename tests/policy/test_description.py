@@ -222,13 +222,6 @@ def test_a_regime_that_never_ends(small, given):
     assert_plain(description)
 
 
-def test_one_regime_is_no_chain_even_if_one_was_given(small):
-    parameters = {"transition": [[1.0]], "emission": [[1 / 9] * 9], "initial": [1.0]}
-    policy = StagedPolicy(small(regimes=1, beliefs={"estimator": "given", "parameters": parameters}))
-    assert policy.initial_state().hmm is not None
-    assert describe(policy, policy.initial_state()).hmm is None
-
-
 # --- numbers -------------------------------------------------------------------------------------------------
 
 
@@ -257,9 +250,7 @@ def test_noise_is_told_from_four_rewards_beyond_the_effective_parameters(small, 
     assert (told[10], told[-1]) == (False, True)
 
 
-@pytest.mark.parametrize("ridge", [1e-6, 0.3, 7.0])
-@pytest.mark.parametrize("features", [KEPT, None])
-@pytest.mark.parametrize("regimes", [1, 2])
+@pytest.mark.parametrize(("ridge", "features", "regimes"), [(1e-6, KEPT, 2), (0.3, None, 1), (7.0, None, 2)])
 def test_given_beliefs_against_dense_regression(small, given, regimes, features, ridge):
     """Rewards come late, out of order, or never; a state that is stored and read again tells the same."""
     beliefs = given if regimes == 2 else {"estimator": "none"}
@@ -286,29 +277,6 @@ def test_given_beliefs_against_dense_regression(small, given, regimes, features,
     assert (description.round, description.regimes, description.ridge) == (150, regimes, ridge)
     assert (description.hmm is None) == (regimes == 1)
     assert describe(policy, decode(encode(state))) == description
-
-
-@pytest.mark.parametrize("estimator", ["spectral", "em"])
-def test_beliefs_as_decided_against_dense_regression(small, play, estimator):
-    beliefs = {"estimator": estimator, "statistics": "as_decided", "start_round": 63, "every": 37}
-    policy = StagedPolicy(small(beliefs=beliefs, ridge=0.7, features=KEPT))
-    contexts, rewards = world(203)
-    state, decisions = play(policy, contexts[:62], rewards)
-    assert describe(policy, state).hmm is None
-    state, more = play(policy, contexts[62:], rewards, state)
-    assert state.folded == 200
-    decided = np.array([d.belief for d in decisions + more])
-    assert np.ptp(decided[:62]) == 0.0
-    assert np.ptp(decided[62:]) > 0.5
-    assert_as_regression(policy, state, decided, np.arange(200))
-    hmm = describe(policy, state).hmm
-    assert hmm.transition == tuple(map(tuple, state.hmm.transition.tolist()))
-    powered = np.linalg.matrix_power(state.hmm.transition, 100_000)
-    assert hmm.stationary == pytest.approx(powered[0] / powered[0].sum(), abs=1e-7)
-    assert [[p for _, p in law] for law in hmm.emission] == state.hmm.emission.tolist()
-    # The mood moves both signals the same way: so do the regimes found.
-    laws = hmm.signal_laws
-    assert (laws[0]["risk"]["low"] > laws[1]["risk"]["low"]) == (laws[0]["income"]["1"] > laws[1]["income"]["1"])
 
 
 @pytest.mark.parametrize("statistics", ["smoothed", "refiltered"])

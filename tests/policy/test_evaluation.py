@@ -122,7 +122,7 @@ def test_obp_finds_the_same():
         ),
         (rewarded(law=np.array([[1.0, 0.0], *LAW[1:]])), "no_overlap", "15 of 60"),
         (rewarded(11), "too_few", "17.0"),
-        (rewarded(clusters=np.arange(4 * COPIES) % 7), "too_few", "7 different subjects"),
+        (rewarded(clusters=np.arange(4 * COPIES) % 7), "too_few", "7 subjects"),
         (rewarded(taken=np.zeros(4, int)), "too_few", "0.0"),
     ],
 )
@@ -214,9 +214,9 @@ def test_a_share_that_changed_does_not_pass_for_lift():
     [
         (0, 0, None, "no_control", "control was on"),
         (100, 0, None, "too_few", "control's decisions 0"),
-        (100, LEAST - 1, None, "too_few", "19 different"),
+        (100, LEAST - 1, None, "too_few", "19 subjects"),
         (LEAST - 1, 100, None, "too_few", "model's decisions 19"),
-        (30, 30, [0] * 30 + list(range(30)), "too_few", "of 1 different"),
+        (30, 30, [0] * 30 + list(range(30)), "too_few", "from 1 subjects"),
     ],
 )
 def test_no_lift_without_a_control_that_is_large_enough(decided, control, clusters, code, told):

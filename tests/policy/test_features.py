@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
-from policy import CampaignConfig, ContextError, FeatureMap, kernels
+from policy import CampaignConfig, ContextError, FeatureMap
 from policy.errors import ArgumentError
 from policy.features import get_feature_map
 
@@ -111,18 +111,6 @@ def test_the_papers_maps_column_by_column(credit_card, which):
     assert touched.all()  # the contexts above reach every column
 
 
-def test_names_of_the_published_51_columns(credit_card):
-    made = FeatureMap(CampaignConfig(**{**credit_card, "features": PUBLISHED}))
-    regime = [
-        "intercept", "Call", "Email",
-        "Call × risk=1", "Call × risk=2", "Call × risk=4", "Call × risk=5",
-        "Email × risk=1", "Email × risk=2", "Email × risk=4", "Email × risk=5",
-        "Call × revenue=1", "Call × revenue=4", "Email × revenue=1", "Email × revenue=4",
-    ]  # fmt: skip
-    shared = [f"{name}={level}" for name in MAIN_EFFECTS for level in LEVELS[name]]
-    assert made.column_names == shared + [f"{name} | regime {h}" for h in (1, 2) for name in regime]
-
-
 def test_the_full_tensor_is_a_kronecker_product(credit_card):
     """Every term per regime is the paper's z = b ⊗ φ(a, x), and φ is the map with H = 1."""
     fields = {**credit_card, "features": TENSOR_72}
@@ -133,20 +121,6 @@ def test_the_full_tensor_is_a_kronecker_product(credit_card):
         for action in range(3):
             phi = plain.dense(np.ones(1), action, contexts, row)
             assert (tensor.dense(belief, action, contexts, row) == np.kron(belief, phi)).all()
-
-
-def test_only_active_pairs_are_touched(credit_card):
-    made = FeatureMap(CampaignConfig(**{**credit_card, "features": PUBLISHED}))
-    contexts = made.encode([{"age": 30, "education": "others", "marital": "other", "revenue": 20_000, "risk": 3}])
-    # 5 main effects and the intercept twice; the action's own effect twice; risk 3 and revenue 2 have no column.
-    for action, pairs in enumerate([7, 9, 9]):
-        indices, weights = made.columns(np.array([0.25, 0.75]), action, contexts)
-        assert len(indices) == len(weights) == len(set(indices.tolist())) == pairs
-    buffers = np.full(20, -9), np.full(20, -9.0)
-    beliefs = np.array([[0.25, 0.75]])
-    n = kernels.row_columns(made.plan, contexts.levels, contexts.values, beliefs, 0, 2, *buffers)
-    assert n == 9
-    assert all((buffer[n:] == -9).all() for buffer in buffers)
 
 
 # --- encoding ------------------------------------------------------------------------------------------------

@@ -173,9 +173,8 @@ def weighted_ridge(features, contexts, actions, rewards, posterior):
 # --- statistics ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("regimes", [1, 2, 3, 4])
+@pytest.mark.parametrize(("regimes", "share"), [(1, 0.6), (2, 0.0), (3, 0.6), (4, 1.0)])
 @pytest.mark.parametrize("kind", ["levels", "numbers", "numbers and gaps"])
-@pytest.mark.parametrize("share", [0.0, 0.6, 1.0])
 def test_solved_is_the_dense_sum(small, kind, regimes, share):
     """The first rows as Σ_h γ(h) z_h z_hᵀ, the others as z zᵀ with z = z(γ); θ̂ by numpy and by scikit-learn."""
     config, count = levelled() if kind == "levels" else small(), 150
@@ -212,22 +211,6 @@ def test_solved_is_the_dense_sum(small, kind, regimes, share):
     assert statistics.counters[0] == data.known
 
 
-@pytest.mark.parametrize("regimes", [1, 2, 4])
-@pytest.mark.parametrize("kind", ["levels", "numbers"])
-def test_predictions_are_the_dense_products(small, kind, regimes):
-    """θᵀz_h of every profile and regime; the columns serve any θ."""
-    config = levelled() if kind == "levels" else small()
-    features, *_, data, _ = problem(config, regimes, 120, 4)
-    made, generator = design(features, data), np.random.default_rng(8)
-    for _ in range(2):
-        theta = generator.normal(size=features.dimension)
-        expected = [
-            [theta @ features.dense(vertex, int(action), data.contexts, p) for vertex in np.eye(regimes)]
-            for p, action in enumerate(data.actions)
-        ]
-        np.testing.assert_allclose(joint.predict(made, theta), expected, rtol=1e-11, atol=1e-12)
-
-
 def test_gather_knows_only_what_had_arrived():
     """Missing and late rewards leave their round's reward out (R16: also when they have come since)."""
     features, contexts, actions, rewards, *_ = problem(levelled(), 2, 60, 1)
@@ -251,7 +234,7 @@ def test_gather_knows_only_what_had_arrived():
 
 
 @pytest.mark.parametrize("gaps", [False, True])
-@pytest.mark.parametrize("regimes", [1, 2, 4])
+@pytest.mark.parametrize("regimes", [1, 3])
 @pytest.mark.parametrize("reward", [lambda r: r, lambda r: 0.0 * r, lambda r: 1e6 + 1e5 * np.round(r)])
 def test_the_objective_never_falls(small, regimes, gaps, reward):
     """Also where the noise is at its floor."""
@@ -347,21 +330,6 @@ def test_the_noise_counts_half_of_the_effective_parameters(ridge):
     assert fit.noise == pytest.approx(math.sqrt(residual / (known.size - effective / 2)), rel=1e-6)
 
 
-def test_the_noise_is_about_right_from_few_rewards():
-    """30 rewards against 15 columns: the plain residual would halve σ̂."""
-    ratios = []
-    for seed in range(60):
-        features = get_feature_map(levelled(), 1)
-        generator = np.random.default_rng([seed, 30])
-        contexts, actions = random_contexts(features, 30, generator), generator.integers(0, 2, 30).astype(np.int16)
-        rewards = 0.2 * generator.normal(size=30)
-        history = recorded(features, contexts, actions, rewards)
-        data = joint.gather(features, history, 30, 30)
-        alone = HmmParameters(np.ones((1, 1)), np.full((1, 4), 0.25), np.ones(1))
-        ratios.append(joint.fit_smoothed(data, design(features, data), RIDGE, alone).noise / 0.2)
-    assert np.mean(ratios) == pytest.approx(1.0, abs=0.12)
-
-
 # --- the whole default policy --------------------------------------------------------------------------------
 
 
@@ -372,7 +340,7 @@ def default(environment, seed, **changes):
     return StagedPolicy(CampaignConfig(**fields, seed=seed, **changes))
 
 
-@pytest.mark.parametrize("constant", [0.0, 0.1, -1e6, 1e100, -1e100, 1e-200])
+@pytest.mark.parametrize("constant", [0.0, -1e100, 1e-200])
 def test_constant_rewards_break_nothing(constant):
     """The noise has a floor, so that nothing is divided by 0 and every action is still tried."""
     environment = load_environment("credit-card")
@@ -391,8 +359,7 @@ def test_constant_rewards_break_nothing(constant):
     assert all(math.isfinite(bonus) and bonus > 0.0 for bonus in decision.bonuses)
 
 
-@pytest.mark.parametrize("regimes", ["auto", 2])
-@pytest.mark.parametrize(("scale", "shift"), [(500.0, 20.0), (1e-3, -7.0)])
+@pytest.mark.parametrize(("regimes", "scale", "shift"), [("auto", 500.0, 20.0), (2, 1e-3, -7.0)])
 def test_neither_unit_nor_zero_of_the_rewards_changes_a_decision(scale, shift, regimes):
     """Centred rewards, bonus in units of σ̂: the same decisions to the last one, scores that scale."""
     environment = load_environment("credit-card")
@@ -450,14 +417,6 @@ def test_one_regime_estimates_its_noise_and_nothing_else(small, small_contexts, 
     assert state.statistics.units == pytest.approx([2.0, 0.3], abs=0.1)
 
 
-def test_the_belief_in_one_regime_is_exactly_1(small, small_contexts, play):
-    """R5."""
-    for seed in range(5):
-        policy = StagedPolicy(small(regimes=1, seed=seed))
-        _, decisions = play(policy, small_contexts(200, seed), np.ones((200, 3)))
-        assert {d.belief for d in decisions} == {(1.0,)}
-
-
 def test_the_warm_start_lasts_until_the_noise_is_known(small, small_contexts):
     """R8: without σ̂ there is no bonus. Rewards that come late put off the first estimate and nothing else."""
     policy = StagedPolicy(small(warm_start_rounds=20, beliefs={"start_round": 21}))
@@ -491,8 +450,8 @@ def test_rounds_are_grouped_alike_with_and_without_sorting(count, monkeypatch):
     levels = np.stack([rng.integers(0, size, count) for size in (5, 4)], axis=1).astype(np.int16)
     contexts = Contexts(levels, np.empty((count, 0)), np.zeros(count, np.int16))
     actions = rng.integers(0, 3, count).astype(np.int16)
-    tabled = joint._grouped(features, contexts, actions)
+    tabled = joint._group_by_profile(features, contexts, actions)
     monkeypatch.setattr(joint, "LARGEST_TABLE", 0)
-    for one, other in zip(tabled, joint._grouped(features, contexts, actions), strict=True):
+    for one, other in zip(tabled, joint._group_by_profile(features, contexts, actions), strict=True):
         np.testing.assert_array_equal(one, other)
         assert one.dtype == other.dtype

@@ -114,22 +114,6 @@ def test_theta_is_scikit_learns_ridge_on_the_stacked_design(rounds, ridge, count
     np.testing.assert_allclose(ours.theta, theirs.coef_, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("ridge", [1e-3, 0.3, 10])
-def test_gram_and_moment_are_plain_sums(rounds, ridge):
-    ours = rounds.folded(ridge, range(500))
-    design, rewards = rounds.design[:500], rounds.rewards[:500]
-    np.testing.assert_allclose(ours.gram, design.T @ design + ridge * np.eye(51), rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(ours.moment, design.T @ rewards, rtol=1e-12, atol=1e-12)
-    assert ours.counters[0] == 500
-
-
-@pytest.mark.parametrize("ridge", [1e-3, 0.3, 10, 100])
-def test_inverse_times_z_is_numpys_solution(rounds, ridge):
-    ours = rounds.folded(ridge, range(500))
-    sides = rounds.design[500:530]
-    np.testing.assert_allclose(sides @ ours.inverse, np.linalg.solve(ours.gram, sides.T).T, rtol=1e-7, atol=1e-10)
-
-
 def test_before_any_reward(rounds):
     """Box A: θ̂₀ = (1/λ)·1 and G = λI, so G⁻¹ = I/λ and not λI."""
     start = linucb.create_statistics(4, 0.25)
@@ -152,9 +136,9 @@ def test_a_wrong_ridge_is_refused(ridge):
     assert caught.value.problems[0].allowed
 
 
-@pytest.mark.parametrize("size", range(1, 34))
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 9, 33])
 def test_every_number_of_columns_is_factored(size):
-    """The kernels go eight columns at a time: whole blocks, none, and what is left over."""
+    """The kernels go four rows at a time: whole groups, none, and what is left over."""
     design = np.random.default_rng(size).normal(size=(3 * size, size))
     gram, moment = design.T @ design + 0.3 * np.eye(size), design.sum(axis=0)
     found = linucb.create_statistics(size, 0.3)._replace(gram=gram.copy(), moment=moment)
@@ -165,7 +149,7 @@ def test_every_number_of_columns_is_factored(size):
     assert (found.inverse == found.inverse.T).all()
 
 
-@pytest.mark.parametrize("levels", range(2, 19))
+@pytest.mark.parametrize("levels", [2, 7])
 @pytest.mark.parametrize("form", ["complex", "elliptical"])
 def test_every_number_of_columns_is_scored_and_updated(levels, form):
     """From 4 columns to 54: decisions one by one against plain matrix products."""
@@ -202,9 +186,9 @@ def test_every_number_of_columns_is_scored_and_updated(levels, form):
 # --- rank-one and factorised ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ridge", [1e-9, 0.3, 10])
-def test_rank_one_equals_factorised_after_ten_thousand_rounds(rounds, ridge):
-    one_by_one, count = rounds.one_by_one(ridge, 10_000), 10_000
+@pytest.mark.parametrize("ridge", [1e-9, 10])
+def test_rank_one_equals_factorised_after_thousands_of_rounds(rounds, ridge):
+    one_by_one, count = rounds.one_by_one(ridge, 3_000), 3_000
     while (
         one_by_one.counters[1] < kernels.FACTOR_EVERY - 1
     ):  # go on to just before a re-factorisation, where the drift is largest
@@ -375,7 +359,7 @@ def test_bonus_with_two_regimes_by_hand():
 
 @pytest.mark.parametrize("form", ["theory_general", "theory_simplified"])
 def test_the_theorems_bonuses_on_features_scaled_to_norm_1(form):
-    """z of a and b divided by √2, their norms' bound (PAPER-NOTES), λ as given; rewards in units of `scale`."""
+    """z of a and b divided by √2, their norms' bound (docs/paper.md), λ as given; rewards in units of `scale`."""
     constants = {"risk": 0.1, "c_theta": 1.5}
     if form == "theory_general":
         length, constants = 3, {**constants, "horizon": 90, "gamma": 0.25, "c_eta": 0.04}

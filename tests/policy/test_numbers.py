@@ -10,7 +10,7 @@ from hypothesis import given as for_all
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from policy import CampaignConfig, ConfigError, RewardError, StagedPolicy, describe
+from policy import CampaignConfig, ConfigError, StagedPolicy, describe
 from policy.config import LARGEST_REWARD
 from policy.features import Contexts
 
@@ -195,7 +195,7 @@ MILLION = 1_000_000
 
 @pytest.mark.parametrize(
     ("kind", "rounds"),
-    [(kind, MILLION) for kind in KINDS] if EXAMPLES else [("none", MILLION), ("given", 100_000), ("joint", 10_000)],
+    [(kind, MILLION) for kind in KINDS] if EXAMPLES else [("none", 300_000), ("given", 100_000), ("joint", 10_000)],
 )
 @pytest.mark.parametrize("rewards", ["both ends", "usual"] if EXAMPLES else ["both ends"])
 def test_a_million_rounds(kind, rounds, rewards):
@@ -211,16 +211,6 @@ def test_a_million_rounds(kind, rounds, rewards):
         state, decision = policy.decide(state, {"season": level, "size": 0, "age": 3.0})
         check_decision(decision)
     assert state.round == rounds + len(LEVELS)
-
-
-@pytest.mark.parametrize("reward", [1.01 * LARGEST_REWARD, -1e308, math.inf, -math.inf, math.nan])
-def test_a_reward_beyond_the_largest_is_refused(reward):
-    """And changes nothing: the round can still get its reward."""
-    policy = StagedPolicy(CampaignConfig(**PLAIN))
-    state, decision = policy.decide(policy.initial_state(), {"season": "a", "size": 0, "age": 0})
-    with pytest.raises(RewardError, match=r"1e\+100"):
-        policy.reward(state, decision.round, reward)
-    assert policy.reward(state, decision.round, LARGEST_REWARD).arrived == 1
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import given as for_all
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from policy import ArgumentError, Request, StagedPolicy, decode, encode, kernels, linucb
+from policy import ArgumentError, Request, StagedPolicy, encode
 
 PROPERTY = settings(max_examples=30)
 
@@ -62,24 +62,6 @@ def played(policy, contexts, seed):
             state = policy.reward(state, item[1], item[2])
             waiting.remove(item)
     return state, decisions
-
-
-@PROPERTY
-@for_all(changes=campaigns(), rounds=st.integers(0, 45), seed=st.integers(0, 99))
-def test_codec_round_trip(policy_of, small_contexts, changes, rounds, seed):
-    """The same bytes again, and the same decisions, rewards and bytes from there on."""
-    policy = policy_of(changes)
-    contexts = small_contexts(rounds + 12, seed)
-    state, _ = played(policy, contexts[:rounds], seed)
-    data = encode(state)
-    copy = decode(data)
-    assert encode(copy) == data
-    for context in contexts[rounds:]:
-        state, mine = policy.decide(state, context)
-        copy, theirs = policy.decide(copy, context)
-        assert mine == theirs
-        state, copy = (policy.reward(s, s.round, 0.25) for s in (state, copy))
-    assert encode(copy) == encode(state)
 
 
 @PROPERTY
@@ -170,19 +152,6 @@ def test_permuting_the_regimes_changes_no_decision(small, small_contexts, play, 
 
 
 @PROPERTY
-@for_all(changes=campaigns(), unit=st.floats(1e-6, 1e6), seed=st.integers(0, 99))
-def test_scaling_all_rewards_scales_all_estimates(policy_of, small_contexts, play, changes, unit, seed):
-    """Actions at random throughout, so that they are the same; θ̂₀ = (1/λ)·1 has no unit and leaves after stage 1."""
-    policy = policy_of({**changes, "warm_start_rounds": 1000})
-    contexts, rewards = small_contexts(50, seed), np.random.default_rng(seed).normal(size=(50, 3))
-    for plain, scaled in zip(*(play(policy, contexts, rewards * c)[1] for c in (1.0, unit)), strict=True):
-        assert plain._replace(estimates=()) == scaled._replace(estimates=())
-        if plain.stage > 1:
-            expected = np.array(plain.estimates) * unit
-            np.testing.assert_allclose(scaled.estimates, expected, rtol=1e-8, atol=1e-8 * unit)
-
-
-@PROPERTY
 @for_all(changes=campaigns(), exponent=st.integers(-20, 20), seed=st.integers(0, 99))
 def test_rewards_and_scale_times_a_power_of_two_change_no_action(
     policy_of, small_contexts, play, changes, exponent, seed
@@ -216,33 +185,6 @@ def test_play_equals_decide_and_reward_for_any_campaign(policy_of, small_context
         state = policy.play(state, encoded.rows(done, done + size), table[done : done + size])
         done += size
     assert encode(state) == encode(expected)
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("length", [1, 7, 37])
-def test_the_kernel_plays_what_one_by_one_decides(small, small_contexts, given, play, form, length):
-    """Same actions, rewards, G and θ̂, bit for bit, for every form of the bonus."""
-    config = small(
-        beliefs=given, stage_length=length, bonus={"form": form, "scale": 0.02}, control={"share": 0.1},
-        propensity_floor=0.03,
-    )  # fmt: skip
-    policy, count = StagedPolicy(config), 300
-    contexts, table = small_contexts(count), np.random.default_rng(8).normal(size=(count, 3))
-    state, decisions = play(policy, contexts, table)
-    assert {d.mode for d in decisions} == {"warm_start", "optimistic", "control"}
-    encoded = policy.features.encode(contexts)
-    beliefs = np.array([d.belief for d in decisions])
-    assert (beliefs == state.history.beliefs[:count]).all()
-    statistics = linucb.create_statistics(policy.features.dimension, config.ridge)
-    actions, rewards = np.full(count, -1, np.int16), np.full(count, np.nan)
-    folded = kernels.play_rounds(
-        policy.features.plan, policy.chance, policy.get_exploration(1, count), statistics, 0, count, 0, config.ridge,
-        config.warm_start_rounds, encoded.levels, encoded.values, beliefs, table, actions, rewards,
-    )  # fmt: skip
-    assert folded == (count - 1) // length * length
-    assert actions.tolist() == [config.actions.index(d.action) for d in decisions]
-    assert (rewards == table[np.arange(count), actions]).all()
-    assert all((x == y).all() for x, y in zip(statistics, state.statistics, strict=True))
 
 
 @pytest.mark.parametrize(

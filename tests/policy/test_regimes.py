@@ -141,7 +141,7 @@ def test_one_sentence_a_regime(campaigns, small, given):
     [(0.5, "0.5 seconds"), (119, "120 seconds"), (7_300, "2.0 hours"), (864_000, "10 days"), (9e7, "1,000 days")],
 )
 def test_spans_of_time(seconds, words):
-    assert regimes._span(seconds) == words
+    assert regimes._format_span(seconds) == words
 
 
 def test_before_any_round_there_is_only_the_model(small, given):
@@ -181,13 +181,13 @@ def test_why_there_are_no_regimes(small, small_contexts):
     assert "never estimated" in told(policy, play(policy, small_contexts(30, 1)))
     policy = StagedPolicy(small(regimes=2, beliefs={"statistics": "smoothed", "start_round": 60, "every": 50}))
     state = play(policy, small_contexts(30, 1))
-    assert told(policy, state) == "The regimes have not been estimated yet. The next try is before round 60."
+    assert told(policy, state) == "The regimes have not been estimated yet. The next attempt is before round 60."
     policy = StagedPolicy(small())
     state = play(policy, small_contexts(40, 1))
     assert told(policy, state).startswith("One regime is in use: more cannot be told apart yet.")
     assert policy.estimator.explain_missing(state) == "fewer than 75 rounds so far"
     policy, state, _ = played("iid", 4001, 1_000)
-    assert told(policy, state).startswith("One regime is in use: more were tried and do not pay.")
+    assert told(policy, state).startswith("One regime is in use: more were tried and did not improve predictions.")
 
 
 @pytest.mark.parametrize(

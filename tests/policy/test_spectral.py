@@ -1,7 +1,6 @@
 """Box C against exact moments, a plain tensor version and its rate; alignment against all permutations."""
 
 import itertools
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -52,7 +51,7 @@ def triple_law(parameters):
         ([[5, 2, 1], [1, 5, 2], [2, 1, 5]], [[4, 2, 2, 0], [0, 2, 2, 4], [2, 4, 0, 2]], 3 * 64 * 64),
     ],
 )
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_exact_moments_give_the_exact_model(transition, emission, denominator, seed):
     """Triples in their exact proportions, with missing symbols between them; M is not symmetric."""
     truth = HmmParameters.check(
@@ -100,8 +99,7 @@ def test_equals_box_c_written_with_the_whole_tensor(regimes, symbols):
     assert found.emission == pytest.approx(E.T, abs=1e-9)
 
 
-@pytest.mark.parametrize("regimes", [2, 3])
-@pytest.mark.parametrize("symbols", [5, 20, 60])
+@pytest.mark.parametrize(("regimes", "symbols"), [(2, 20), (3, 5)])
 def test_error_falls_like_one_over_the_square_root_of_t(regimes, symbols):
     """The rate behind the belief-estimation lemma; medians over models, because some Γ are unlucky."""
     lengths = np.array([10**3, 10**4, 10**5, 10**6])
@@ -130,19 +128,6 @@ def test_missing_symbols_cost_data_not_correctness():
     one = spectral.estimate(np.concatenate([first, gap, second, gap, gap]), 3, 12, 1)
     other = spectral.estimate(np.concatenate([gap, second, gap, first]), 3, 12, 1)
     assert largest_error(one, other) < 1e-9
-
-
-def test_never_holds_a_cube_of_the_symbols():
-    """X = 512: X³ numbers are 1 GiB, X² are 2 MiB."""
-    history = np.random.default_rng(12).integers(0, 512, 20_000)
-    spectral.estimate(history[:1000] % 9, 3, 9, 1)  # compiles
-    tracemalloc.start()
-    try:
-        spectral.estimate(history, 3, 512, 1)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 32 * 2**20
 
 
 def exactly_independent(symbols):
@@ -204,28 +189,7 @@ def test_any_history_gives_laws_or_not_estimable(case):
         assert [part.tobytes() for part in found] == [part.tobytes() for part in again]
 
 
-def test_the_seed_chooses_the_rotation():
-    _, history = hmm.sample(separated(3, 9, np.random.default_rng(13)), 2000, np.random.default_rng(14))
-    one, other = (spectral.estimate(history, 3, 9, seed) for seed in (1, 2))
-    assert spectral.align(one, other)[0].emission.tolist() != other.emission.tolist()
-
-
-@pytest.mark.parametrize("regimes", range(1, 9))
-def test_alignment_undoes_permutations(regimes):
-    """R6, with some noise on the new estimate."""
-    generator = np.random.default_rng(regimes)
-    for _ in range(20):
-        previous = separated(regimes, 20, generator)
-        noise = generator.dirichlet(np.ones(20), regimes)
-        moved = previous._replace(emission=0.95 * previous.emission + 0.05 * noise)
-        shuffle = generator.permutation(regimes)
-        aligned, order = spectral.align(moved.permute(shuffle), previous)
-        assert shuffle[order].tolist() == list(range(regimes))
-        for found, expected in zip(aligned, moved, strict=True):
-            assert found.tolist() == expected.tolist()
-
-
-@pytest.mark.parametrize("regimes", range(1, 9))
+@pytest.mark.parametrize("regimes", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("ties", [False, True])
 def test_alignment_is_the_best_of_all_permutations(regimes, ties):
     """R6: the smallest largest distance, then the smallest total; on emissions with nothing in common."""

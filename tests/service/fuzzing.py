@@ -108,7 +108,7 @@ BEYOND_A_SCHEMA = [
     Beyond(
         r"POST /campaigns/\{name\}/actions/retire",
         "action",
-        ".* is no action of this campaign|.* is the baseline, .*|only the base.*",
+        ".* is not an action of this campaign|.* is the baseline, .*|only the base.*",
     ),
     Beyond(r"POST /campaigns/\{name\}/rollback", "model_version", ".* is no earlier model"),
     Beyond(r"GET /campaigns/\{name\}/report", "model_version", ".* is not a model of this campaign"),

@@ -168,7 +168,7 @@ def test_labels_that_may_not_fit_are_told(client):
     ("config", "rounds", "note"),
     [
         ({"regimes": 1}, 0, "The campaign has one regime."),
-        ({}, 0, "The regimes have not been estimated yet. The next try is before round 16."),
+        ({}, 0, "The regimes have not been estimated yet. The next attempt is before round 16."),
         ({}, 60, "One regime is in use: more cannot be told apart yet."),
         ({"regimes": 2, "beliefs": {"estimator": "none"}}, 20, "The regimes are never estimated"),
     ],
