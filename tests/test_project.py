@@ -15,6 +15,7 @@ from service.base.settings import PREFIX, Settings
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+CONFIGURATION = (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 
@@ -66,14 +67,22 @@ def assert_pinned(requirements: list[str], locked: dict[str, str]) -> None:
 
 def test_every_setting_is_documented():
     for name in Settings.model_fields:
-        assert f"`{PREFIX}{name.upper()}`" in README
+        assert f"`{PREFIX}{name.upper()}`" in CONFIGURATION
 
 
-def test_python_examples_of_the_readme_run():
-    examples = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+def test_python_examples_of_the_library_page_run():
+    page = (ROOT / "docs/library.md").read_text(encoding="utf-8")
+    examples = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     assert examples
     for example in examples:
-        exec(compile(example, "README.md", "exec"), {})
+        exec(compile(example, "docs/library.md", "exec"), {})
+
+
+def test_links_between_the_pages_lead_somewhere():
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "benchmarks/README.md", ROOT / "migrations/README.md"]
+    for page in pages:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
 
 
 def test_changelog_knows_the_version():
