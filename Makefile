@@ -1,4 +1,4 @@
-# Every target sets up .venv by itself, and only when pyproject.toml or a lock file changed.
+# Every target sets up .venv by itself if pyproject.toml or a lock file has changed.
 PYTHON ?= python3
 HOST =
 PORT =
@@ -11,34 +11,41 @@ SEED =
 JSON =
 MINUTES =
 RATE =
+PROCESSES = logical
+
+# Without compiled modules every test process would compile them again.
+unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
-# The lock is complete, so pip need not resolve. That also leaves out the GPU library XGBoost would bring along.
+# The lock is complete, so pip need not resolve dependencies. That also leaves out the GPU library of XGBoost.
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps
-# A process for each core, up to four: each has a PostgreSQL of its own. They take neighbouring tests, which share their
-# fixtures, and whoever is done takes over from the others.
-PARALLEL := -n logical --maxprocesses 4 --dist worksteal
+# One process for each core, up to four; each has a PostgreSQL of its own. Neighbouring tests go to the same process,
+# because they share fixtures, and a process without work takes over tests of the others.
+PARALLEL := -n $(PROCESSES) --maxprocesses 4 --dist worksteal
 
-.PHONY: help run test lint browser torture soak machine fuzz audit bench bench-http demo clean
+.PHONY: help run test test-quick lint browser torture soak machine fuzz audit bench bench-http demo clean
 
-help:  ## this list
+help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' Makefile
 
 run: .venv/ready  ## start the service on http://127.0.0.1:8000 (HOST=, PORT=, DATABASE_URL=)
 	@exec $(BIN)/undercurrent serve $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) \
 	  $(if $(DATABASE_URL),--database-url $(DATABASE_URL))
 
-test: lint browser  ## lint, then all tests
+test: lint browser  ## run lint, then all tests (PROCESSES=)
 	$(BIN)/pytest -q $(PARALLEL)
 
-machine: .venv/ready  ## random requests against a model of the rules, and wild numbers: other ones each time (EXAMPLES=200)
+test-quick: .venv/ready  ## run the tests that need no PostgreSQL, no server process and no browser: a minute
+	$(BIN)/pytest -q $(PARALLEL) -m "not slow"
+
+machine: .venv/ready  ## compare random requests with a model of the rules, and try extreme numbers; new ones each time (EXAMPLES=200)
 	UNDERCURRENT_EXAMPLES=$(or $(EXAMPLES),200) $(BIN)/pytest -q $(PARALLEL) \
 	  tests/service/test_machine.py tests/service/test_numbers.py tests/policy/test_numbers.py
 
-fuzz: .venv/ready  ## schemathesis on all routes, both databases, with and without keys (EXAMPLES=100, SEED=)
+fuzz: .venv/ready  ## run schemathesis on all routes, on both databases, with and without keys (EXAMPLES=100, SEED=)
 	$(BIN)/python -m tests.service.fuzzing $(if $(EXAMPLES),--examples $(EXAMPLES)) $(if $(SEED),--seed $(SEED))
 
-lint: .venv/ready  ## style, types and layers
+lint: .venv/ready  ## check style, types and import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -55,25 +62,25 @@ browser:
 	    echo "The browser tests need Debian's package chromium (apt-get install chromium); without it they are skipped."; \
 	  fi; }
 
-torture: .venv/ready  ## kill the service again and again under load, count what is lost: 20 minutes (KILLS=, OPERATIONS=, SEED=, JSON=)
+torture: .venv/ready  ## kill the service again and again under load and count what is lost: 20 minutes (KILLS=, OPERATIONS=, SEED=, JSON=)
 	$(BIN)/python -m tests.e2e.torture --kills $(KILLS) --operations $(OPERATIONS) \
 	  $(if $(SEED),--seed $(SEED)) $(if $(JSON),--json $(JSON))
 
-audit: .venv-audit/ready  ## known vulnerabilities in the locked dependencies; needs the internet
+audit: .venv-audit/ready  ## look for known vulnerabilities in the locked dependencies; needs the internet
 	@.venv-audit/bin/python deploy/audit.py
 
-bench: .venv/ready-bench  ## speed beside other libraries, as ratios (QUICK=1 for a minute's run)
+bench: .venv/ready-bench  ## compare the speed with other libraries (QUICK=1: one minute)
 	$(BIN)/python -m benchmarks.policy $(if $(QUICK),--quick)
 	$(BIN)/python -m benchmarks.reproduction $(if $(QUICK),--quick)
 
-bench-http: .venv/ready  ## the service over HTTP beside an empty endpoint, as ratios: 15 minutes (QUICK=1: three)
+bench-http: .venv/ready  ## compare the service over HTTP with an empty endpoint: 15 minutes (QUICK=1: three)
 	$(BIN)/python -m benchmarks.http $(if $(QUICK),--quick)
 	$(BIN)/python -m benchmarks.growth $(if $(QUICK),--quick)
 
-soak: .venv/ready  ## a steady load with restarts on both databases: does anything drift? 10 minutes (MINUTES=, RATE=)
+soak: .venv/ready  ## run a steady load with restarts on both databases and report drifts: 10 minutes (MINUTES=, RATE=)
 	$(BIN)/python -m tests.e2e.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(RATE),--rate $(RATE))
 
-demo: .venv/ready  ## a service with four policies at work on simulated customers, until Ctrl-C (PORT=)
+demo: .venv/ready  ## start a service and four policies that serve simulated customers, until Ctrl-C (PORT=)
 	@exec $(BIN)/undercurrent-sim demo $(if $(PORT),--port $(PORT))
 
 clean:  ## remove .venv and every cache
@@ -97,7 +104,7 @@ clean:  ## remove .venv and every cache
 	@$(INSTALL) -r requirements-bench.lock
 	@touch $@
 
-# Apart: what audits is not audited by what it brings along.
+# A separate environment: the auditing tool has dependencies of its own.
 .venv-audit/ready: requirements-audit.lock
 	@$(PYTHON) -m venv --clear .venv-audit
 	@.venv-audit/bin/python -m pip install -qq --disable-pip-version-check --no-deps -r requirements-audit.lock
