@@ -153,13 +153,13 @@ class Cache:
         if new.size > compute_spacing(known):  # as after a migration; the next snapshot comes with a block
             self.snapshots_owed.add(row.campaign_id)
         with self._lock:
-            if sum(kept.nbytes for kept in self._ids.values()) > MOST_BYTES_OF_IDS:
-                self._ids = {number: kept for number, kept in self._ids.items() if number in self._entries}
-            kept = self._ids.setdefault(row.campaign_id, ids)  # another thread may have loaded them meanwhile
-            if kept.count < known:
-                kept = self._ids[row.campaign_id] = ids
-            kept.extend(known, new)
-        return kept
+            if sum(each.nbytes for each in self._ids.values()) > MOST_BYTES_OF_IDS:
+                self._ids = {number: each for number, each in self._ids.items() if number in self._entries}
+            cached = self._ids.setdefault(row.campaign_id, ids)  # another thread may have loaded them meanwhile
+            if cached.count < known:
+                cached = self._ids[row.campaign_id] = ids
+            cached.extend(known, new)
+        return cached
 
     def _add_ids(self, campaign: int, after_round: int, hashes: Hashes) -> None:
         """Add the ids of committed decisions after a round."""

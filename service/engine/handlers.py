@@ -62,6 +62,7 @@ T = TypeVar("T")
 Op = TypeVar("Op", bound=AnyOperation)
 C = TypeVar("C", Change, RollBack, Erase, Import, Archive)
 Handler: TypeAlias = Callable[[Turn, Sequence[Op]], list[T | Exception]]
+# Any: that a handler's operations are of the key's type is more than an annotation can say; `_handles` checks the rest.
 HANDLERS: dict[type[AnyOperation], Callable[[Turn, Sequence[Any]], Sequence[object]]] = {}
 _encode = msgspec.json.Encoder().encode
 

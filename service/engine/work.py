@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -71,17 +71,6 @@ class Timing(NamedTuple):
     seconds: float
 
 
-_RowList = (
-    list[DecisionRow]
-    | list[RewardRow]
-    | list[ModelRow]
-    | list[JobRow]
-    | list[EventRow]
-    | list[MessageRow]
-    | list[RevisionRow]
-)
-
-
 class NewRows:
     """The rows to append, one list for each table. The lists only grow, except that a failed attempt is cut off."""
 
@@ -94,7 +83,7 @@ class NewRows:
         self.messages: list[MessageRow] = []
         self.revisions: list[RevisionRow] = []
         # In the order that foreign keys need.
-        self.tables: tuple[_RowList, ...] = (
+        self.tables: tuple[list[Any], ...] = (
             self.decisions, self.rewards, self.models, self.jobs, self.events, self.messages, self.revisions,
         )  # fmt: skip
 
@@ -109,13 +98,8 @@ class NewRows:
 
     def extend(self, other: "NewRows") -> None:
         """Append all rows of another unit of work."""
-        self.decisions += other.decisions
-        self.rewards += other.rewards
-        self.models += other.models
-        self.jobs += other.jobs
-        self.events += other.events
-        self.messages += other.messages
-        self.revisions += other.revisions
+        for rows, new in zip(self.tables, other.tables, strict=True):
+            rows += new
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
