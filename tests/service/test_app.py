@@ -1,4 +1,4 @@
-"""The service's frame: health, offline documentation, the one error shape, settings, and the real process."""
+"""The application without campaigns: health, offline documentation, the error shape, settings, and the real process."""
 
 import asyncio
 import os
@@ -35,7 +35,7 @@ def database(tmp_path: Path) -> str:
 
 @pytest.fixture
 def app(database: str) -> FastAPI:
-    """An application that was made but not started: its frame needs no database."""
+    """An application that was not started: these tests need no database."""
     return create_app(Settings(database_url=database))
 
 
@@ -126,7 +126,7 @@ def test_invalid_request_names_every_field_and_what_is_allowed(app):
 
 
 def test_lean_route_below_a_proxy_path(database):
-    """A good request that skips the framework and a bad one that fails through it find the same route."""
+    """Valid and invalid requests find the same route."""
     settings = Settings(database_url=database)
     assert main(["migrate", "--database-url", database]) == 0
     app = create_app(settings)
@@ -223,7 +223,7 @@ def test_command_line_names_the_version(capsys):
     assert capsys.readouterr().out == f"undercurrent {__version__}\n"
 
 
-def test_port_in_use_is_said_plainly(capsys, database):
+def test_a_port_in_use_is_reported_plainly(capsys, database):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert main(["serve", "--port", str(port), "--database-url", database]) == 1
@@ -252,7 +252,7 @@ def processes(tmp_path: Path) -> Iterator[list[subprocess.Popen[str]]]:
         yield running
 
 
-def test_served_over_a_real_socket_until_told_to_stop(processes, tmp_path):
+def test_a_real_process_serves_until_it_is_stopped(processes, tmp_path):
     for process, stop in zip(processes, (signal.SIGTERM, signal.SIGINT), strict=True):
         line = process.stdout.readline()
         url = re.fullmatch(rf"Undercurrent {__version__} is at (http://127\.0\.0\.1:\d+)\n", line)[1]

@@ -51,10 +51,10 @@ def play(client: httpx.Client, rounds: int, first: int = 0) -> None:
 
 
 def test_every_administrative_action_has_its_row(admin):
-    """In order, with who and what; deciding, reading, retries and what was refused have none."""
+    """In order, with the actor and the action; deciding, reading, retries and refused requests have none."""
     client, key = admin
-    path, asked = "/campaigns/spring", {"X-Request-ID": "ticket-7"}
-    good(client.post("/campaigns", json=CONFIG | {"stage_length": 4}, headers=asked), 201)
+    path, headers = "/campaigns/spring", {"X-Request-ID": "ticket-7"}
+    good(client.post("/campaigns", json=CONFIG | {"stage_length": 4}, headers=headers), 201)
     good(client.post("/campaigns", json=CONFIG | {"stage_length": 4}), 201)  # a retry
     error_of(client.post("/campaigns", json=CONFIG), 409)
     rows = [{"action": "none", "context": {"risk": "low"}, "reward": 1.0, "subject": PERSON}] * 6
@@ -81,9 +81,9 @@ def test_every_administrative_action_has_its_row(admin):
     error_of(client.delete(path, params={"confirm": "other"}), 422)
     assert client.delete(path, params={"confirm": "spring"}).status_code == 204
     found = entries(client)[::-1]
-    told = [(entry["action"], entry["campaign"], entry["details"]) for entry in found]
+    actions = [(entry["action"], entry["campaign"], entry["details"]) for entry in found]
     changes = {entry["action"]: entry["details"] for entry in found}
-    assert [(action, campaign) for action, campaign, _ in told] == [
+    assert [(action, campaign) for action, campaign, _ in actions] == [
         ("create", "spring"),
         ("import", "spring"),
         ("change", "spring"),
@@ -100,7 +100,7 @@ def test_every_administrative_action_has_its_row(admin):
         ("delete", "spring"),
     ]
     shown = {"rounds": 20, "webhook": "https://hooks.example/…"}
-    assert told[2][2] == {
+    assert actions[2][2] == {
         "fields": ["alerts", "paused"],
         "changed": {
             "paused": {"from": False, "to": True},
@@ -189,7 +189,7 @@ def test_a_change_that_is_not_committed_has_no_row_and_no_row_no_change(client, 
 
 
 def test_refused_keys_are_counted_and_written_down_once_a_minute(start, store, monkeypatch):
-    """So that whoever tries them cannot fill the disk; and what is left when the service stops."""
+    """So that nobody can fill the disk by trying keys; the rest is recorded when the service stops."""
     good_key, revoked = make(store), make(store, "viewer")
     with store.writing() as tx:
         revoke_key(tx, get_key_id(revoked), 2)
@@ -208,12 +208,12 @@ def test_refused_keys_are_counted_and_written_down_once_a_minute(start, store, m
 
     attempts(1)
     error_of(worker.client.get("/campaigns"), 401)  # no key at all is no wrong one
-    eventually(lambda: rows(), "the first are told at once")
+    eventually(lambda: rows(), "the first are recorded at once")
     attempts(50)
     worker.service.keys.record_refusals()
     assert sum(row["unknown"] for row in rows()) <= 2  # those that fell into the first row
     now[0] += gate.RECORD_SECONDS
-    eventually(lambda: sum(row["unknown"] for row in rows()) == 51, "told a minute later")
+    eventually(lambda: sum(row["unknown"] for row in rows()) == 51, "recorded a minute later")
     assert sum(row["revoked"] for row in rows()) == 51
     assert len(rows()) == 2
     attempts(1)
@@ -221,7 +221,7 @@ def test_refused_keys_are_counted_and_written_down_once_a_minute(start, store, m
     assert (newest["actor"], newest["action"], newest["outcome"]) == ("unknown", "refuse keys", "refused")
 
 
-def test_the_command_line_is_told_of_and_tells(new_database, tmp_path, capsys):
+def test_the_command_line_is_recorded_and_prints_the_log(new_database, tmp_path, capsys):
     url = new_database("sqlite")
     assert main(["keys", "create", "--role", "client", "--campaign", "spring", "--database-url", url]) == 0
     key = capsys.readouterr().out.strip()

@@ -1,4 +1,4 @@
-"""Keys and roles: who may call what, over real HTTP on both databases; and that no route is without a rule."""
+"""Keys: how they are checked, kept up to date and limited. Which key may call which route is in test_matrix.py."""
 
 import asyncio
 import hmac
@@ -53,9 +53,9 @@ def bearer(key: str) -> dict[str, str]:
 
 
 class Guarded(NamedTuple):
-    """A worker that asks for keys, and keys of each kind; those called limited are good for `mine` and `spare` only.
+    """A worker that asks for keys, and keys of each kind; those called limited only cover `mine` and `spare`.
 
-    Campaign `spare` is for requests of which only the status matters, whatever they do to it.
+    Campaign `spare` is for requests of which only the status matters.
     """
 
     worker: Worker
@@ -91,8 +91,8 @@ def store(database_url):
     store.close()
 
 
-def test_who_is_refused_is_counted_where_it_belongs(guarded):
-    """By the route's template, whichever way the request goes; what no route answers is `other`."""
+def test_refused_requests_are_counted_by_route(guarded):
+    """By the route's template; a path without a route is `other`."""
 
     def counted():
         scrape = Scrape(guarded.worker.client, bearer(guarded.keys["admin"]))
@@ -136,7 +136,7 @@ def test_a_route_must_declare_who_may_call_it(unstarted):
 
     with pytest.raises(TypeError, match=r"new does not declare who may call it"):
         app.get("/new/{name}")(new)
-    app.add_route("/new/a", new)  # past our own kind of route: it lets nobody in
+    app.add_route("/new/a", new)  # not one of our own routes: it lets nobody in
     assert [answer.status_code for answer in get("/new/a")] == [500, 500]
     known, nobody = get("/newer")
     error_of(known, 404)
@@ -144,7 +144,7 @@ def test_a_route_must_declare_who_may_call_it(unstarted):
 
 
 def test_a_failure_of_the_check_lets_nobody_in(unstarted):
-    """Whatever goes wrong, on any route."""
+    """An unexpected exception, on any route."""
     app, service, get = unstarted
     called = []
 
@@ -172,7 +172,7 @@ def test_public_routes_need_no_key(guarded):
     assert guarded.worker.client.get("/healthz", headers=bearer("nonsense")).status_code == 200
 
 
-def test_the_list_has_only_what_the_key_is_good_for(guarded):
+def test_the_list_only_has_campaigns_that_the_key_covers(guarded):
     def names(kind: str, **query: Any) -> list[str]:
         page = good(guarded.ask(kind, "GET", "/campaigns", params=query))
         return [campaign["name"] for campaign in page["campaigns"] if campaign["name"] != "spare"]
@@ -256,7 +256,7 @@ def test_a_key_that_is_not_known(guarded):
 
 
 def test_an_unknown_id_is_compared_like_a_wrong_secret(guarded, monkeypatch):
-    """In constant time, both; so time does not tell which ids exist."""
+    """Both in constant time, so that timing does not reveal which ids exist."""
     compared = []
 
     def compare(first: bytes, second: bytes) -> bool:
@@ -341,7 +341,7 @@ def test_the_last_known_keys_are_good_while_the_database_is_away(start, store):
 
 @ONCE
 def test_an_emptied_table_does_not_open_the_service(start, store):
-    """It may listen to everyone; only a start decides that anew."""
+    """The service may be public; only a restart turns authentication off."""
     key = make(store)
     worker = start()
     with store.writing() as tx:
@@ -354,8 +354,8 @@ def test_an_emptied_table_does_not_open_the_service(start, store):
 
 
 @ONCE
-def test_a_key_above_its_rate_is_told_when_to_come_back(start, store):
-    """Every request counts, refused ones too; nobody else's are affected."""
+def test_a_key_above_its_rate_limit_gets_retry_after(start, store):
+    """Every request counts, also refused ones; other keys are not affected."""
     slow, other = make(store, "client", rate=0.01), make(store, "client", rate=1000)
     worker = start()
     assert worker.client.get("/healthz", headers=bearer(slow)).status_code == 200  # public: no key is looked at

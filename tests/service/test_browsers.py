@@ -17,7 +17,7 @@ TEXT = {"content-type": "text/plain"}  # what any page may send without asking
 
 @pytest.fixture
 def database_url(new_database):
-    return new_database("sqlite")  # the other one would be asked the same
+    return new_database("sqlite")  # the database does not matter here
 
 
 def create(client: httpx.Client, **headers: str) -> httpx.Response:
@@ -113,7 +113,7 @@ def test_only_so_many_hosts_are_remembered():
 
 
 def test_with_keys_the_key_decides(start, database_url):
-    """A proxy may hand on whatever a browser said, under any name; the pages' own rule is the cookie's."""
+    """A proxy may forward any of a browser's headers under any host; for pages the rule of the cookie applies."""
     store = Store(database_url)
     key = make(store)
     store.close()

@@ -1,6 +1,6 @@
-"""Whole requests to lean routes are taken without a task: the same answers, and whatever is unusual goes the other way.
+"""Complete requests to lean routes are handled without a task: with the same answers, and anything unusual as usual.
 
-Over a real socket. A request that comes in two pieces goes the ordinary way, so that the two can be compared.
+Over a real socket. A request that arrives in two pieces goes the ordinary way, so that the two can be compared.
 """
 
 import json
@@ -78,7 +78,7 @@ def reading(monkeypatch) -> None:
 
 
 def send_apart(connection: Connection, *parts: bytes) -> None:
-    """Each is read before the next one comes."""
+    """Each is read before the next one is sent."""
     for part in parts:
         before = len(READ)
         connection.send(part)
@@ -128,7 +128,7 @@ def waiting(worker) -> int:
 
 
 def either_way(url: str, request: bytes, ordinary: list[str]) -> list[httpx.Response]:
-    """The answers to a request that comes whole, and to the same in two pieces."""
+    """The answers to a request that arrives in one piece, and to the same in two pieces."""
     with ExitStack() as stack:
         whole, pieces = (stack.enter_context(closing(Connection(url))) for _ in range(2))
         ordinary.clear()
@@ -177,7 +177,7 @@ def test_answers_are_the_same(worker, ordinary, path, body, status):
     assert after[key] == before.get(key, 0) + 2
 
 
-def test_keys_are_asked_for(start, ordinary, database_url):
+def test_keys_are_needed(start, ordinary, database_url):
     with closing(Store(database_url)) as store:
         keys = {role: make(store, role) for role in ("admin", "client", "viewer")}
         keys |= {"other": make(store, "client", "b"), "slow": make(store, "client", rate=0.01)}
@@ -210,8 +210,8 @@ def test_other_sites_are_refused(worker, ordinary):
     assert error_of(whole, 403) == error_of(pieces, 403)
 
 
-def test_what_nobody_expected_is_a_failure_in_the_one_shape(worker, ordinary, lines, monkeypatch):  # noqa: F811
-    """Whether before the lane or in it, and told once, with the caller's id and the traceback."""
+def test_an_unexpected_exception_is_answered_in_the_one_shape(worker, ordinary, lines, monkeypatch):  # noqa: F811
+    """Before the lane or in it; it is logged once, with the caller's id and the traceback."""
 
     def broken(*_):
         raise ZeroDivisionError("a bug")
@@ -231,13 +231,13 @@ def test_what_nobody_expected_is_a_failure_in_the_one_shape(worker, ordinary, li
     good(worker.client.post("/decide", json=DECIDE))
 
 
-def test_an_error_that_cannot_be_told_is_a_failure(worker, connection, lines, monkeypatch):  # noqa: F811
+def test_an_error_that_cannot_be_encoded_is_a_failure(worker, connection, lines, monkeypatch):  # noqa: F811
     """Nobody waits for an answer for ever."""
-    untold = NotFoundError("half a surrogate pair: \ud800")
-    monkeypatch.setattr(worker.service._lanes, "_process", lambda operations: ([untold] * len(operations), []))
+    unencodable = NotFoundError("half a surrogate pair: \ud800")
+    monkeypatch.setattr(worker.service._lanes, "_process", lambda operations: ([unencodable] * len(operations), []))
     connection.send(post("/decide", DECIDE))
     error_of(connection.answer(), 500)
-    eventually(lambda: bool(lines), "it is told")
+    eventually(lambda: bool(lines), "it is logged")
     (line,) = lines
     assert (line["level"], line["message"]) == ("error", "request failed")
 
@@ -257,23 +257,23 @@ def test_the_access_log_has_every_id_where_it_belongs(start, ordinary, lines):  
             made = connection.answer().headers["x-request-id"]
             assert made == name or name is None
         assert not ordinary
-    eventually(lambda: len(lines) == 3, "all are told")
+    eventually(lambda: len(lines) == 3, "all are logged")
     assert [line["request_id"] for line in lines] == ["first", "second", made]
     assert [line["status"] for line in lines] == [200, 422, 200]
     assert all(line["route"] == "/decide" and line["milliseconds"] > 0 for line in lines)
 
 
-def test_slow_requests_are_told(worker, connection, ordinary, lines, monkeypatch):  # noqa: F811
+def test_slow_requests_are_logged(worker, connection, ordinary, lines, monkeypatch):  # noqa: F811
     monkeypatch.setattr(service.web.requests, "SLOW_SECONDS", 0.0)
     connection.send(post("/decide", DECIDE))
     good(connection.answer())
 
-    def told():  # the campaign's creation may be told as well: an answer leaves before its request is over
+    def logged():  # the campaign's creation may be logged as well: an answer leaves before its request is over
         return [line for line in lines if line["route"] == "/decide"]
 
-    eventually(told, "told")
+    eventually(logged, "logged")
     assert not ordinary
-    (line,) = told()
+    (line,) = logged()
     assert (line["level"], line["message"]) == ("warning", "slow request")
 
 
@@ -300,8 +300,8 @@ def test_below_a_proxys_path_requests_go_the_ordinary_way(database_url):
     assert not app.handle_directly(scope, b"{}", lambda *_: None)
 
 
-def test_whoever_asks_for_leave_to_send_gets_it(worker, connection, ordinary):
-    """Also if the body comes without waiting for it."""
+def test_expect_100_continue(worker, connection, ordinary):
+    """Also if the body is sent without waiting."""
     connection.send(post("/decide", DECIDE, "Expect: 100-continue"))
     assert connection.answer().status_code == 100
     good(connection.answer())
@@ -314,7 +314,7 @@ def test_whoever_asks_for_leave_to_send_gets_it(worker, connection, ordinary):
     assert ordinary == ["/decide"] * 2
 
 
-def test_an_upgrade_that_nobody_offers(worker, connection):
+def test_an_upgrade_is_ignored(worker, connection):
     """What follows its headers would be the other protocol's: there is no body."""
     connection.send(post("/decide", DECIDE, "Connection: Upgrade", "Upgrade: h2c"))
     error_of(connection.answer(), 422)
@@ -378,7 +378,7 @@ def test_after_a_refusal_the_connection_stays(connection, ordinary, monkeypatch)
     assert not ordinary
 
 
-def test_what_comes_before_no_http_is_done(worker, connection):
+def test_requests_before_invalid_http_are_answered(worker, connection):
     connection.send(decide(1) + b"\x00nonsense\r\n\r\n")
     connection.rest()
     eventually(lambda: rounds(worker) == 1, "decided")
@@ -388,8 +388,8 @@ def test_what_comes_before_no_http_is_done(worker, connection):
 
 
 @pytest.mark.parametrize("leave", [Connection.close, Connection.reset])
-def test_a_caller_who_goes_before_the_answer(worker, connection, gate, caplog, leave):
-    """What it asked for is committed and counted all the same, and nobody complains."""
+def test_a_caller_who_disconnects_before_the_answer(worker, connection, gate, caplog, leave):
+    """The request is committed and counted all the same, and nothing is logged."""
     logging.getLogger("uvicorn").addHandler(caplog.handler)
     gate.clear()
     connection.send(decide(1))
@@ -411,7 +411,7 @@ def listening(worker) -> bool:
     return True
 
 
-def test_whoever_stops_waits_for_answers(worker, connection, gate):
+def test_stopping_waits_for_answers(worker, connection, gate):
     gate.clear()
     connection.send(decide(1))
     eventually(lambda: waiting(worker) == 1, "accepted")
@@ -460,10 +460,10 @@ def test_a_caller_who_does_not_read_is_waited_for(worker, ordinary, monkeypatch)
             assert sent < 200
         connection.send(request)  # its answer finds no room
         eventually(lambda: len(taken) + len(ordinary) == sent + 1, "begun")
-        asked = len(ordinary)
+        before = len(ordinary)
         send_apart(connection, request)  # and this one is behind it
         answers = [good(connection.answer()) for _ in range(sent + 2)]
     assert all(answer == answers[0] for answer in answers)
     assert len(answers[0]["decisions"]) == 500
-    assert len(ordinary) == asked + 1  # the last
+    assert len(ordinary) == before + 1  # the last
     assert rounds(worker) == 500

@@ -115,9 +115,9 @@ def test_every_documented_status_is_real(place, document, monkeypatch):
         see(asked, response)  # 408, 413
     for asked, response in _without_database(place):
         see(asked, response)  # 503
-    told = documented(document)
-    assert {f"{label}: {status}" for label, status in seen.keys() - told} == set(), "not in the document"
-    assert {f"{label}: {status}" for label, status in told - seen.keys()} == set(), "only in the document"
+    in_document = documented(document)
+    assert {f"{label}: {status}" for label, status in seen.keys() - in_document} == set(), "not in the document"
+    assert {f"{label}: {status}" for label, status in in_document - seen.keys()} == set(), "only in the document"
 
 
 def _unfit(asked: Asked) -> str:

@@ -44,7 +44,7 @@ def connect(worker) -> Iterator:
 
 @pytest.fixture
 def patient(worker, monkeypatch) -> None:
-    """For what is about sizes: however slow the machine, nothing comes too late."""
+    """For tests of sizes: no request times out, even on a slow machine."""
     monkeypatch.setattr(protocol, "REQUEST_SECONDS", 30.0)
 
 
@@ -60,7 +60,7 @@ def rounds(worker) -> int:
 def test_a_declared_size_is_refused_before_anything_is_read(connect, method, path):
     connection = connect()
     connection.send(head(path, f"Content-Length: {LARGEST_BODY + 1}", "Expect: 100-continue", method=method))
-    response = connection.answer()  # not 100 Continue: nobody asked for the body
+    response = connection.answer()  # not 100 Continue: the body is not wanted
     assert str(LARGEST_BODY) in error_of(response, 413)["message"]
 
 
@@ -91,7 +91,7 @@ def test_headers_have_an_end(connect):
     "parts", [[], [b"\r\n"] * 20, [b"POST /decide HTTP/1.1\r\nhost: test\r\n"], [bytes([b]) for b in head(LEAN)[:20]]]
 )
 def test_headers_that_never_end_close_the_connection(connect, parts):
-    """Whether nothing comes, or a byte now and then."""
+    """Whether nothing arrives, or a byte now and then."""
     began = time.monotonic()
     connection = connect()
     connection.offer(*parts, pause=SHORT / 10)
@@ -101,8 +101,8 @@ def test_headers_that_never_end_close_the_connection(connect, parts):
 
 @pytest.mark.parametrize("path", [LEAN, OTHER])
 @pytest.mark.parametrize("parts", [[], [DECIDE], [bytes([b]) for b in DECIDE[:20]]])
-def test_a_body_that_never_ends_is_told_so(worker, connect, path, parts):
-    """Even if what came of it would do."""
+def test_a_body_that_never_ends_gets_408(worker, connect, path, parts):
+    """Even if the part that arrived would be valid."""
     connection = connect()
     connection.send(head(path, f"Content-Length: {len(DECIDE) + 1}"))
     connection.offer(*parts, pause=SHORT / 10)
@@ -123,7 +123,7 @@ def test_a_body_cut_off_is_not_decided(worker, connect):
     assert rounds(worker) == 0
 
 
-def test_a_body_that_nobody_wants_does_not_keep_the_connection(connect):
+def test_a_refused_body_does_not_keep_the_connection(connect):
     connection = connect()
     connection.send(head(LEAN, f"Content-Length: {LARGEST_BODY + 1}"))
     error_of(connection.answer(), 413)
@@ -148,11 +148,11 @@ def test_requests_in_pieces_are_answered_and_idle_connections_kept(worker, conne
     assert rounds(worker) == 4
 
 
-@pytest.mark.parametrize("told", ["Connection: close", "HTTP/1.0"])
-def test_whoever_does_not_keep_the_connection_gets_a_whole_answer(worker, connect, told):
+@pytest.mark.parametrize("how", ["Connection: close", "HTTP/1.0"])
+def test_a_client_that_closes_the_connection_gets_a_whole_answer(worker, connect, how):
     connection = connect()
-    asked = head(LEAN, f"Content-Length: {len(DECIDE)}", *([told] if ":" in told else []))
-    connection.send(asked.replace(b"HTTP/1.1", b"HTTP/1.0") + DECIDE if "HTTP" in told else asked + DECIDE)
+    request = head(LEAN, f"Content-Length: {len(DECIDE)}", *([how] if ":" in how else []))
+    connection.send(request.replace(b"HTTP/1.1", b"HTTP/1.0") + DECIDE if "HTTP" in how else request + DECIDE)
     answer = connection.answer()
     assert good(answer)["round"] == 1
     assert answer.headers["connection"] == "close"

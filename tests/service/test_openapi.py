@@ -73,7 +73,7 @@ def operations(document):
 
 
 def schema_of(document, content):
-    """The schema of a body and its name; CampaignConfig has one for what goes in and one for what comes out."""
+    """The schema of a body and its name; CampaignConfig has one for requests and one for answers."""
     name = content["application/json"]["schema"]["$ref"].rpartition("/")[2]
     return document["components"]["schemas"][name], re.sub(r"-(Input|Output)$", "", name)
 

@@ -173,7 +173,7 @@ def test_a_retired_action_can_still_be_listed(shared, azure):
 
 
 def test_the_same_event_again_gets_the_same_answer(shared, azure):
-    """R17, whatever happens to the campaign in between: its chances, its actions, its end."""
+    """R17: even if the campaign's probabilities or actions change in between, or it is archived."""
     name = campaign(shared, "repeating", "p-a p-b", control={"share": 0.3}, warm_start_rounds=0, stage_length=2)
     for i in range(8):
         azure.rank("p-a p-b", event=f"early {i}")
@@ -234,7 +234,7 @@ def test_multi_slot_is_not_offered(shared):
         error_of(shared.post(f"/personalizer/v1.0/{path}", json={}), 404)
 
 
-def test_bad_bodies_are_told_by_field(shared):
+def test_errors_name_the_fields_of_bad_bodies(shared):
     body = {"actions": [{"id": "w-a"}, {"id": "w-b"}], "contextFeatures": CONTEXT}
     for change, field in (
         ({"actions": []}, "actions"),
@@ -302,8 +302,8 @@ def test_no_campaign_or_several(shared, azure):
     campaign(shared, "near-one", "m-a m-b m-c")
     campaign(shared, "near-two", "m-a m-b", [RISK, {"name": "age", "cuts": [30]}])
     error = azure.refused(422, "m-a m-b", [{"risk": "low", "age": "old"}])
-    told = {(one["field"], one["message"].partition(" needs it: ")[2]) for one in error["fields"][1:3]}
-    assert told == {("contextFeatures.spend", "missing"), ("contextFeatures.age", "is not a number")}
+    fields = {(one["field"], one["message"].partition(" needs it: ")[2]) for one in error["fields"][1:3]}
+    assert fields == {("contextFeatures.spend", "missing"), ("contextFeatures.age", "is not a number")}
     assert "keys create --role client --campaign" in error["fields"][0]["message"]
     error = azure.refused(422, "m-a m-x", [{"risk": "low", "spend": 1}])
     assert ("actions", "campaign 'near-one' has no 'm-x'") in {
@@ -345,7 +345,7 @@ def test_a_change_of_campaigns_is_known_at_once(shared, azure):
 
 
 def test_what_another_worker_changed_never_decides_for_the_wrong_campaign(start, monkeypatch):
-    """A list that is out of date for an hour: the campaign itself refuses what was not meant for it."""
+    """Even if the list is an hour old, the campaign refuses what was not meant for it."""
     monkeypatch.setattr(matching, "RELOAD_SECONDS", 3_600)
     here, there = start(), start()
     azure = Azure(here.url)
@@ -383,13 +383,13 @@ def test_a_thousand_campaigns_cost_a_rank_no_query(start, monkeypatch):
         for i in range(1_000):
             assert add_campaign(tx, f"c{i}", b"", one.replace("c-n", f"c{i}").replace("v-n", f"v{i}"), "[1.0]", 1)
     azure.rank("a b", [{"v7": 1}], event="first")
-    asked: list[str] = []
-    sa.event.listen(store.engine, "before_cursor_execute", lambda *call: asked.append(call[2]))
+    queries: list[str] = []
+    sa.event.listen(store.engine, "before_cursor_execute", lambda *call: queries.append(call[2]))
     for i in range(20):
         azure.rank("a b", [{"v7": 1}, {"other": {f"w{j}": j for j in range(50)}}], event=f"e{i}")
-    assert not [query for query in asked if "FROM campaigns" in query]
+    assert not [query for query in queries if "FROM campaigns" in query]
     azure.reward("e3", 1)
-    assert len([query for query in asked if "FROM campaigns" in query]) == 1
+    assert len([query for query in queries if "FROM campaigns" in query]) == 1
     assert good(worker.client.get("/campaigns/c7"))["round"] == 21
     assert "995 others fit no better" in azure.refused(422, "a b", [{"v1000": 1}])["message"]
     everything = azure.refused(409, "a b", [{f"v{i}": i for i in range(1_000)}])
@@ -447,7 +447,7 @@ def test_the_key_of_personalizers_header(start, database_url):
 
 @ONCE
 def test_ranks_and_decisions_teach_one_model(start):
-    """Asked in either way, in turns, a campaign decides and learns like a twin that is asked in one."""
+    """A campaign that is used through both APIs decides and learns like a twin that is used through one."""
     worker = start()
     azure, client = Azure(worker.url), worker.client
     rules = {"stage_length": 5, "warm_start_rounds": 10, "propensity_floor": 0.05, "control": {"share": 0.1}, "seed": 3}
