@@ -1,4 +1,4 @@
-"""The deployment files fit the settings and the command line, and their very commands run: there is no Docker here."""
+"""The deployment files fit the settings and the command line, and their commands work. The tests need no Docker."""
 
 import fnmatch
 import json
@@ -32,50 +32,50 @@ VARIABLE = re.compile(r"\$\{(\w+)(?:(:[-?])([^}]*))?\}")
 
 
 class UnsetError(Exception):
-    """A variable has neither a value nor a default; the message is the one the file gives."""
+    """A variable has neither a value nor a default; the message comes from the file."""
 
 
-def interpolated(value: object, environ: Mapping[str, str]) -> str:
+def interpolate(value: object, environ: Mapping[str, str]) -> str:
     """A value of the compose file as Docker reads it: ${NAME}, ${NAME:-default}, ${NAME:?message}."""
 
-    def fill(found: re.Match[str]) -> str:
-        name, how, text = found.groups()
+    def replace(match: re.Match[str]) -> str:
+        name, operator, text = match.groups()
         if environ.get(name):
             return environ[name]
-        if how == ":?":
+        if operator == ":?":
             raise UnsetError(text)
         return text or ""
 
-    return VARIABLE.sub(fill, str(value))
+    return VARIABLE.sub(replace, str(value))
 
 
-def environment(service: str, environ: Mapping[str, str] = SECRETS) -> dict[str, str]:
-    return {name: interpolated(value, environ) for name, value in SERVICES[service].get("environment", {}).items()}
+def get_service_environment(service: str, environ: Mapping[str, str] = SECRETS) -> dict[str, str]:
+    return {name: interpolate(value, environ) for name, value in SERVICES[service].get("environment", {}).items()}
 
 
-def words(command: str | list[str]) -> list[str]:
+def split_command(command: str | list[str]) -> list[str]:
     return shlex.split(command) if isinstance(command, str) else command
 
 
-def instructions() -> list[tuple[str, str]]:
-    """The Dockerfile's, in order."""
+def read_instructions() -> list[tuple[str, str]]:
+    """The Dockerfile's instructions, in order."""
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     lines = "\n".join(line for line in text.splitlines() if not line.startswith("#")).replace("\\\n", " ").splitlines()
     return [(word, rest.strip()) for line in lines if line.strip() for word, _, rest in [line.partition(" ")]]
 
 
-def last(word: str) -> str:
-    return [rest for known, rest in instructions() if known == word][-1]
+def get_last(word: str) -> str:
+    return [rest for known, rest in read_instructions() if known == word][-1]
 
 
-def image_environment() -> dict[str, str]:
-    return dict(pair.split("=", 1) for word, rest in instructions() if word == "ENV" for pair in shlex.split(rest))
+def get_image_environment() -> dict[str, str]:
+    return dict(pair.split("=", 1) for word, rest in read_instructions() if word == "ENV" for pair in shlex.split(rest))
 
 
-# --- what the files say -----------------------------------------------------------------------------------------------
+# --- the files -------------------------------------------------------------------------------------------------------
 
 
-def test_the_parts_of_the_deployment():
+def test_services_and_their_order():
     assert set(SERVICES) == {"service", "migrate", "postgresql", "prometheus", "grafana"}
     assert set(OURS) == {"service", "migrate"}
     assert SERVICES["migrate"]["restart"] == "no"
@@ -86,79 +86,84 @@ def test_the_parts_of_the_deployment():
     assert {name for name in mounted if not name.startswith(".")} == set(COMPOSE["volumes"])
 
 
-def test_every_variable_is_a_setting_with_a_value_that_is_allowed():
-    for found in (image_environment(), *(image_environment() | environment(name) for name in OURS)):
-        ours = {name: value for name, value in found.items() if name.startswith(PREFIX)}
+def test_every_variable_is_a_setting_with_an_allowed_value():
+    for variables in (
+        get_image_environment(),
+        *(get_image_environment() | get_service_environment(name) for name in OURS),
+    ):
+        ours = {name: value for name, value in variables.items() if name.startswith(PREFIX)}
         assert set(ours) <= {PREFIX + name.upper() for name in Settings.model_fields}
         settings = Settings.load(ours, {})
         assert settings.host == "0.0.0.0"
-        assert f"{settings.port}" == last("EXPOSE")
-    assert Settings.load(environment("service"), {}).workers == 2
-    assert Settings.load(environment("service", SECRETS | {"WORKERS": "7"}), {}).workers == 7
-    assert {interpolated(port, SECRETS).split(":")[-1] for port in SERVICES["service"]["ports"]} == {last("EXPOSE")}
+        assert f"{settings.port}" == get_last("EXPOSE")
+    assert Settings.load(get_service_environment("service"), {}).workers == 2
+    assert Settings.load(get_service_environment("service", SECRETS | {"WORKERS": "7"}), {}).workers == 7
+    assert {interpolate(port, SECRETS).split(":")[-1] for port in SERVICES["service"]["ports"]} == {get_last("EXPOSE")}
 
 
-def test_every_command_is_one_of_the_command_line():
-    (entry,) = json.loads(last("ENTRYPOINT"))
+def test_every_command_exists():
+    (entry,) = json.loads(get_last("ENTRYPOINT"))
     assert PROJECT["scripts"][entry] == "service.cli.__main__:main"
-    commands = [json.loads(last("CMD")), *(words(SERVICES[name]["command"]) for name in OURS)]
+    commands = [json.loads(get_last("CMD")), *(split_command(SERVICES[name]["command"]) for name in OURS)]
     assert [build_parser().parse_args(command).command for command in commands] == ["serve", "migrate", "serve"]
 
 
 @pytest.mark.parametrize("missing", ["POSTGRES_PASSWORD", "GRAFANA_PASSWORD"])
-def test_a_missing_password_is_said_and_none_has_a_default(missing):
-    """Nobody deploys a password that everybody can read here."""
+def test_passwords_have_no_default(missing):
+    """A default password would be public."""
     environ = {name: value for name, value in SECRETS.items() if name != missing}
     with pytest.raises(UnsetError, match=r"\.env"):
-        [environment(name, environ) for name in SERVICES]
+        [get_service_environment(name, environ) for name in SERVICES]
     for name in SERVICES:
-        for variable, value in environment(name).items():
+        for variable, value in get_service_environment(name).items():
             assert "PASSWORD" not in variable or value in SECRETS.values()
-    assert environment("service")["PGPASSWORD"] == environment("postgresql")["POSTGRES_PASSWORD"]
+    assert (
+        get_service_environment("service")["PGPASSWORD"] == get_service_environment("postgresql")["POSTGRES_PASSWORD"]
+    )
     assert COMPOSE["secrets"] == {"metrics_key": {"environment": "METRICS_KEY"}}
 
 
-def test_nothing_is_published_beyond_the_machine():
-    ports = [interpolated(port, {}) for service in SERVICES.values() for port in service.get("ports", [])]
+def test_ports_are_published_on_this_machine_only():
+    ports = [interpolate(port, {}) for service in SERVICES.values() for port in service.get("ports", [])]
     assert len(ports) == 3
     assert all(port.startswith("127.0.0.1:") for port in ports)
 
 
 def test_the_image_runs_as_a_user_that_owns_the_kernels():
-    """And finds them compiled: numba reads its cache only where it may write."""
-    order = instructions()
-    user = last("USER")
+    """Numba reads its cache only where it may write."""
+    order = read_instructions()
+    user = get_last("USER")
     assert user != "root"
     assert not user.startswith("0")
     assert order.index(("USER", user)) < order.index(("RUN", '["python", "-m", "service.engine.warm_up"]'))
-    (made,) = (rest for word, rest in order if word == "RUN" and "install --directory" in rest)
-    assert f"--owner {user}" in made
-    assert image_environment()["NUMBA_CACHE_DIR"] in made.split()
+    (install,) = (rest for word, rest in order if word == "RUN" and "install --directory" in rest)
+    assert f"--owner {user}" in install
+    assert get_image_environment()["NUMBA_CACHE_DIR"] in install.split()
 
 
-def test_every_file_that_is_mounted_is_there():
+def test_every_mounted_file_exists():
     mounts = [mount.split(":") for service in SERVICES.values() for mount in service.get("volumes", [])]
-    found = {source: target for source, target, *_ in mounts if source.startswith("./")}
-    assert set(found) == {
+    files = {source: target for source, target, *_ in mounts if source.startswith("./")}
+    assert set(files) == {
         f"./deploy/{name}" for name in ("prometheus.yml", "grafana/provisioning", "grafana/undercurrent.json")
     }
-    assert all((ROOT / source).exists() for source in found)
+    assert all((ROOT / source).exists() for source in files)
     provisioning = ROOT / "deploy" / "grafana" / "provisioning"
     (provider,) = yaml.safe_load((provisioning / "dashboards" / "undercurrent.yml").read_text())["providers"]
-    assert found["./deploy/grafana/undercurrent.json"].startswith(provider["options"]["path"])
+    assert files["./deploy/grafana/undercurrent.json"].startswith(provider["options"]["path"])
     (source,) = yaml.safe_load((provisioning / "datasources" / "prometheus.yml").read_text())["datasources"]
     assert source["url"].removeprefix("http://").split(":")[0] in SERVICES
 
 
-def test_prometheus_asks_our_service_with_its_key():
-    """Other containers reach the service only once there are keys, so the scrape always needs one."""
+def test_prometheus_sends_its_key():
+    """Other containers reach the service only if it has keys, so Prometheus always needs one."""
     (scraped,) = yaml.safe_load((ROOT / "deploy" / "prometheus.yml").read_text(encoding="utf-8"))["scrape_configs"]
-    assert scraped["static_configs"] == [{"targets": [f"service:{last('EXPOSE')}"]}]
+    assert scraped["static_configs"] == [{"targets": [f"service:{get_last('EXPOSE')}"]}]
     (secret,) = SERVICES["prometheus"]["secrets"]
     assert scraped["authorization"]["credentials_file"] == secret["target"]
 
 
-def test_every_documented_command_is_one_of_the_command_line():
+def test_every_documented_command_exists():
     document = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
     blocks = "".join(re.findall(r"^```sh\n(.*?)^```", document, re.MULTILINE | re.DOTALL))
     inside = re.findall(r"docker compose run --rm (?:-T )?service ([^)\n]*)", blocks)
@@ -169,25 +174,25 @@ def test_every_documented_command_is_one_of_the_command_line():
         build_parser().parse_args(shlex.split(command, comments=True))
 
 
-def test_the_tables_can_be_spread_by_campaign():
-    """What Citus asks for, and docs/deployment.md shows: every key of a distributed table holds the campaign."""
+def test_tables_can_be_distributed_by_campaign():
+    """Citus requires, and docs/deployment.md promises, that every key of a distributed table has the campaign."""
     document = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
-    spread = re.findall(r"create_distributed_table\('(\w+)', 'campaign_id'", document)
-    copied = re.findall(r"create_reference_table\('(\w+)'", document)
-    assert sorted(spread + copied) == sorted(metadata.tables)
-    for name in spread:
+    distributed = re.findall(r"create_distributed_table\('(\w+)', 'campaign_id'", document)
+    reference = re.findall(r"create_reference_table\('(\w+)'", document)
+    assert sorted(distributed + reference) == sorted(metadata.tables)
+    for name in distributed:
         table = metadata.tables[name]
         unique = [c for c in table.constraints if isinstance(c, sa.PrimaryKeyConstraint | sa.UniqueConstraint)]
         assert all("campaign_id" in constraint.columns for constraint in unique)
         for key in table.foreign_key_constraints:
-            assert key.referred_table.name in copied or "campaign_id" in key.column_keys
+            assert key.referred_table.name in reference or "campaign_id" in key.column_keys
 
 
-# --- what the image holds ---------------------------------------------------------------------------------------------
+# --- the image --------------------------------------------------------------------------------------------------------
 
 
-def sent_to_docker(name: str) -> bool:
-    """Does .dockerignore let the path through? The last line that fits decides."""
+def is_sent_to_docker(name: str) -> bool:
+    """Whether .dockerignore lets the path through: the last matching line decides."""
     allowed = True
     for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines():
         if line and not line.startswith("#"):
@@ -197,11 +202,12 @@ def sent_to_docker(name: str) -> bool:
     return allowed
 
 
-def test_the_image_holds_what_serving_needs(tmp_path):
-    """Built as the Dockerfile does, from what Docker is sent: the service without simulator, tests and benchmarks."""
+@pytest.mark.slow
+def test_the_image_holds_the_service_only(tmp_path):
+    """Build the wheel as the Dockerfile does: it has no simulator, tests or benchmarks, and can migrate a database."""
     git = ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(git, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    for name in filter(sent_to_docker, filter(None, listed.split("\0"))):
+    for name in filter(is_sent_to_docker, filter(None, listed.split("\0"))):
         (tmp_path / "sent" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / "sent" / name)
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", "."]
@@ -217,37 +223,40 @@ def test_the_image_holds_what_serving_needs(tmp_path):
     assert (done.returncode, done.stdout) == (0, "The database is up to date.\n"), done.stderr
 
 
-# --- what the commands do ---------------------------------------------------------------------------------------------
+# --- the commands -----------------------------------------------------------------------------------------------------
 
 
-def healthcheck(url: str) -> int:
-    """Docker's question, asked inside the container; the exit code."""
-    command = json.loads(last("HEALTHCHECK").partition("CMD")[2])
+def run_healthcheck(url: str) -> int:
+    """The exit code of Docker's health check."""
+    command = json.loads(get_last("HEALTHCHECK").partition("CMD")[2])
     assert command[0] == "python"
     environ = get_environment() | {f"{PREFIX}PORT": url.rsplit(":", 1)[1]}
     done = subprocess.run([sys.executable, *command[1:]], env=environ, capture_output=True, timeout=60, check=False)
     return done.returncode
 
 
-def test_the_very_commands_serve_and_decide(new_database: Databases, tmp_path: Path):
-    """`migrate`, then `serve`, with the environment of the compose file, on an empty PostgreSQL."""
+@pytest.mark.slow
+def test_the_commands_migrate_and_serve(new_database: Databases, tmp_path: Path):
+    """Run `migrate` and `serve` with the environment of the compose file, on an empty PostgreSQL."""
     address = {f"{PREFIX}DATABASE_URL": new_database.postgresql.create("composed", "template1"), f"{PREFIX}PORT": "0"}
-    migrate = [*UNDERCURRENT, *words(SERVICES["migrate"]["command"])]
-    environ = get_environment() | environment("migrate") | address
-    for _ in range(2):  # once at every start
+    migrate = [*UNDERCURRENT, *split_command(SERVICES["migrate"]["command"])]
+    environ = get_environment() | get_service_environment("migrate") | address
+    for _ in range(2):  # every start runs it again
         done = subprocess.run(migrate, env=environ, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout) == (0, "The database is up to date.\n"), done.stderr
-    server = Server(words(SERVICES["service"]["command"]), environment("service") | address, tmp_path / "stderr")
+    server = Server(
+        split_command(SERVICES["service"]["command"]), get_service_environment("service") | address, tmp_path / "stderr"
+    )
     try:
         with open_client(server.url) as client:
             assert client.post("/campaigns", json={"name": "spring"} | CAMPAIGN).status_code == 201
-            asked = {"campaign": "spring", "decision_id": "first", "context": {"risk": "low", "revenue": 20}}
-            decided = [client.post("/decide", json=asked) for _ in range(20)]  # whichever worker is asked
-        assert {answer.status_code for answer in decided} == {200}
-        assert {answer.json()["round"] for answer in decided} == {1}
-        assert healthcheck(server.url) == 0
+            body = {"campaign": "spring", "decision_id": "first", "context": {"risk": "low", "revenue": 20}}
+            answers = [client.post("/decide", json=body) for _ in range(20)]  # either worker may answer
+        assert {answer.status_code for answer in answers} == {200}
+        assert {answer.json()["round"] for answer in answers} == {1}
+        assert run_healthcheck(server.url) == 0
         server.terminate()
         assert server.wait_for_exit() == 0
-        assert healthcheck(server.url) != 0
+        assert run_healthcheck(server.url) != 0
     finally:
         server.end()

@@ -1,4 +1,4 @@
-"""The project as a newcomer meets it: commands, locks, settings, and no trace of anyone's machine."""
+"""The project's commands, locks and documentation, and no dependence on one machine."""
 
 import os
 import re
@@ -19,7 +19,7 @@ CONFIGURATION = (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 
-# What only holds on one machine: a home, a mount or a local wheel folder, and where packages come from.
+# Paths that exist on one machine only, and addresses of package indexes.
 MACHINE = re.compile(
     r"(?<![\w.])/(?:work|root|home|Users|opt)/\w"
     r"|pypi\.org|pythonhosted\.org|://\S+/simpl[e]\b|index[-_]url|find[-_]links|file:[/]{3}",
@@ -27,10 +27,10 @@ MACHINE = re.compile(
 )
 
 
-def pins(lock: str) -> dict[str, str]:
+def read_pins(lock: str) -> dict[str, str]:
     lines = (ROOT / lock).read_text(encoding="utf-8").splitlines()
     matches = [re.fullmatch(r"([A-Za-z0-9._-]+)==([A-Za-z0-9.!+_-]+)", line) for line in lines]
-    assert all(matches), f"{lock} holds more than name==version lines"
+    assert all(matches), f"{lock} has lines other than name==version"
     names = [canonicalize_name(match[1]) for match in matches if match]
     assert len(names) == len(set(names)), f"{lock} pins a package twice"
     return dict(zip(names, (match[2] for match in matches if match), strict=True))
@@ -48,14 +48,14 @@ def test_continuous_integration_runs_the_test_command():
     assert script.read_text(encoding="utf-8").splitlines()[-1] == "make test"
 
 
-def test_locks_pin_what_the_project_asks_for():
-    locked = pins("requirements.lock")
+def test_locks_pin_the_dependencies():
+    locked = read_pins("requirements.lock")
     for extra in ("dask", "dev", "prepare", "sim"):
         assert_pinned(EXTRAS[extra], locked)
     assert_pinned(PROJECT["dependencies"], locked)
-    peers = pins("requirements-bench.lock")
-    assert_pinned(EXTRAS["bench"], peers)
-    assert not peers.keys() & locked.keys(), "the two locks are installed together"
+    bench = read_pins("requirements-bench.lock")
+    assert_pinned(EXTRAS["bench"], bench)
+    assert not bench.keys() & locked.keys(), "both locks are installed together"
 
 
 def assert_pinned(requirements: list[str], locked: dict[str, str]) -> None:
@@ -85,24 +85,24 @@ def test_links_between_the_pages_lead_somewhere():
             assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
 
 
-def test_changelog_knows_the_version():
+def test_changelog_lists_the_version():
     assert re.search(rf"^## \[{re.escape(__version__)}\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)
 
 
 def test_no_file_depends_on_one_machine():
-    # Whoever owns the checkout: everything that is committed, or would be.
+    # All files that are committed or would be, even if another user owns the checkout.
     git = ["git", "-c", "safe.directory=*"]
     listing = [*git, "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(listing, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     paths = [path for name in listed.split("\0") if name and (path := ROOT / name).is_file()]
     assert ROOT / "README.md" in paths
-    found = [
+    lines = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}"
         for path in paths
         for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1)
         if MACHINE.search(line)
     ]
-    assert not found, "\n".join(found)
+    assert not lines, "\n".join(lines)
 
 
 @pytest.mark.parametrize(

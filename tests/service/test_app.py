@@ -252,6 +252,7 @@ def processes(tmp_path: Path) -> Iterator[list[subprocess.Popen[str]]]:
         yield running
 
 
+@pytest.mark.slow
 def test_a_real_process_serves_until_it_is_stopped(processes, tmp_path):
     for process, stop in zip(processes, (signal.SIGTERM, signal.SIGINT), strict=True):
         line = process.stdout.readline()

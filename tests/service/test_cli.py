@@ -563,6 +563,7 @@ print(json.dumps([before, signatures()]))
 """
 
 
+@pytest.mark.slow
 def test_no_request_compiles_a_kernel():
     """Kernels are compiled at set-up or start: after `warm_up` campaigns of every kind need no other signature."""
     environment = {"PYTHONPATH": str(ROOT), "PATH": "", "HOME": str(Path.home())}

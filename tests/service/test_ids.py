@@ -165,6 +165,7 @@ def test_a_database_that_went_back_is_believed(new_database, clock, tmp_path):
     worker.store.close()
 
 
+@pytest.mark.slow
 def test_a_standby_that_lacks_the_last_commits_is_believed(new_database, clock, monkeypatch):
     """Others decide there before a worker that knows more comes back: what it remembers never was (R17, R23)."""
     monkeypatch.setattr(service.engine.snapshots, "SNAPSHOT_ROUNDS", 20)

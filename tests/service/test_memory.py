@@ -54,6 +54,7 @@ def test_gaps_are_given_back():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only the GNU library has a heap for each thread")
 @pytest.mark.parametrize("limited", [True, False])
+@pytest.mark.slow
 def test_threads_share_a_heap(limited):
     """In a process of its own, because it is for good."""
     told = subprocess.run(

@@ -221,6 +221,7 @@ def test_the_databases_password_is_not_printed(command, url, capfd):
     assert "swordfish" not in out + err
 
 
+@pytest.mark.slow
 def test_the_databases_password_is_told_nowhere_in_the_address(new_database, capfd):
     url = make_url(new_database("postgresql")).update_query_dict({"password": PASSWORD})
     address = url.render_as_string(hide_password=False)

@@ -21,6 +21,8 @@ from service.storage.store import Store
 from tests.service.answers import good
 from tests.service.conftest import Worker
 
+pytestmark = pytest.mark.slow  # all need PostgreSQL
+
 only_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 KINDS = "SELECT %s::TEXT, %s::BYTEA, %s::BIGINT, %s::FLOAT8, %s::BOOLEAN, %s::TEXT[], %s::BIGINT[]"
 

@@ -135,6 +135,7 @@ def test_compare_in_process_and_over_http(embedded: Server, capsys, tmp_path):
 
 
 @pytest.mark.usefixtures("interruptible")
+@pytest.mark.slow
 def test_the_demo_leaves_a_service_that_ctrl_c_stops(tmp_path):
     command = [sys.executable, "-m", "simulator.cli", "demo", "--environment", "nelson", "--rounds", "60"]
     process = subprocess.Popen(

@@ -162,6 +162,7 @@ def play_prefix(task: Task, rounds: int) -> Run:
 
 
 @pytest.mark.usefixtures("interruptible")
+@pytest.mark.slow
 def test_ctrl_c_reports_the_rounds_played_and_the_next_run_continues(embedded: Server, capsys):
     """Stopped while sending singly, resumed by stage."""
     play = ["replay", "--json", "--url", embedded.url, "--name", "stopped", "--preset", "default"]
@@ -259,6 +260,7 @@ def test_a_wrong_key_is_not_repeated_in_the_message(capsys, impostor):
     assert "secret" not in err
 
 
+@pytest.mark.slow
 def test_a_service_with_keys(launch, new_database, capsys, monkeypatch):
     """The key comes from `--key` or the variable; without one, nothing is played."""
     database_url = new_database("sqlite")

@@ -95,6 +95,7 @@ def test_finished_cells_are_not_run_again(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.partial*"))
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_continues_where_it_stopped(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "simulator.cli", "sweep", "--environment", "nelson", "--rounds", "1000"]
     command += ["--seeds", "1-100000", "--jobs", "1", "--policies", "paper-complex", "--stage-lengths", "37"]
@@ -147,6 +148,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_joblib_processes_give_the_same(alone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*ARGUMENTS, "--jobs", "2", "--out", str(tmp_path)]) == 0
     assert_same_results(alone, tmp_path)
@@ -155,6 +157,7 @@ def test_joblib_processes_give_the_same(alone: Path, tmp_path: Path, capsys: pyt
     assert "12/12" in err  # the progress bar
 
 
+@pytest.mark.slow
 def test_a_dask_cluster_of_separate_processes_gives_the_same(alone: Path, tmp_path: Path) -> None:
     with LocalCluster(
         n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, local_directory=tmp_path / "dask"
