@@ -50,18 +50,18 @@ def run(flags: Flags) -> int:
             return 1
         with tqdm(_check_rows(rows), path.name, total=size, unit=" rows", disable=None) as bar:
             operation = prepare_import(campaigns, name, import_id, bar)
-        told = operation.summary
+        summary = operation.summary
         if not operation.unit.has_changed:
-            print(f"{name}: {told['import_id']!r} has already been imported; nothing to do")
+            print(f"{name}: {summary['import_id']!r} has already been imported; nothing to do")
             return 0
-        record = record_command("import", name, rows=told["rows"])
+        record = record_command("import", name, rows=summary["rows"])
         (outcome,), work = campaigns.process([replace(operation, record=record)])
         if isinstance(outcome, Exception):
             raise outcome
         for snapshot in work:  # saves the service from replaying all this when it starts
             if isinstance(snapshot, Snapshot):
                 campaigns.process([KeepSnapshot(name, snapshot, encode(snapshot.state))])
-    print(f"{name}: imported {told['rows']} decisions and {told['rewards']} rewards as {told['import_id']!r}")
+    print(f"{name}: imported {summary['rows']} decisions and {summary['rewards']} rewards as {summary['import_id']!r}")
     return 0
 
 

@@ -33,7 +33,7 @@ from service.storage.store import Store
 
 __all__ = ["add_arguments", "choose_host", "run"]
 
-Report = Callable[[str, int], None]  # shows a message and its log level to whoever starts the service
+Report = Callable[[str, int], None]  # shows a message, with its log level, to the person who starts the service
 log = logging.getLogger("undercurrent")
 
 

@@ -5,18 +5,17 @@ subjects, default rewards, an action that is added and one that is retired.
 """
 
 import json
-import math
 import random
-from collections import defaultdict
 from datetime import UTC, datetime
 from itertools import groupby
 
 import numpy as np
 import pytest
 import sqlalchemy as sa
-from scipy.special import stdtrit
 
 from policy import CampaignConfig, StagedPolicy
+from policy.evaluation import ALONE, LiftSums, OffPolicySums, Rewarded
+from policy.lift import Compared
 from service.api.reports import Report
 from tests.service.answers import error_of, good
 from tests.service.conftest import Clock, Worker
@@ -133,25 +132,17 @@ def mean(pairs):
     return sum(value * weight for value, weight in pairs) / weight if weight else None
 
 
-def clustered(terms, rows, whole):
-    """The root of the cluster-robust variance of Σ terms / whole, and the number of clusters."""
-    sums = defaultdict(float)
-    for term, row in zip(terms, rows, strict=True):
-        sums[row["subject"] or row["round"]] += term
-    return math.sqrt(sum(each**2 for each in sums.values()) * len(sums) / (len(sums) - 1)) / whole, len(sums)
+def clusters_of(rows):
+    """A number for each subject; decisions without one stand alone."""
+    numbers = {subject: number for number, subject in enumerate({row["subject"] for row in rows} - {None})}
+    return np.array([numbers.get(row["subject"], ALONE) for row in rows], np.intp)
 
 
-def interval(value, error, quantile=1.959963984540054):
-    return {
-        "value": value, "standard_error": error, "low": value - quantile * error, "high": value + quantile * error,
-    }  # fmt: skip
-
-
-def chance(row, action):
-    """The probability that the row's action would have been that one (R12), by hand; a trial raises the floor."""
+def chances(row, actions):
+    """The probability of each action in that row (R12), by hand; a trial raises the floor."""
     config, scores = row["config"], row["scores"]
     if row["mode"] == "warm_start":
-        return 1 / len(scores)
+        return [1 / len(scores) if name in scores else np.nan for name in actions]
     control, best = config["control"]["share"], max(scores, key=lambda name: scores[name]["score"])
     trial = 0.5 / (len(config["actions"]) - len(config["retired_actions"]))
     for floor in (config["propensity_floor"], trial):
@@ -160,68 +151,52 @@ def chance(row, action):
             for name in scores
         }
         if law[row["action"]] == pytest.approx(row["propensity"], rel=1e-9):
-            return law[action]
+            return [law.get(name, np.nan) for name in actions]
     raise AssertionError("no law gives the propensity")
 
 
 def expected_policy(rows, target):
-    """IPS, SNIPS and DR of the policy that takes target(row); stage updates begin after round 10."""
+    """The estimates for the policy that takes target(row), from rows; stage updates begin after round 10."""
     rows = [row for row in rows if row["reward"] is not None]
-    weights = [(target(row) == row["action"]) / row["propensity"] for row in rows]
-
-    def predicted(row, action):
-        return row["scores"][action]["estimate"] if row["round"] > 10 else 0.0
-
-    earned = [weight * row["reward"] for weight, row in zip(weights, rows, strict=True)]
-    doubly = [
-        predicted(row, target(row)) + weight * (row["reward"] - predicted(row, row["action"]))
-        for weight, row in zip(weights, rows, strict=True)
+    actions = ["none", "mail", "call", "visit"]
+    predictions = [
+        [row["scores"][name]["estimate"] if name in row["scores"] and row["round"] > 10 else 0.0 for name in actions]
+        for row in rows
     ]
-    n, whole = len(rows), sum(weights)
-    quantile = stdtrit(clustered([0.0] * n, rows, n)[1] - 1, 0.975)
-    ips, snips, dr = sum(earned) / n, sum(earned) / whole, sum(doubly) / n
-    influence = [weight * (row["reward"] - snips) for weight, row in zip(weights, rows, strict=True)]
-    return {
-        "decisions": n,
-        "effective_sample_size": min(
-            whole**2 / sum(weight**2 for weight in weights), n**2 / sum(1 / chance(row, target(row)) for row in rows)
-        ),
-        "ips": interval(ips, clustered([each - ips for each in earned], rows, n)[0], quantile),
-        "snips": interval(snips, clustered(influence, rows, whole)[0], quantile),
-        "dr": interval(dr, clustered([each - dr for each in doubly], rows, n)[0], quantile),
-        "refusal": None,
-    }
+    sums = OffPolicySums()
+    rewarded = Rewarded(
+        np.array([row["reward"] for row in rows]),
+        np.array([actions.index(row["action"]) for row in rows]),
+        np.array([row["propensity"] for row in rows]),
+        np.array([chances(row, actions) for row in rows]),
+        np.array(predictions),
+        clusters_of(rows),
+    )
+    sums.add(rewarded, np.array([[float(name == target(row)) for name in actions] for row in rows]))
+    estimates = sums.result()._asdict()
+    assert estimates["refusal"] is None
+    return estimates | {name: estimates[name]._asdict() for name in ("ips", "snips", "dr")}
 
 
 def expected_lift(rows):
-    groups = []
-    for mode in ("optimistic", "control"):
-        mine = [row for row in rows if row["mode"] == mode and row["reward"] is not None]
-        shares = [row["config"]["control"]["share"] for row in mine]
-        weights = [1 / share if mode == "control" else 1 / (1 - share) for share in shares]
-        value = mean([(row["reward"], weight) for row, weight in zip(mine, weights, strict=True)])
-        terms = [weight * (row["reward"] - value) for row, weight in zip(mine, weights, strict=True)]
-        groups.append((len(mine), value, *clustered(terms, mine, sum(weights))))
-    (n1, decided, error1, clusters1), (n0, control, error0, clusters0) = groups
-    error = math.hypot(error1, error0)
-    freedom = error**4 / (error1**4 / (clusters1 - 1) + error0**4 / (clusters0 - 1))
-    quantile = stdtrit(freedom, 0.975)
-    # Fieller: the ratios between which (decided - ratio · control)² ≤ quantile² · variance, a quadratic in the ratio.
-    a, b, c = control**2 - (quantile * error0) ** 2, -2 * decided * control, decided**2 - (quantile * error1) ** 2
-    low, high = sorted((-b + sign * math.sqrt(b**2 - 4 * a * c)) / (2 * a) for sign in (-1, 1))
-    ratio = decided / control
-    relative = {
-        "value": ratio - 1,
-        "standard_error": math.hypot(error1, ratio * error0) / control,
-        "low": low - 1,
-        "high": high - 1,
-    }
+    rows = [row for row in rows if row["mode"] in ("optimistic", "control") and row["reward"] is not None]
+    sums = LiftSums()
+    sums.add(
+        Compared(
+            np.array([row["reward"] for row in rows]),
+            np.array([row["mode"] == "control" for row in rows]),
+            np.array([row["config"]["control"]["share"] for row in rows]),
+            clusters_of(rows),
+        )
+    )
+    lift = sums.result()
+    assert lift.refusal is lift.relative_refusal is None
     return {
         "control_kind": "uniform",
-        "decided": {"rewards": n1, "mean_reward": decided},
-        "control": {"rewards": n0, "mean_reward": control},
-        "difference": interval(decided - control, error, quantile),
-        "relative": relative,
+        "decided": {"rewards": lift.decided.rewards, "mean_reward": lift.decided.value},
+        "control": {"rewards": lift.control.rewards, "mean_reward": lift.control.value},
+        "difference": lift.difference._asdict(),
+        "relative": lift.relative._asdict(),
         "refusal": None,
         "relative_refusal": None,
     }
