@@ -1,4 +1,4 @@
-"""The machine's clock jumps back and forth by hours: nothing fails, comes early or twice, or waits for the old time."""
+"""The clock jumps by hours: nothing fails, happens early or twice, or waits for the old time."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -22,12 +22,12 @@ from tests.service.test_webhooks import campaign, sending, told, until, waiting
 only_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 HOUR = 3_600_000_000
 WAIT = CONFIGS["waiting"]["rewards"]["wait_seconds"] * 1_000_000
-JUMPS = (0, -3 * HOUR, 0, 2 * HOUR, -HOUR, 2 * HOUR, 3 * HOUR)  # the machine's clock beside the true time
+JUMPS = (0, -3 * HOUR, 0, 2 * HOUR, -HOUR, 2 * HOUR, 3 * HOUR)  # the machine's clock minus the true time
 ROUNDS = 30  # between two jumps
 
 
 class JumpingClock(Clock):
-    """Scripts and tests move the true time; the service reads a clock that is beside it."""
+    """Scripts and tests move the true time; the service reads a clock that differs from it."""
 
     def __init__(self):
         super().__init__()
@@ -44,7 +44,7 @@ def clock():
 
 @only_sqlite
 def test_decisions_and_default_rewards_go_on(direct, clock):
-    """R20: times never go back, no default comes before its wait or twice, and they come again when time goes on."""
+    """R20: times never go back, and no default comes early or twice; defaults resume when time goes on."""
     worker = direct()
     script = Script(CONFIGS["waiting"], clock).create(worker.post)
     settled = []
@@ -52,7 +52,7 @@ def test_decisions_and_default_rewards_go_on(direct, clock):
         clock.jump = jump
         script.play(worker.post, number * ROUNDS)
         settled.append(sum(row["source"] == "default" for row in worker.rows(rewards)))
-        worker = direct()  # a restart reads only rows, never a clock (R14)
+        worker = direct()  # a restart reads rows, never a clock (R14)
     check_rounds(script.decisions)
     decided = {row["round"]: row["decided_at"] for row in worker.rows(decisions)}
     taken = sorted(worker.rows(rewards), key=lambda row: row["arrival"])
@@ -61,7 +61,7 @@ def test_decisions_and_default_rewards_go_on(direct, clock):
     assert len({row["round"] for row in taken}) == len(taken)
     assert all(row["received_at"] - decided[row["round"]] >= WAIT for row in taken if row["source"] == "default")
     assert settled[0] < settled[2] < settled[3] < settled[-1]
-    behind = range(4 * ROUNDS + 10, 5 * ROUNDS)  # the clock is three hours back: meanwhile time stands still
+    behind = range(4 * ROUNDS + 10, 5 * ROUNDS)  # the clock is three hours back: time stands still
     assert len({decided[round] for round in behind}) == 1
     assert worker.campaign("waiting").failure is None
     assert {row["kind"] for row in worker.rows(events)} <= {REGIME_CHANGE}
@@ -71,7 +71,7 @@ def test_decisions_and_default_rewards_go_on(direct, clock):
 
 @only_sqlite
 def test_times_of_clients(direct, clock):
-    """R27: what was not in the future before the jump is not after it; an earlier one counts as the last one."""
+    """R27: what was not in the future before the jump is not after it; an earlier time counts as the last one."""
     worker = direct()
     worker.post("/campaigns", CONFIGS["clock"])
 
@@ -89,8 +89,8 @@ def test_times_of_clients(direct, clock):
     assert worker.differences("clock") == []
 
 
-def test_a_lease_of_a_later_time_is_no_lease(start, direct, clock, monkeypatch):
-    """R16: written five hours ahead, by a worker that died: taken over when the clock is right, not five hours on."""
+def test_a_lease_that_ends_too_late_is_ignored(start, direct, clock, monkeypatch):
+    """R16: the job of a dead worker whose clock was five hours ahead is taken over as soon as the clock is right."""
     monkeypatch.setattr(service.engine.boundaries, "INLINE_OPERATIONS", 0)
     dead = direct()
     clock.jump = 5 * HOUR
@@ -99,7 +99,7 @@ def test_a_lease_of_a_later_time_is_no_lease(start, direct, clock, monkeypatch):
     worker = start()
     eventually(lambda: dead.rows(jobs)[0]["status"] == "done", "taken over")
     assert dead.rows(jobs)[0]["result"] == result
-    # The campaign's own time stands still meanwhile. A new job's lease is by the clock as it is, and is respected.
+    # The campaign's own time stands still meanwhile. The lease of a new job uses the real clock and is respected.
     while len(dead.rows(jobs)) < 2:
         script.step(direct().post)
     row = dead.rows(jobs)[-1]
@@ -111,7 +111,7 @@ def test_a_lease_of_a_later_time_is_no_lease(start, direct, clock, monkeypatch):
 
 
 def test_messages_do_not_wait_for_a_later_time(direct, clock):
-    """Neither new ones of a campaign whose time is ahead, nor those put off or taken when the clock was ahead."""
+    """Neither new ones of a campaign whose time is ahead, nor those postponed or claimed while the clock was ahead."""
     worker = direct()
 
     async def run():
@@ -137,7 +137,7 @@ def test_messages_do_not_wait_for_a_later_time(direct, clock):
 
 @only_sqlite
 def test_retention_waits_for_the_right_time(direct, clock):
-    """A clock that is behind reduces nothing, and nothing twice."""
+    """A clock that is behind deletes no request, and none is reduced twice."""
     worker = direct()
     script = Script(CONFIGS["given"] | {"retention_days": 1}, clock).create(worker.post).play(worker.post, 30)
 

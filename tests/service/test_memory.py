@@ -1,4 +1,4 @@
-"""Memory that was freed is given back, and a worker does so by itself."""
+"""Freed memory is returned to the system, and a worker does that by itself."""
 
 import subprocess
 import sys
@@ -11,8 +11,8 @@ from service.engine import background
 from tests.service.playing import eventually
 
 THREADS = 3
-# Threads that allocate at the same time, and then what the library says about its heaps.
-COUNTED = """
+# Threads allocate at the same time, then the C library lists its heaps.
+LIST_HEAPS = """
 import ctypes, os, sys, threading
 from service.base.memory import share_one_heap
 limited, threads = map(int, sys.argv[1:])
@@ -33,7 +33,7 @@ library.malloc_info(0, out)
 library.fflush(out)
 together.wait()
 """
-PIECES, SIZE = 20_000, 2_000  # bytes of each: more than Python's own allocator takes
+PIECES, SIZE = 20_000, 2_000  # bytes of each: too large for Python's own allocator
 
 
 def resident():
@@ -41,8 +41,8 @@ def resident():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only the GNU library has gaps to close")
-def test_gaps_are_given_back():
-    """Few pieces stay among many that were freed."""
+def test_gaps_are_released():
+    """A few pieces remain among many that were freed."""
     pieces = [bytes(SIZE) for _ in range(PIECES)]
     few = pieces[::20]
     pieces.clear()
@@ -56,16 +56,16 @@ def test_gaps_are_given_back():
 @pytest.mark.parametrize("limited", [True, False])
 @pytest.mark.slow
 def test_threads_share_a_heap(limited):
-    """In a process of its own, because it is for good."""
-    told = subprocess.run(
-        [sys.executable, "-c", COUNTED, str(int(limited)), str(THREADS)], capture_output=True, text=True, check=True
+    """In another process, because it cannot be undone."""
+    process = subprocess.run(
+        [sys.executable, "-c", LIST_HEAPS, str(int(limited)), str(THREADS)], capture_output=True, text=True, check=True
     )
-    assert (told.stdout.count("<heap nr=") == 1) == limited
+    assert (process.stdout.count("<heap nr=") == 1) == limited
 
 
-def test_a_worker_gives_back_now_and_then(start, monkeypatch):
+def test_a_worker_releases_memory_regularly(start, monkeypatch):
     times = []
     monkeypatch.setattr(background, "TIDY_SECONDS", 0.05)
     monkeypatch.setattr(background, "release_memory", lambda: times.append(release_memory()))
     start()
-    eventually(lambda: len(times) > 1, "given back twice")
+    eventually(lambda: len(times) > 1, "released twice")

@@ -1,4 +1,4 @@
-"""The schema's history: one chain, up and down on both databases, and no difference to service/storage/tables.py."""
+"""Migrations: one chain, up and down on both databases, that leads to service/storage/tables.py."""
 
 import pytest
 import sqlalchemy as sa
@@ -19,13 +19,13 @@ def store(database_url):
 
 
 def run(store, action, *arguments):
-    """One of Alembic's commands, in one transaction."""
+    """Run one of Alembic's commands in one transaction."""
     with store.migrating() as tx:
         action(build_alembic_config(tx.connection), *arguments)
 
 
-def schema(store):
-    """What the database has, as its own catalogue tells it."""
+def read_schema(store):
+    """The schema according to the database's own catalogue."""
     with store.reading() as tx:
         inspector = sa.inspect(tx.connection)
         return {
@@ -42,7 +42,7 @@ def schema(store):
         }
 
 
-def revision(store):
+def read_revision(store):
     with store.reading() as tx:
         return get_schema_revision(tx)
 
@@ -54,31 +54,31 @@ def test_the_chain_has_one_head():
 
 
 def test_down_and_up_again(store):
-    migrated = schema(store)
+    migrated = read_schema(store)
     assert migrated.keys() == set(metadata.tables)
     run(store, command.downgrade, "base")
-    assert schema(store) == {}
-    assert revision(store) is None
+    assert read_schema(store) == {}
+    assert read_revision(store) is None
     upgrade(store)
-    assert schema(store) == migrated
-    assert revision(store) == get_head()
+    assert read_schema(store) == migrated
+    assert read_revision(store) == get_head()
     require_current(store)
-    upgrade(store)  # there is nothing left to do
-    assert schema(store) == migrated
+    upgrade(store)  # does nothing
+    assert read_schema(store) == migrated
 
 
 def test_every_step_can_be_undone(store):
-    """Each revision alone, newest first, and back."""
+    """Each revision by itself, newest first: down, up and down again."""
     steps = [script.revision for script in ScriptDirectory.from_config(build_alembic_config()).walk_revisions()]
     for _ in steps:
-        before = schema(store)
+        before = read_schema(store)
         run(store, command.downgrade, "-1")
-        after = schema(store)
+        after = read_schema(store)
         assert after != before
         run(store, command.upgrade, "+1")
-        assert schema(store) == before
+        assert read_schema(store) == before
         run(store, command.downgrade, "-1")
-    assert schema(store) == {}
+    assert read_schema(store) == {}
 
 
 def test_tables_and_migrations_agree(store):
@@ -93,18 +93,18 @@ def test_a_disagreement_would_be_found(store):
 
 
 def test_a_failed_migration_leaves_nothing(store):
-    """All of it or nothing: a table that is in the way stops it before anything is made."""
+    """A table that is in the way makes it fail before anything is created."""
     run(store, command.downgrade, "base")
     with store.writing() as tx:
-        tx.connection.execute(sa.text("CREATE TABLE rewards (mine INTEGER)"))  # the last that the chain makes
+        tx.connection.execute(sa.text("CREATE TABLE rewards (mine INTEGER)"))  # the last one that the chain creates
     with pytest.raises(Exception, match="rewards"):
         upgrade(store)
-    assert schema(store).keys() == {"rewards"}
-    assert revision(store) is None
+    assert read_schema(store).keys() == {"rewards"}
+    assert read_revision(store) is None
 
 
 def test_a_running_worker_notices_another_schema_and_goes_on(client, store):
-    """During an upgrade: a load balancer learns of it by /readyz, and whoever is connected is still served."""
+    """During an upgrade: /readyz tells the load balancer, and connected clients are still served."""
     config = {"name": "spring", "actions": ["none", "call"], "variables": [{"name": "risk", "levels": ["low", "high"]}]}
     assert client.post("/campaigns", json=config).status_code == 201
     assert client.get("/readyz").status_code == 200
@@ -114,5 +114,5 @@ def test_a_running_worker_notices_another_schema_and_goes_on(client, store):
     ready = client.get("/readyz")
     assert ready.status_code == 503
     assert f"is at revision 9999, not {get_head()}" in ready.json()["error"]["message"]
-    asked = {"campaign": "spring", "decision_id": "1", "context": {"risk": "low"}}
-    assert client.post("/decide", json=asked).status_code == 200
+    request = {"campaign": "spring", "decision_id": "1", "context": {"risk": "low"}}
+    assert client.post("/decide", json=request).status_code == 200

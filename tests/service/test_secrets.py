@@ -1,4 +1,4 @@
-"""No secret and no personal identifier in anything that is logged or printed, whatever happens (R25)."""
+"""Logs and output never contain a secret or a personal identifier, whatever happens (R25)."""
 
 import asyncio
 import io
@@ -20,6 +20,7 @@ from service.access.keys import get_key_id
 from service.base.logs import JsonFormatter, TextFormatter
 from service.base.settings import Settings
 from service.cli.commands import main
+from service.engine.webhooks import Letter
 from service.storage.keys import revoke_key
 from service.storage.outbox import Message
 from service.storage.store import Store
@@ -42,12 +43,12 @@ DECIDE = {"campaign": "spring", "decision_id": ORDER, "subject": PERSON, "contex
 
 
 @pytest.fixture
-def said():
-    """Everything that is logged, at level debug, in both forms; the tests' own HTTP client is not ours."""
-    heard = io.StringIO()
+def log():
+    """Everything that is logged at level debug, in both formats, except by the tests' own HTTP client."""
+    stream = io.StringIO()
     handlers = []
     for formatter in (JsonFormatter(), TextFormatter()):
-        handler = logging.StreamHandler(heard)
+        handler = logging.StreamHandler(stream)
         handler.setFormatter(formatter)
         handler.addFilter(lambda record: not record.name.startswith(("httpx", "httpcore")))
         handlers.append(handler)
@@ -58,19 +59,19 @@ def said():
     for handler in handlers:
         loggers[0].addHandler(handler)
         loggers[1].addHandler(handler)  # its records do not reach the root
-    yield heard
+    yield stream
     for logger, level in zip(loggers, before, strict=True):
         logger.setLevel(level)
         for handler in handlers:
             logger.removeHandler(handler)
 
 
-def leaks(text: str, *more: str) -> list[str]:
+def find_leaks(text: str, *more: str) -> list[str]:
     return [f"{word}: …{text[max(0, text.index(word) - 200) :][:400]}…" for word in (*PERSONAL, *more) if word in text]
 
 
-def live(client: httpx.Client, key: str) -> None:
-    """A whole life, with everything that can be refused on the way."""
+def use_everything(client: httpx.Client, key: str) -> None:
+    """The whole life of a campaign, with many invalid requests."""
     spring = "/campaigns/spring"
     good(client.post("/campaigns", json=CONFIG), 201)
     client.post("/campaigns", json=CONFIG | {"actions": [LEVEL]})
@@ -118,30 +119,30 @@ def live(client: httpx.Client, key: str) -> None:
 
 
 @only_sqlite
-def test_a_whole_life_leaves_no_trace_in_the_logs(start, database_url, said, capfd, monkeypatch):
+def test_a_whole_life_leaves_no_trace_in_the_logs(start, database_url, log, capfd, monkeypatch):
     store = Store(database_url)
     key, revoked = make(store), make(store)
     with store.writing() as tx:
         revoke_key(tx, get_key_id(revoked), 2)
-    monkeypatch.setattr(service.web.requests, "SLOW_SECONDS", 0.0)  # every request is worth a warning
+    monkeypatch.setattr(service.web.requests, "SLOW_SECONDS", 0.0)  # every request is logged
     worker = start(access_log=True, log_level="debug", webhook_secret=SECRET)
     worker.client.headers.update(bearer(key))
-    live(worker.client, key)
+    use_everything(worker.client, key)
     worker.client.get("/campaigns", headers=bearer(revoked))
     good(worker.client.get("/healthz"))
     out, err = capfd.readouterr()
-    text = said.getvalue() + out + err
+    text = log.getvalue() + out + err
     assert "slow request" in text
     assert "export subject" in text
     secrets = [each.split("_", 2)[2] for each in (key, revoked)]
-    assert leaks(text, *secrets) == []
+    assert find_leaks(text, *secrets) == []
     entries = json.dumps(good(worker.client.get("/audit"))) + worker.client.get("/metrics").text
-    assert leaks(entries.replace(LEVEL, ""), *secrets) == []  # a level is a part of the configuration
+    assert find_leaks(entries.replace(LEVEL, ""), *secrets) == []  # a level is a part of the configuration
     store.close()
 
 
-def test_neither_do_failures(start, database_url, said, monkeypatch):
-    """Exceptions quote what they are about: their messages stay out, their tracebacks are told."""
+def test_failures_leave_no_trace_in_the_logs(start, database_url, log, monkeypatch):
+    """Exceptions may quote values: their tracebacks are logged without messages."""
     worker = start()
     client = worker.client
     good(client.post("/campaigns", json=CONFIG), 201)
@@ -166,7 +167,7 @@ def test_neither_do_failures(start, database_url, said, monkeypatch):
     store = Store(database_url)
 
     def twice(self: Transaction, campaign: int, decision_id: str) -> None:
-        """The database's own words about a row that is there already."""
+        """An error of the database that quotes a row."""
         columns = "name, request_hash, created_at"
         self.connection.exec_driver_sql(f"INSERT INTO campaigns ({columns}) SELECT {columns} FROM campaigns")
 
@@ -174,17 +175,17 @@ def test_neither_do_failures(start, database_url, said, monkeypatch):
         patched.setattr("service.engine.cache.find_decision", twice)
         assert client.get(f"/campaigns/spring/decisions/{ORDER}").status_code == 503
     store.close()
-    eventually(lambda: said.getvalue().count("request failed") >= 2 * 11, "logged")
-    text = said.getvalue()
+    eventually(lambda: log.getvalue().count("request failed") >= 2 * 11, "logged")
+    text = log.getvalue()
     assert text.count("RuntimeError: a bug") == 2 * 10
     assert text.count("KeyError") == 2 * 2
     assert "test_secrets.py" in text  # where it happened
-    assert leaks(text) == []
+    assert find_leaks(text) == []
 
 
 @only_sqlite
-def test_a_webhooks_address_and_the_secret_are_not_told(start, said):
-    """Its path may be all that a receiver asks for."""
+def test_a_webhooks_address_and_the_secret_are_not_logged(start, log):
+    """The path of the address may be the receiver's only secret."""
     assert SECRET not in repr(Settings(webhook_secret=SECRET))
     worker = start(webhook_secret=SECRET, webhook_private=True)
     sender, hook = worker.service.sender, "http://127.0.0.1:9/services/swordfish"
@@ -195,9 +196,9 @@ def test_a_webhooks_address_and_the_secret_are_not_told(start, said):
         raise httpx.ConnectError("refused", request=httpx.Request("POST", hook))
 
     sender._post = refused
-    asyncio.run(sender._deliver(Message(1, 1, 1, hook, "spring", 1, "{}", 0), b""))
-    assert "did not accept its message" in said.getvalue()
-    assert leaks(said.getvalue() + json.dumps(good(worker.client.get("/audit")))) == []
+    asyncio.run(sender._deliver(Letter(Message(1, 1, 1, hook, "spring", 1, "{}", 0), b"")))
+    assert "did not accept its message" in log.getvalue()
+    assert find_leaks(log.getvalue() + json.dumps(good(worker.client.get("/audit")))) == []
 
 
 SERVE, ADDRESS = ["serve", "--port", "0"], f"postgresql://erika:{PASSWORD}@127.0.0.1:1/bandits"
@@ -214,7 +215,7 @@ SERVE, ADDRESS = ["serve", "--port", "0"], f"postgresql://erika:{PASSWORD}@127.0
     ],
 )
 def test_the_databases_password_is_not_printed(command, url, capfd):
-    with suppress(SystemExit):  # where the setting itself is refused
+    with suppress(SystemExit):  # if the setting itself is invalid
         assert main([*command, "--database-url", url]) == 1
     out, err = capfd.readouterr()
     assert err.strip()
@@ -222,21 +223,21 @@ def test_the_databases_password_is_not_printed(command, url, capfd):
 
 
 @pytest.mark.slow
-def test_the_databases_password_is_told_nowhere_in_the_address(new_database, capfd):
+def test_a_password_in_the_query_of_the_address_is_hidden(new_database, capfd):
     url = make_url(new_database("postgresql")).update_query_dict({"password": PASSWORD})
     address = url.render_as_string(hide_password=False)
     assert "swordfish" in address
     with closing(Store(address)) as store, store.writing() as tx:
         tx.connection.execute(sa.text("UPDATE alembic_version SET version_num = '0000'"))
     assert main(["serve", "--port", "0", "--database-url", address]) == 1
-    told = "".join(capfd.readouterr())
-    assert "undercurrent migrate --database-url postgresql" in told
-    assert "password=hidden" in told
-    assert "swordfish" not in told
+    printed = "".join(capfd.readouterr())
+    assert "undercurrent migrate --database-url postgresql" in printed
+    assert "password=hidden" in printed
+    assert "swordfish" not in printed
 
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-def test_who_is_not_ready_does_not_say_where_the_database_is(start, database_url):
+def test_readyz_does_not_say_where_the_database_is(start, database_url):
     worker = start()
     with worker.service.store.writing() as tx:
         tx.connection.execute(sa.text("UPDATE alembic_version SET version_num = '0000'"))
@@ -253,6 +254,6 @@ def test_a_key_is_printed_once_and_nowhere_else(new_database, capfd):
     for command in (["list"], ["revoke", key], ["revoke", f"uc_0000000000_{secret}"], ["revoke", "--", secret]):
         main(["keys", command[0], "--database-url", url, *command[1:]])  # a secret may begin with a hyphen
     main(["audit", "--database-url", url])
-    told = "".join(capfd.readouterr())
-    assert get_key_id(key) in told
-    assert secret not in told
+    printed = "".join(capfd.readouterr())
+    assert get_key_id(key) in printed
+    assert secret not in printed
