@@ -5,7 +5,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-import numpy as np
 import pytest
 
 from policy import CampaignConfig
@@ -18,7 +17,7 @@ from service.storage.campaigns import set_archived
 from service.storage.tables import campaigns, config_revisions, jobs, models, rewards, snapshots
 from service.storage.tables import metadata as tables
 from tests.service.answers import allowed_by_field, error_of, good, shaped
-from tests.service.playing import CONFIGS, PLAIN, Script, check_rounds, eventually, on_sqlite, operation
+from tests.service.playing import CONFIGS, Script, check_rounds, eventually, on_sqlite, operation
 
 NUMBERS = itertools.count(1)
 SIMPLE = {
@@ -87,23 +86,6 @@ def test_a_change_is_a_revision_with_its_round(http, new, patch, field, value):
     assert (first["revision"], first["round"], first["changed"]["seed"]) == (1, 0, 3)
     good(http.patch(f"/campaigns/{name}", json=patch))  # nothing new, so no revision
     assert len(good(http.get(f"/campaigns/{name}/revisions"))["revisions"]) == 2
-
-
-def test_more_exploration_widens_the_bonus_at_once_and_leaves_the_estimates(http, new):
-    name = new(regimes=1, beliefs={"estimator": "none"})
-    played(http, name, 30)
-    before = decide(http, name)[0]["scores"]
-    good(http.patch(f"/campaigns/{name}", json={"bonus": {"scale": 6.0}}))
-    decide(http, name)
-    after = decide(http, name)[0]["scores"]
-    assert [score["estimate"] for score in after] == [score["estimate"] for score in before]
-    assert [score["bonus"] for score in after] == pytest.approx([10 * score["bonus"] for score in before])
-
-
-def test_null_means_the_default(http, new):
-    name = new(rewards={"wait_seconds": 60, "default": 0.5})
-    state = good(http.patch(f"/campaigns/{name}", json={"rewards": {"wait_seconds": None, "default": None}}))
-    assert state["config"]["rewards"] == {"range": None, "wait_seconds": None, "default": None}
 
 
 FIXED = [
@@ -184,14 +166,6 @@ def test_a_paused_campaign_decides_nothing_new_and_takes_rewards(http, new):
     assert good(http.post("/decide", json=request | {"decision_id": "new"}))["round"] == 2
 
 
-def test_labels_name_the_regimes_of_the_model(http, new):
-    given = {"transition": [[0.9, 0.1], [0.2, 0.8]], "emission": [[0.8, 0.2], [0.1, 0.9]], "initial": [0.5, 0.5]}
-    name = new(regimes=2, beliefs={"estimator": "given", "parameters": given})
-    good(http.patch(f"/campaigns/{name}", json={"regime_labels": ["calm"]}))
-    regimes = good(http.get(f"/campaigns/{name}/model"))["regimes"]
-    assert [regime["label"] for regime in regimes] == ["calm", None]
-
-
 # --- actions --------------------------------------------------------------------------------------------------------
 
 
@@ -218,31 +192,10 @@ def model(client, name):
     return good(client.get(f"/campaigns/{name}/model"))
 
 
-def test_a_retired_action_is_chosen_no_more_and_can_come_back(http, new):
-    name = new()
-    decided = decide(http, name, 20)
-    kept = next(made for made in decided if made["action"] == "call")
-    good(http.post(f"/campaigns/{name}/actions/retire", json={"action": "call"}))
-    made = decide(http, name, 40)
-    assert {one["action"] for one in made} <= {"none", "mail"}
-    assert all([score["action"] for score in one["scores"]] == ["none", "mail"] for one in made)
-    reward(http, name, [kept], lambda _: 1.0)  # what it earned still counts
-    good(http.post(f"/campaigns/{name}/actions", json={"action": "call"}))
-    assert "call" in {one["action"] for one in decide(http, name, 60)}
-
-
 def test_actions_that_are_refused(http, new):
     name = new()
     for path, action in (("/retire", "none"), ("/retire", "fax"), ("", ""), ("", "bell\x07")):
         assert "action" in allowed_by_field(http.post(f"/campaigns/{name}/actions{path}", json={"action": action}))
-
-
-def test_the_last_two_actions_cannot_be_retired(http, new):
-    name = new()
-    good(http.post(f"/campaigns/{name}/actions/retire", json={"action": "call"}))
-    assert "action" in allowed_by_field(http.post(f"/campaigns/{name}/actions/retire", json={"action": "mail"}))
-    good(http.post(f"/campaigns/{name}/actions/retire", json={"action": "call"}))  # a retry changes nothing
-    assert len(good(http.get(f"/campaigns/{name}/revisions"))["revisions"]) == 2
 
 
 # --- clone, archive, delete -----------------------------------------------------------------------------------------
@@ -344,29 +297,6 @@ def test_a_model_that_is_not_earlier(http, new):
         played(http, name, rounds)
         error = allowed_by_field(http.post(f"/campaigns/{name}/rollback", json={"model_version": version}))
         assert error.keys() == {"model_version"}
-
-
-@on_sqlite
-def test_rewards_excluded_by_a_rollback_stay_excluded_from_recomputations(direct, clock):
-    """R21, with statistics that every re-estimation recomputes: as if those rewards had never come."""
-    config = PLAIN | {
-        "name": "smoothed",
-        "regimes": 2,
-        "beliefs": {"estimator": "em", "statistics": "smoothed", "start_round": 20, "every": 10},
-    }
-    worker = direct()
-    script = Script(config, clock).create(worker.post).play(worker.post, 60)
-    version = worker.campaign(script.name).model_version - 3
-    past = prepare_rollback(worker.campaigns, script.name, version)
-    folded = worker.campaign(script.name).folded
-    assert worker.process(past) == [None]
-    script.play(worker.post, 90)
-    (entry,) = worker.campaigns.cache._entries.values()
-    history = entry.state.history
-    order = history.get_arrival_order(entry.state.arrived)
-    assert history.excluded.tolist() == sorted(order[past.past.state.folded : folded].tolist())
-    assert not np.isin(history.get_arrivals(0, entry.state.arrived), history.excluded).any()
-    assert worker.differences(script.name) == []
 
 
 # --- the log gives every digit --------------------------------------------------------------------------------------

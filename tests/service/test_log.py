@@ -14,7 +14,9 @@ import service.engine.snapshots
 from policy import StagedPolicy
 from policy.changes import patch_config
 from service.base.errors import ApiError, ConflictError, InvalidError, NotFoundError, UnavailableError
-from service.engine.operations import Change
+from service.engine import operations
+from service.engine.handlers import HANDLERS
+from service.engine.operations import Change, Operation
 from service.engine.warm_up import warm_up
 from service.storage.rows import REGIME_CHANGE, DecisionRow
 from service.storage.tables import campaigns, decisions, events, jobs, live, models, rewards, snapshots
@@ -506,6 +508,11 @@ def gathered():
         (rewarded("two", 9, -1), None),
         (asked("two", 10, excluded_actions=["fax"]), InvalidError),
     ]
+
+
+def test_every_operation_has_a_handler():
+    kinds = {kind for kind in vars(operations).values() if isinstance(kind, type) and issubclass(kind, Operation)}
+    assert HANDLERS.keys() == kinds - {Operation}
 
 
 def create_two(worker):
