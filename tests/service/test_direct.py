@@ -19,6 +19,7 @@ import service.web.requests
 from service.base.errors import NotFoundError
 from service.base.settings import Settings
 from service.cli.application import create_app
+from service.engine.campaigns import Processed
 from service.engine.lanes import Lanes
 from service.storage.store import Store
 from service.web import protocol
@@ -234,7 +235,9 @@ def test_an_unexpected_exception_is_answered_in_the_one_shape(worker, ordinary, 
 def test_an_error_that_cannot_be_encoded_is_a_failure(worker, connection, lines, monkeypatch):  # noqa: F811
     """Nobody waits for an answer for ever."""
     unencodable = NotFoundError("half a surrogate pair: \ud800")
-    monkeypatch.setattr(worker.service._lanes, "_process", lambda operations: ([unencodable] * len(operations), []))
+    monkeypatch.setattr(
+        worker.service.campaigns, "process", lambda operations: Processed([unencodable] * len(operations), [])
+    )
     connection.send(post("/decide", DECIDE))
     error_of(connection.answer(), 500)
     eventually(lambda: bool(lines), "it is logged")
