@@ -76,9 +76,9 @@ def naive_app(database: str) -> FastAPI:
         with sessions() as opened:
             yield opened
 
-    def found(name: str) -> Campaign:
+    def get_campaign(name: str) -> Campaign:
         if name not in campaigns:
-            raise HTTPException(404, f"no campaign {name}")
+            raise HTTPException(404, f"campaign {name} does not exist")
         return campaigns[name]
 
     @app.post("/campaigns", status_code=201)
@@ -88,7 +88,7 @@ def naive_app(database: str) -> FastAPI:
 
     @app.post("/decide")
     def decide(request: DecideRequest, session: Annotated[Session, Depends(session)]) -> ceilings.Decision:
-        campaign = found(request.campaign)
+        campaign = get_campaign(request.campaign)
         with campaign.lock:  # the state in memory and the rows must agree on the order of the rounds
             state, made = campaign.policy.decide(campaign.state, request.context)
             scores = [
@@ -130,7 +130,7 @@ def naive_app(database: str) -> FastAPI:
 
     @app.post("/reward")
     def reward(request: RewardRequest, session: Annotated[Session, Depends(session)]) -> RewardAnswer:
-        campaign, now = found(request.campaign), datetime.now(UTC)
+        campaign, now = get_campaign(request.campaign), datetime.now(UTC)
         with campaign.lock:
             query = select(Decision.round).where(
                 Decision.campaign == request.campaign, Decision.decision_id == request.decision_id

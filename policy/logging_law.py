@@ -52,8 +52,8 @@ def compute_logging_law(logged: Logged) -> tuple[FloatArray, BoolArray]:
                 break
             policy = floor + (1.0 - count * floor) * (winners / np.maximum(ties, 1)[:, None])
             mixed = share[:, None] * control + (1.0 - share[:, None]) * policy
-            found = sought & _agrees(mixed, logged)
-            law[found], known[found] = mixed[found], True
+            explained = sought & _agrees(mixed, logged)
+            law[explained], known[explained] = mixed[explained], True
     known &= eligible[np.arange(taken.size), taken]
     return np.where(eligible, law, np.nan), known
 

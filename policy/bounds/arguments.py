@@ -9,16 +9,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from policy.errors import ArgumentError
 
-__all__ = [
-    "Floats",
-    "check_arguments",
-    "check_matrix",
-    "check_probabilities",
-    "check_transition",
-    "check_whole_numbers",
-    "smallest_singular",
-]
-
 Floats = NDArray[np.float64]
 
 

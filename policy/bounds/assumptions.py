@@ -8,8 +8,6 @@ from numpy.typing import ArrayLike
 from policy.bounds.arguments import Floats, check_matrix, check_probabilities, check_transition, smallest_singular
 from policy.bounds.thresholds import forgetting_rate
 
-__all__ = ["AssumptionCheck", "check_assumptions"]
-
 _ROUNDING = 1e-9  # slack on an assumption of the form "at most"
 
 

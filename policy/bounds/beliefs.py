@@ -9,8 +9,6 @@ from numpy.typing import ArrayLike, NDArray
 from policy.bounds.arguments import Floats, check_arguments, check_whole_numbers
 from policy.errors import ArgumentError
 
-__all__ = ["Law", "belief_error", "belief_error_sum", "tabulate_error", "tabulate_sum"]
-
 Law = tuple[float, int, int]  # (risk, regimes, symbols): all that U_belief depends on besides the round
 _BLOCK = 1024  # rounds per tabulated block
 

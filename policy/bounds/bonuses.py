@@ -8,8 +8,6 @@ from numpy.typing import ArrayLike
 from policy.bounds.arguments import Floats, check_arguments, check_whole_numbers
 from policy.bounds.beliefs import tabulate_error, tabulate_sum
 
-__all__ = ["general_bonus", "general_settings", "simplified_bonus", "simplified_settings"]
-
 
 def general_settings(horizon: int) -> tuple[float, int]:
     """(ridge, stage_length) of theorem:total-regret-bound: T^(3/4) and its ceiling, in exact integers."""

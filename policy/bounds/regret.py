@@ -6,8 +6,6 @@ from policy.bounds.arguments import check_arguments
 from policy.bounds.beliefs import belief_error_sum
 from policy.errors import ArgumentError
 
-__all__ = ["general_regret_bound", "simplified_regret_bound"]
-
 
 def general_regret_bound(
     *,

@@ -9,8 +9,6 @@ from numpy.typing import ArrayLike
 from policy.bounds.arguments import check_arguments, check_probabilities, check_transition, smallest_singular
 from policy.errors import ArgumentError
 
-__all__ = ["KNOWN_C0", "alignment_threshold", "estimation_threshold", "forgetting_rate", "log_belief_threshold"]
-
 # C₀ is the least of three constants, one of which (Δ') has no closed form; this is the least of the other two.
 KNOWN_C0 = 1 / (56 * 9 * 102)
 

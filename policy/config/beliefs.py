@@ -7,8 +7,6 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from policy.config.types import MOST_ROUNDS, Part, Probability, Real, Whole, problem
 from policy.defaults import GROWTH
 
-__all__ = ["Beliefs", "Clock", "GivenParameters", "GrowthFactor"]
-
 
 class GrowthFactor(Part):
     """Re-estimate when the round count has grown by `factor`."""

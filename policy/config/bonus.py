@@ -7,8 +7,6 @@ from pydantic import Field, model_validator
 from policy.config.types import MOST_ROUNDS, Constant, Part, Real, Whole, problem
 from policy.defaults import KAPPA
 
-__all__ = ["DEFAULT_SCALES", "THEORY_CONSTANTS", "Bonus"]
-
 
 class Bonus(Part):
     """The confidence bonus: its form (bonus.py), its scale C, and the constants of the two theorems' forms.

@@ -28,8 +28,6 @@ from policy.config.types import (
 from policy.defaults import RIDGE, STAGE_LENGTH, WARM_START_ROUNDS
 from policy.errors import ConfigError, FieldProblem
 
-__all__ = ["CampaignConfig"]
-
 Regimes = Annotated[
     Annotated[Literal["auto"], Tag("<auto>")] | Annotated[Whole, Field(ge=1, le=8), Tag("<number>")],
     Discriminator(lambda value: "<auto>" if isinstance(value, str) else "<number>"),

@@ -10,8 +10,6 @@ from pydantic_core import ErrorDetails
 from policy.config.types import MOST_MISTAKES, PLAIN_TEXT, WEBHOOK
 from policy.errors import ConfigError, FieldProblem
 
-__all__ = ["config_errors"]
-
 Sections = Mapping[str, type[BaseModel]]  # the part behind each dotted field name
 
 

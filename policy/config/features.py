@@ -16,8 +16,6 @@ from pydantic_core import CoreSchema
 
 from policy.config.types import ACTIONS, INTERCEPT, MAX_SYMBOLS, Amount, Name, Part, find_duplicates, problem
 
-__all__ = ["Features", "Term", "Variable"]
-
 
 def _as_names(levels: Any) -> Any:
     """Whole numbers are accepted as level names."""

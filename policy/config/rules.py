@@ -6,8 +6,6 @@ from pydantic import Field, Strict, model_validator
 
 from policy.config.types import WEBHOOK, Amount, Part, Real, Whole, problem
 
-__all__ = ["Alerts", "Control", "Rewards"]
-
 
 class Rewards(Part):
     """The allowed range of rewards, how long to wait for one, and the default if none comes (R20)."""

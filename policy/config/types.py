@@ -5,29 +5,6 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, Strict
 from pydantic_core import PydanticCustomError
 
-__all__ = [
-    "ACTIONS",
-    "INTERCEPT",
-    "LARGEST_REWARD",
-    "MAX_DEFAULT_SYMBOLS",
-    "MAX_SEED",
-    "MAX_SYMBOLS",
-    "MOST_MISTAKES",
-    "MOST_ROUNDS",
-    "PLAIN_TEXT",
-    "WEBHOOK",
-    "Amount",
-    "Constant",
-    "Name",
-    "Part",
-    "Probability",
-    "Real",
-    "Slug",
-    "Whole",
-    "find_duplicates",
-    "problem",
-]
-
 MAX_SYMBOLS = 512
 MAX_DEFAULT_SYMBOLS = 64
 MAX_SEED = MOST_ROUNDS = 2**53 - 1  # exact in every JSON reader

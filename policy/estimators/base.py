@@ -17,8 +17,6 @@ from policy.hmm import HmmParameters
 from policy.spectral import NotEstimable
 from policy.state import State
 
-__all__ = ["Estimate", "Estimator", "ScheduledEstimator"]
-
 FloatArray = npt.NDArray[np.float64]
 Estimate = HmmParameters | selection.Estimate  # what can be published
 

@@ -6,8 +6,6 @@ from policy.estimators.base import Estimate, ScheduledEstimator
 from policy.spectral import NotEstimable
 from policy.state import State
 
-__all__ = ["EmEstimator"]
-
 
 class EmEstimator(ScheduledEstimator):
     """Baum–Welch on all symbols so far, started among others from the previous estimate."""

@@ -9,8 +9,6 @@ from policy.hmm import HmmParameters
 from policy.spectral import NotEstimable
 from policy.state import State
 
-__all__ = ["GivenEstimator"]
-
 
 class GivenEstimator(Estimator):
     """The HMM is known: the belief is filtered from round 1 (R5)."""

@@ -18,8 +18,6 @@ from policy.spectral import NotEstimable
 from policy.stages import find_stage_start
 from policy.state import State
 
-__all__ = ["JointEstimator"]
-
 FloatArray = npt.NDArray[np.float64]
 
 

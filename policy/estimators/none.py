@@ -4,8 +4,6 @@ from policy.estimators.base import Estimate, Estimator
 from policy.spectral import NotEstimable
 from policy.state import State
 
-__all__ = ["NoEstimator"]
-
 
 class NoEstimator(Estimator):
     """The regimes are never estimated (R5)."""

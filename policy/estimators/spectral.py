@@ -5,8 +5,6 @@ from policy.estimators.base import Estimate, ScheduledEstimator
 from policy.spectral import NotEstimable
 from policy.state import State
 
-__all__ = ["SpectralEstimator"]
-
 
 class SpectralEstimator(ScheduledEstimator):
     """Spectral estimation of the HMM (Box C)."""

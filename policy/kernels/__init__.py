@@ -6,20 +6,10 @@ Shapes: T rounds, V categorical variables, K actions, H regimes, X symbols, P pr
 """
 
 from policy.kernels.chance import (
-    ACTION_DRAW,
-    CONTROL,
-    CONTROL_DRAW,
-    CONTROL_ROUND,
-    CONTROL_SUBJECT,
     EM_DRAW,
-    OPTIMISTIC,
     ROTATION_DRAW,
-    WARM_START,
-    WARM_START_DRAW,
     Chance,
-    choose_action,
     hash_counter,
-    uniform,
 )
 from policy.kernels.features import Plan, row_columns, span_gram
 from policy.kernels.hmm import belief_path, filter_path, forward_backward, pair_counts, sample_path, triple_moments
@@ -44,29 +34,20 @@ from policy.kernels.rounds import (
 )
 
 __all__ = [
-    "ACTION_DRAW",
     "COMPLEX",
-    "CONTROL",
-    "CONTROL_DRAW",
-    "CONTROL_ROUND",
-    "CONTROL_SUBJECT",
     "ELLIPTICAL",
     "EM_DRAW",
     "FACTOR_EVERY",
-    "OPTIMISTIC",
     "PLAIN",
     "ROTATION_DRAW",
     "SIMPLIFIED",
     "TABLED",
     "TABLED_ELLIPTICAL",
-    "WARM_START",
-    "WARM_START_DRAW",
     "Chance",
     "Exploration",
     "Plan",
     "Statistics",
     "belief_path",
-    "choose_action",
     "decide_rounds",
     "filter_path",
     "fold_profiles",
@@ -83,6 +64,5 @@ __all__ = [
     "sample_path",
     "span_gram",
     "triple_moments",
-    "uniform",
     "update_statistics",
 ]

@@ -6,24 +6,6 @@ import numpy as np
 
 from policy.kernels.compiling import jit
 
-__all__ = [
-    "ACTION_DRAW",
-    "CONTROL",
-    "CONTROL_DRAW",
-    "CONTROL_ROUND",
-    "CONTROL_SUBJECT",
-    "EM_DRAW",
-    "OPTIMISTIC",
-    "ROTATION_DRAW",
-    "WARM_START",
-    "WARM_START_DRAW",
-    "Chance",
-    "choose_action",
-    "draw_index",
-    "hash_counter",
-    "uniform",
-]
-
 # Modes of a decision, as codes.
 WARM_START, OPTIMISTIC, CONTROL = 0, 1, 2
 # Purposes of the hash (R11): each random use has its own stream.

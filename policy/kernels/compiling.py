@@ -14,8 +14,6 @@ from typing import Any
 import numba
 from numba import njit
 
-__all__ = ["inline", "jit"]
-
 _SOURCES = Path(__file__).parent
 _numba: Any = numba.config  # its attributes are set at run time, so mypy cannot know them
 

@@ -10,8 +10,6 @@ import numpy.typing as npt
 
 from policy.kernels.compiling import inline, jit
 
-__all__ = ["Inputs", "Plan", "active_columns", "add_square", "all_columns", "column_room", "row_columns", "span_gram"]
-
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 

@@ -5,8 +5,6 @@ import numpy as np
 from policy.kernels.chance import draw_index
 from policy.kernels.compiling import inline, jit
 
-__all__ = ["belief_path", "filter_path", "forward_backward", "pair_counts", "sample_path", "triple_moments"]
-
 
 @jit
 def filter_path(transition, emission, start, steps, symbols, evidence, beliefs):  # type: ignore[no-untyped-def]

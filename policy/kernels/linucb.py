@@ -12,19 +12,6 @@ import numpy.typing as npt
 from policy.kernels.compiling import inline, jit
 from policy.kernels.features import Inputs, add_square, all_columns, column_room
 
-__all__ = [
-    "FACTOR_EVERY",
-    "Scratch",
-    "Statistics",
-    "combine_rows",
-    "make_scratch",
-    "norm_with",
-    "refactor",
-    "reset_statistics",
-    "update_rows",
-    "update_statistics",
-]
-
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 

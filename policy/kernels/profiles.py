@@ -9,8 +9,6 @@ import numpy as np
 from policy.kernels.compiling import jit
 from policy.kernels.features import Inputs, all_columns, column_room
 
-__all__ = ["fold_profiles", "profile_columns", "profile_moments", "profile_predictions", "reward_evidence"]
-
 
 @jit
 def reward_evidence(profiles, rewards, predictions, noise, evidence):  # type: ignore[no-untyped-def]

@@ -11,18 +11,6 @@ from policy.kernels.features import Inputs, Plan, active_columns
 from policy.kernels.hmm import belief_path
 from policy.kernels.linucb import FOLDED, combine_rows, make_scratch, norm_with, reset_statistics, update_rows
 
-__all__ = [
-    "COMPLEX",
-    "ELLIPTICAL",
-    "PLAIN",
-    "SIMPLIFIED",
-    "TABLED",
-    "TABLED_ELLIPTICAL",
-    "Exploration",
-    "decide_rounds",
-    "play_rounds",
-]
-
 FloatArray = npt.NDArray[np.float64]
 
 # Forms of the bonus. COMPLEX, SIMPLIFIED and TABLED scale ‖G⁻¹z‖₂, the others ‖z‖_{G⁻¹}.

@@ -6,7 +6,7 @@ import pytest
 from policy import Request, StagedPolicy
 from policy.changes import add_config_action, append_actions, patch_config, retire_config_action
 from policy.defaults import TRIAL_SHARE
-from policy.kernels import WARM_START, Chance, choose_action
+from policy.kernels.chance import WARM_START, Chance, choose_action
 from policy.logging_law import Logged, compute_logging_law, mark_first_eligible
 
 DRAWS = 60
