@@ -20,7 +20,7 @@ from tests.databases import Databases
 from tests.e2e.findings import FINDINGS, Finding, get_committed_rewards
 from tests.e2e.load import Exchange, open_client, wait_until
 from tests.e2e.log import read_open_jobs
-from tests.e2e.mixed import CAMPAIGNS, MixedLoad
+from tests.e2e.mixed import CAMPAIGNS, LARGE_CAMPAIGNS, MixedLoad
 from tests.e2e.server import Launch, Server
 
 __all__ = ["Figures", "Torture"]
@@ -82,10 +82,12 @@ class Figures:
 class Torture:
     """Starts servers on one database, one after the other, and kills each."""
 
-    def __init__(self, kind: str, databases: Databases, launch: Launch, seed: int) -> None:
+    def __init__(
+        self, kind: str, databases: Databases, launch: Launch, seed: int, large: Sequence[str] = LARGE_CAMPAIGNS
+    ) -> None:
         self.figures = Figures(kind)
         self.url = databases(kind)
-        self._databases, self._launch = databases, launch
+        self._databases, self._launch, self._large = databases, launch, large
         self._random = random.Random(f"{seed} {kind}")
         self._load = MixedLoad()
         self._servers: list[Server] = []
@@ -146,7 +148,7 @@ class Torture:
         """Start a server and compare what the last one left with what was acknowledged."""
         if not self._servers:
             server = self._start(arguments)
-            self._load.prepare(server.url)
+            self._load.prepare(server.url, self._large)
             self._repeated = self._counted = len(self._load.acknowledged)  # preparations do not count
             return server
         if die_first:

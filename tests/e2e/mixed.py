@@ -11,10 +11,11 @@ import httpx
 from tests.e2e.findings import Change, Finding, compare_with_log, find_verify_differences
 from tests.e2e.load import Caller, Exchange, Load
 
-__all__ = ["CAMPAIGNS", "MixedLoad"]
+__all__ = ["CAMPAIGNS", "LARGE_CAMPAIGNS", "MixedLoad"]
 
 WAIT_SECONDS = 0.5
-FIRST_ROUNDS = 3_650  # of two campaigns before the load: from round 3,572 on re-estimations run as jobs (R16)
+FIRST_ROUNDS = 3_650  # of large campaigns before the load: from round 3,572 on re-estimations run as jobs (R16)
+LARGE_CAMPAIGNS = ("default", "smoothed")
 CAMPAIGNS: dict[str, dict[str, Any]] = {
     "default": {},
     # Each re-estimation takes a tenth of a second, so that a kill often hits one.
@@ -131,10 +132,10 @@ class MixedLoad(Load):
         self.changes: dict[str, list[Change]] = {name: [] for name in CAMPAIGNS}
         self.repeated = 0
 
-    def prepare(self, url: str) -> None:
-        """Create the campaigns and play the first rounds of two of them."""
+    def prepare(self, url: str, large: Sequence[str]) -> None:
+        """Create the campaigns and play the first rounds of the large ones."""
         self.create_campaigns(url, *CAMPAIGNS, kinds=list(CAMPAIGNS.values()))
-        for name in list(CAMPAIGNS)[:2]:
+        for name in large:
             self.play_rounds(url, name, FIRST_ROUNDS)
 
     def _create_caller(self, place: int, servers: Sequence[str], campaigns: Sequence[str], *options: bool) -> Caller:

@@ -24,7 +24,7 @@ def test_killed_at_any_instant(kind, kills, tmp_path):
     databases = Databases(durable=True)  # a server of its own, because the test kills it
     try:
         with launch_servers(tmp_path) as launch:
-            *_, figures = Torture(kind, databases, launch, seed=1).run(kills, operations=600)
+            *_, figures = Torture(kind, databases, launch, seed=1, large=["smoothed"]).run(kills, operations=600)
     finally:
         databases.close()
     assert figures.clean, figures.examples

@@ -38,6 +38,7 @@ def run(tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_an_edited_helper_recompiles_its_callers_in_other_files(run):
     assert run() == "[1, 1, 1] 0"
     assert run() == "[1, 1, 1] 1"  # from the cache
@@ -49,6 +50,7 @@ def test_an_edited_helper_recompiles_its_callers_in_other_files(run):
     assert run() == "[0, 0, 0] 0"
 
 
+@pytest.mark.slow
 def test_the_cache_goes_where_numba_is_told(run, tmp_path):
     assert run(NUMBA_CACHE_DIR=str(tmp_path / "cache")) == "[1, 1, 1] 0"
     assert len(list((tmp_path / "cache").glob("undercurrent-*/**/*sample_path*.nbi"))) == 1

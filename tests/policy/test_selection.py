@@ -326,6 +326,7 @@ def test_which_numbers_of_regimes_are_tracked():
 
 @pytest.mark.parametrize("seed", [4001])
 @pytest.mark.parametrize(("name", "expected"), [("credit-card", 2), ("iid", 1)])
+@pytest.mark.slow
 def test_auto_finds_the_number_of_regimes(name, seed, expected):
     policy, state, _ = played(name, seed, 4000)
     used = state.selection.in_use
@@ -339,6 +340,7 @@ def test_auto_finds_the_number_of_regimes(name, seed, expected):
 
 @pytest.mark.parametrize("seed", [4001])
 @pytest.mark.parametrize(("name", "regimes"), [("quiet-regimes", "auto"), ("iid", 2)])
+@pytest.mark.slow
 def test_the_guard_lets_regimes_go_that_do_not_pay_and_takes_them_back_when_they_do(name, regimes, seed):
     """Rewards that no regime changes, or contexts either; then those of the paper, where it changes both."""
     quiet, loud = (load_environment(n).draw(9000, np.random.default_rng(seed)) for n in (name, "credit-card"))
@@ -490,6 +492,7 @@ def rule(request, monkeypatch):
     return request.param
 
 
+@pytest.mark.slow
 def test_play_equals_one_by_one(run, rule):
     """R15, to the last byte, through many re-estimations and changes of the number of regimes."""
     policy, environment, episode = run
@@ -511,6 +514,7 @@ def test_play_equals_one_by_one(run, rule):
 
 
 @pytest.mark.usefixtures("rule")
+@pytest.mark.slow
 def test_batch_and_restart_equal_one_by_one_with_late_and_missing_rewards(run):
     policy, environment, episode = run
     generator = np.random.default_rng(5)

@@ -100,6 +100,7 @@ def test_equals_box_c_written_with_the_whole_tensor(regimes, symbols):
 
 
 @pytest.mark.parametrize(("regimes", "symbols"), [(2, 20), (3, 5)])
+@pytest.mark.slow
 def test_error_falls_like_one_over_the_square_root_of_t(regimes, symbols):
     """The rate behind the belief-estimation lemma; medians over models, because some Γ are unlucky."""
     lengths = np.array([10**3, 10**4, 10**5, 10**6])

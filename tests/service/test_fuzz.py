@@ -69,6 +69,7 @@ def documented(document: dict[str, Any]) -> set[tuple[str, int]]:
 # --- schemathesis -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_schemathesis_finds_nothing(new_database, document):
     """All checks in all phases, on campaigns that live; the same requests in every run. `make fuzz` asks much more."""
     database_url = new_database("sqlite")
