@@ -58,9 +58,8 @@ class TextFormatter(_Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         fields = self.get_fields(record)
-        time, level, logger, message = (str(fields.pop(name)) for name in ("ts", "level", "logger", "message"))
-        rest = [f"{name}={_quote(value)}" for name, value in fields.items() if value is not None]
-        line = " ".join([time, level.upper(), f"{logger}:", message, *rest])
+        head = f"{fields.pop('ts')} {fields.pop('level').upper()} {fields.pop('logger')}: {fields.pop('message')}"
+        line = " ".join([head, *(f"{name}={_quote(value)}" for name, value in fields.items() if value is not None)])
         return "\n".join(filter(None, [line, self.format_error(record)]))
 
 

@@ -83,7 +83,7 @@ def _select_last_round(campaign: sa.BindParameter[int]) -> sa.Select[Any]:
 def compile_statements(engine: Engine, embedded: bool) -> dict[str, Statement]:
     """Compile the hot statements for the engine's database, by name; insertions are named after their table."""
 
-    def compile(statement: sa.ClauseElement, **options: Any) -> Statement:
+    def compile_one(statement: sa.ClauseElement, **options: Any) -> Statement:
         compiled = statement.compile(engine, **options)
         order = compiled.positiontup  # type: ignore[attr-defined]
         return Statement(str(compiled), order)
@@ -109,9 +109,9 @@ def compile_statements(engine: Engine, embedded: bool) -> dict[str, Statement]:
         .where(live.c.campaign_id == campaign, live.c.version == bindparam("before"))
         .values({name: bindparam(f"new_{name}") for name in UPDATED_COLUMNS}),
     }
-    hot = {name: compile(statement) for name, statement in statements.items()}
+    hot = {name: compile_one(statement) for name, statement in statements.items()}
     for kind, table in APPENDED.items():
-        hot[table.name] = compile(insert(table), column_keys=list(kind._fields))
+        hot[table.name] = compile_one(insert(table), column_keys=list(kind._fields))
         assert tuple(hot[table.name].order) == kind._fields, f"{kind.__name__} is not in the order of its table"
     return hot
 

@@ -57,7 +57,7 @@ metadata = MetaData(
 Number = BigInteger().with_variant(Integer, "sqlite")
 
 
-def _campaign() -> Column[int]:
+def _make_campaign_column() -> Column[int]:
     return Column("campaign_id", Number, ForeignKey("campaigns.id", ondelete="CASCADE"), primary_key=True)
 
 
@@ -75,7 +75,7 @@ campaigns = Table(
 config_revisions = Table(
     "config_revisions",
     metadata,
-    _campaign(),
+    _make_campaign_column(),
     Column("revision", Integer, primary_key=True, autoincrement=False),
     Column("round", BigInteger, nullable=False),  # in force from the next round on
     Column("arrived", BigInteger, nullable=False, server_default="0"),  # rewards committed by then
@@ -88,7 +88,7 @@ config_revisions = Table(
 live = Table(
     "live",
     metadata,
-    _campaign(),
+    _make_campaign_column(),
     Column("version", BigInteger, nullable=False),  # of this row; every transaction on the campaign changes it
     Column("round", BigInteger, nullable=False),
     Column("arrived", BigInteger, nullable=False),  # rewards committed
@@ -109,7 +109,7 @@ live = Table(
 decisions = Table(
     "decisions",
     metadata,
-    _campaign(),
+    _make_campaign_column(),
     Column("round", BigInteger, primary_key=True, autoincrement=False),
     Column("decision_id", String(200), nullable=False),  # looked up through `id_blocks`, not an index of the database
     Column("request_hash", LargeBinary),  # of the canonical request (R17); None if there is none, or it was deleted
@@ -139,7 +139,7 @@ decisions = Table(
 id_blocks = Table(
     "id_blocks",
     metadata,
-    _campaign(),
+    _make_campaign_column(),
     Column(
         "last_round", BigInteger, primary_key=True, autoincrement=False
     ),  # the block begins after the previous one's last round
@@ -164,7 +164,7 @@ rewards = Table(
 models = Table(
     "models",
     metadata,
-    _campaign(),
+    _make_campaign_column(),
     Column("version", BigInteger, primary_key=True, autoincrement=False),
     Column("kind", String(16), nullable=False),
     Column("round", BigInteger, nullable=False),  # in force from the next round on
@@ -180,7 +180,7 @@ models = Table(
 snapshots = Table(
     "snapshots",
     metadata,
-    _campaign(),
+    _make_campaign_column(),
     Column("round", BigInteger, primary_key=True, autoincrement=False),
     Column("arrived", BigInteger, nullable=False),
     Column("revision", Integer, nullable=False, server_default="1"),  # of the configuration
@@ -192,7 +192,7 @@ snapshots = Table(
 jobs = Table(
     "jobs",
     metadata,
-    _campaign(),
+    _make_campaign_column(),
     Column("input_round", BigInteger, primary_key=True, autoincrement=False),  # computed from the log up to this round
     Column("input_arrived", BigInteger, nullable=False),
     Column("status", String(16), nullable=False),
@@ -210,7 +210,7 @@ jobs = Table(
 events = Table(
     "events",
     metadata,
-    _campaign(),
+    _make_campaign_column(),
     Column("number", BigInteger, primary_key=True, autoincrement=False),
     Column("round", BigInteger, nullable=False),  # rounds decided by then
     Column("kind", String(32), nullable=False),
@@ -221,7 +221,7 @@ events = Table(
 outbox = Table(
     "outbox",
     metadata,
-    _campaign(),
+    _make_campaign_column(),
     Column("event", BigInteger, primary_key=True, autoincrement=False),  # the event's number
     Column("status", String(16), nullable=False),
     Column("url", Text, nullable=False),

@@ -1,4 +1,4 @@
-"""PostgreSQL's hot path: values go through libpq as they are, errors come back, and fibers wait side by side."""
+"""PostgreSQL's hot path: values pass through libpq unchanged, errors are raised, and fibers wait concurrently."""
 
 import asyncio
 import math
@@ -34,84 +34,80 @@ def store(new_database):
     opened.close()
 
 
-def asked(tx, sql, *values):
+def query(tx, sql, *values):
     ((row,),) = tx._channel.query([(sql, values)])
     return row
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        ("text", b"bytes", 1, 0.1, True, ["a"], [1]),
-        ("", b"", 0, -0.0, False, [], []),
-        ('"{}\\,', bytes(range(256)), -(2**63), 5e-324, True, ['"', "\\", "{,}", "NULL", " ", ""], [2**63 - 1, -1]),
-        ("ü€𝄞", b"\x00", 2**62, 1.7976931348623157e308, False, ["ü€𝄞", "a'b", "%s", "$1"], list(range(3_000))),
-        (None, None, None, None, None, None, None),
-    ],
-)
-def test_values_come_back_as_they_went(store, values):
+VALUES = [
+    ("text", b"bytes", 1, 0.1, True, ["a"], [1]),
+    ("", b"", 0, -0.0, False, [], []),
+    ('"{}\\,', bytes(range(256)), -(2**63), 5e-324, True, ['"', "\\", "{,}", "NULL", " ", ""], [2**63 - 1, -1]),
+    ("ü€𝄞", b"\x00", 2**62, 1.7976931348623157e308, False, ["ü€𝄞", "a'b", "%s", "$1"], list(range(3_000))),
+    (None, None, None, None, None, None, None),
+]
+
+
+def test_values_come_back_unchanged(store):
     with store.writing() as tx:
-        assert asked(tx, KINDS, *values) == values
-        assert math.copysign(1, asked(tx, "SELECT %s::FLOAT8", -0.0)[0]) == -1
-
-
-@pytest.mark.parametrize("value", ["a\x00b", ["a\x00b"]])
-def test_a_zero_byte_is_refused_and_cuts_nothing_off(store, value):
-    kind = "TEXT[]" if isinstance(value, list) else "TEXT"
-    with pytest.raises(UnavailableError), store.writing() as tx:
-        asked(tx, f"SELECT %s::{kind}", value)
+        for values in VALUES:
+            assert query(tx, KINDS, *values) == values
+        assert math.copysign(1, query(tx, "SELECT %s::FLOAT8", -0.0)[0]) == -1
+    for kind, value in (("TEXT", "a\x00b"), ("TEXT[]", ["a\x00b"])):  # refused, not truncated
+        with pytest.raises(UnavailableError), store.writing() as tx:
+            query(tx, f"SELECT %s::{kind}", value)
     with store.writing() as tx:
-        assert asked(tx, "SELECT %s::TEXT", "ab") == ("ab",)
+        assert query(tx, "SELECT %s::TEXT", "ab") == ("ab",)
 
 
-def test_what_fails_undoes_what_was_told_before_it(store):
-    """All that waits goes out together; of a pipeline that broke nothing is left, and the next transaction is whole."""
+def test_a_failure_undoes_what_was_executed_before_it(store):
+    """Statements are sent together. Nothing of a failed pipeline remains, and the next transaction is not affected."""
     with store.writing() as tx:
-        tx._channel.execute("CREATE TABLE told (number BIGINT PRIMARY KEY)", [()])
+        tx._channel.execute("CREATE TABLE numbers (number BIGINT PRIMARY KEY)", [()])
 
-    def tell(statement, value):
+    def execute(statement, value):
         with store.writing() as tx:
-            tx._channel.execute("INSERT INTO told VALUES (%s)", [(1,)])
+            tx._channel.execute("INSERT INTO numbers VALUES (%s)", [(1,)])
             if statement is None:
                 raise RuntimeError("ours")
             tx._channel.execute(statement, [(value,)])
 
     for statement, value in (
-        ("INSERT INTO told VALUES (%s)", 1),
+        ("INSERT INTO numbers VALUES (%s)", 1),
         ("INSERT INTO nowhere VALUES (%s)", 1),
         ("SELECT 1 / %s::BIGINT", 0),
     ):
         with pytest.raises(UnavailableError):
-            tell(statement, value)
+            execute(statement, value)
     with pytest.raises(RuntimeError, match="ours"):
-        tell(None, None)
+        execute(None, None)
     with store.writing() as tx:
-        assert tx._channel.query([("SELECT count(*) FROM told", ())]) == [[(0,)]]
-        tx._channel.execute("INSERT INTO told VALUES (%s)", [(number,) for number in range(2_000)])
+        assert tx._channel.query([("SELECT count(*) FROM numbers", ())]) == [[(0,)]]
+        tx._channel.execute("INSERT INTO numbers VALUES (%s)", [(number,) for number in range(2_000)])
     with store.reading() as tx:
-        assert tx._channel.query([("SELECT sum(number) FROM told", ())])[0][0][0] == 1_999_000
+        assert tx._channel.query([("SELECT sum(number) FROM numbers", ())])[0][0][0] == 1_999_000
 
 
-def test_a_transaction_that_failed_or_ended_on_the_way_is_not_committed(store):
+def test_a_failed_or_ended_transaction_is_not_committed(store):
     """PostgreSQL answers such a COMMIT without an error."""
 
-    def failed_unseen():
+    def fail_silently():
         with store.writing() as tx, suppress(psycopg.Error):
-            asked(tx, "SELECT 1 / %s::BIGINT", 0)
+            query(tx, "SELECT 1 / %s::BIGINT", 0)
 
-    def ended():
+    def end_early():
         with store.writing() as tx:
             tx._channel.query([("ROLLBACK", ())])
 
-    for unit in (failed_unseen, ended):
+    for unit in (fail_silently, end_early):
         with pytest.raises(UnavailableError, match="ended before its commit"):
             unit()
     with store.writing() as tx:
-        assert asked(tx, "SELECT %s::BIGINT", 7) == (7,)
+        assert query(tx, "SELECT %s::BIGINT", 7) == (7,)
 
 
-def test_more_than_the_socket_holds_goes_both_ways(store):
-    """A server that cannot send its answers does not read on: who only sends would wait for ever."""
+def test_batches_may_be_larger_than_the_sockets_buffer(store):
+    """A server that cannot send its answers stops reading: a client that only sends would wait for ever."""
     large = "x" * 1_000_000
     with store.writing() as tx:
         rows = tx._channel.query([("SELECT %s::TEXT", (large,)) for _ in range(40)])
@@ -121,36 +117,36 @@ def test_more_than_the_socket_holds_goes_both_ways(store):
 def test_statements_are_prepared_again_on_another_connection(store):
     for _ in range(2):
         with store.writing() as tx:
-            assert asked(tx, "SELECT %s::BIGINT", 7) == (7,)
+            assert query(tx, "SELECT %s::BIGINT", 7) == (7,)
         with suppress(UnavailableError), store.writing() as tx:
-            asked(tx, "SELECT pg_terminate_backend(pg_backend_pid()), %s::BIGINT", 7)
-        assert not store.has_spare_connection  # the other connections may be dead as well
+            query(tx, "SELECT pg_terminate_backend(pg_backend_pid()), %s::BIGINT", 7)
+        assert not store.has_spare_connection  # the other connections may be dead too
 
 
-def test_what_is_in_use_when_connections_are_disposed_of_is_closed_after_it(store):
-    """It belongs to a pool that nobody will ask for it again."""
+def test_a_connection_in_use_during_a_disposal_is_closed_afterwards(store):
+    """Its pool is gone, so nobody else would close it."""
     with store.writing() as used:
         driver = used.connection.connection.driver_connection
         store._dispose()
-        assert asked(used, "SELECT %s::BIGINT", 7) == (7,)
+        assert query(used, "SELECT %s::BIGINT", 7) == (7,)
     assert driver.closed
     assert not store.has_spare_connection
     with store.writing() as other:
-        assert asked(other, "SELECT %s::BIGINT", 7) == (7,)
+        assert query(other, "SELECT %s::BIGINT", 7) == (7,)
     assert store.has_spare_connection
 
 
-def test_fibers_wait_side_by_side(store):
-    """Each transaction sleeps in the database, all together, on the loop's own thread."""
+def test_fibers_wait_concurrently(store):
+    """Four transactions sleep in the database at the same time, on the loop's own thread."""
     order: list[str] = []
-    with ExitStack() as stack:  # fibers begin with connections that are there
+    with ExitStack() as stack:  # fibers use connections that are already open
         for _ in range(4):
             stack.enter_context(store.writing())
 
     def work(name, done):
         with store.writing() as tx:
             order.append(f"{name} begins")
-            asked(tx, "SELECT pg_sleep(0.3)::TEXT, %s::TEXT", name)
+            query(tx, "SELECT pg_sleep(0.3)::TEXT, %s::TEXT", name)
             tx.connection.exec_driver_sql("SELECT pg_sleep(0.1)")  # SQLAlchemy waits in the same way
         order.append(f"{name} ends")
         done.set_result(getcurrent())
@@ -166,12 +162,12 @@ def test_fibers_wait_side_by_side(store):
 
     fibers, seconds = asyncio.run(both())
     assert len(set(fibers)) == 4
-    assert [entry.split()[1] for entry in order] == ["begins"] * 4 + ["ends"] * 4  # one by one: in turns
+    assert [entry.split()[1] for entry in order] == ["begins"] * 4 + ["ends"] * 4  # in sequence they would alternate
     assert seconds >= 0.4
 
 
-def test_connections_that_no_longer_write_are_for_readers(store, monkeypatch):
-    """A writer keeps some at hand; the pool has sixteen in all, and the ninth reader would wait for one in vain."""
+def test_idle_writing_connections_are_returned_for_readers(store, monkeypatch):
+    """Writers keep up to eight of sixteen connections: the ninth reader would wait in vain."""
     monkeypatch.setattr(service.storage.store, "IDLE_SECONDS", 0.01)
     with ExitStack() as stack:
         for _ in range(8):
@@ -182,7 +178,7 @@ def test_connections_that_no_longer_write_are_for_readers(store, monkeypatch):
         assert {reader.connection.exec_driver_sql("SELECT 1").scalar_one() for reader in readers} == {1}
 
 
-def test_a_fiber_sees_its_errors(store):
+def test_errors_are_raised_in_the_fiber(store):
     with store.writing():
         pass
 
@@ -192,7 +188,7 @@ def test_a_fiber_sees_its_errors(store):
         def work():
             try:
                 with store.writing() as tx:
-                    asked(tx, "SELECT 1 / %s::BIGINT", 0)
+                    query(tx, "SELECT 1 / %s::BIGINT", 0)
             except UnavailableError as error:
                 end.set_result(error)
 
@@ -205,7 +201,7 @@ def test_a_fiber_sees_its_errors(store):
 
 @only_postgresql
 def test_lanes_that_wait_for_a_fiber_all_get_their_turn(start):
-    """More campaigns at once than fibers; and connections that come to an end, so that some need a thread instead."""
+    """More concurrent campaigns than fibers, and connections that are closed, so that some need a thread instead."""
     worker = start()
     names = [f"c{number}" for number in range(12)]
     variables = [{"name": "risk", "levels": ["low", "high"]}]
@@ -216,7 +212,7 @@ def test_lanes_that_wait_for_a_fiber_all_get_their_turn(start):
     def decide(number):
         body = {"campaign": names[number % 12], "decision_id": str(number), "context": {"risk": "low"}}
         if number % 50 == 7:
-            worker.service.store._dispose()  # the next ones need a thread
+            worker.service.store._dispose()  # the next requests need a thread
         return worker.client.post("/decide", json=body).status_code
 
     with ThreadPoolExecutor(24) as pool:
@@ -226,8 +222,8 @@ def test_lanes_that_wait_for_a_fiber_all_get_their_turn(start):
 
 
 @only_postgresql
-def test_a_fiber_that_finds_no_connection_leaves_it_to_a_thread(start, monkeypatch):
-    """A thread may have taken the one that was there; waiting for another would hold up everybody."""
+def test_a_fiber_without_a_connection_leaves_the_work_to_a_thread(start, monkeypatch):
+    """Opening one would block the event loop."""
     worker = start()
     config = {"name": "a", "actions": ["none", "call"], "variables": [{"name": "risk", "levels": ["low", "high"]}]}
     assert worker.client.post("/campaigns", json=config).status_code == 201
@@ -240,8 +236,8 @@ def test_a_fiber_that_finds_no_connection_leaves_it_to_a_thread(start, monkeypat
         assert (answer.status_code, answer.json()["round"]) == (200, number + 1)
 
 
-def test_what_takes_long_to_catch_up_with_is_left_to_a_thread(new_database, clock, monkeypatch):
-    """A fiber that folds what another worker has decided holds up all other campaigns of its own."""
+def test_a_long_fold_is_left_to_a_thread(new_database, clock, monkeypatch):
+    """A fiber that folds many rounds of another worker would block the event loop."""
     monkeypatch.setattr(service.engine.cache, "MOST_ROUNDS_BEHIND", 5)
     in_threads, left = list[str](), Lanes._work_in_thread
 
@@ -259,7 +255,7 @@ def test_what_takes_long_to_catch_up_with_is_left_to_a_thread(new_database, cloc
         good(first.client.post("/campaigns", json=config), 201)
 
         def decide(worker, first_round, count):
-            """Which of these rounds were decided in a thread."""
+            """Decide these rounds; yields those that were decided in a thread."""
             for round in range(first_round, first_round + count):
                 in_threads.clear()
                 body = {"campaign": "a", "decision_id": str(round), "context": {"risk": "low"}}
@@ -267,7 +263,7 @@ def test_what_takes_long_to_catch_up_with_is_left_to_a_thread(new_database, cloc
                 if in_threads:
                     yield round
 
-        assert list(decide(first, 1, 3))[:1] == [1]  # after its creation it is in nobody's memory yet
+        assert list(decide(first, 1, 3))[:1] == [1]  # a new campaign is in no worker's memory
         assert list(decide(second, 4, 4))[:1] == [4]
         # However slow the machine is.
         monkeypatch.setattr(Store, "has_spare_connection", property(lambda self: bool(self._kept)))
@@ -277,8 +273,8 @@ def test_what_takes_long_to_catch_up_with_is_left_to_a_thread(new_database, cloc
         assert list(decide(first, 19, 3)) == [19]  # eight behind
 
 
-def test_connections_are_closed_whenever_they_are_disposed_of(store, monkeypatch):
-    """While others read and write: one that goes back to a pool which is no more would stay open for ever."""
+def test_no_connection_stays_open_after_a_disposal(store, monkeypatch):
+    """While others read and write: a connection returned to a disposed pool would stay open for ever."""
     monkeypatch.setattr(service.storage.store, "IDLE_SECONDS", 0.0)
     opened, over = list[psycopg.Connection](), threading.Event()
 
@@ -304,8 +300,8 @@ def test_connections_are_closed_whenever_they_are_disposed_of(store, monkeypatch
     assert [connection for connection in opened if not connection.closed] == []
 
 
-def test_an_abandoned_transaction_may_end_while_a_connection_is_given_back(store):
-    """In the same thread, when the collector comes at that moment."""
+def test_an_abandoned_transaction_may_end_while_a_connection_is_returned(store):
+    """In the same thread, if the garbage collector runs at that moment."""
     abandoned = store.reading()
     abandoned.__enter__()
 
