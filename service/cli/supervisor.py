@@ -95,7 +95,12 @@ def serve_worker(ready: Connection, settings: Settings, listener: socket.socket)
     """Serve in a worker process."""
     # A cleaner of temporary files may have removed it.
     Path(os.environ[SHARED_FOLDER]).mkdir(mode=0o700, exist_ok=True)
-    app = create_app(settings, on_start=lambda: ready.send_bytes(b"ready"))
+
+    def report_start() -> None:
+        with suppress(BrokenPipeError):  # the supervisor was killed, and this worker is about to stop
+            ready.send_bytes(b"ready")
+
+    app = create_app(settings, on_start=report_start)
     server = uvicorn.Server(configure_server_with_logs(app, settings))
     server.run(sockets=[listener])
     if not server.started:
