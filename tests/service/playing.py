@@ -1,4 +1,4 @@
-"""Campaigns to play: one configuration of each kind, a script of requests for it, and a worker without a socket."""
+"""Campaigns for tests: a configuration of each kind, a script of requests, and a worker without a socket."""
 
 import hashlib
 import json
@@ -72,9 +72,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 
 class Script:
-    """The same requests in the same order, whoever answers them: single and batched, rewards late, mixed up or never.
+    """A fixed sequence of requests: single and batched, with rewards late, out of order or missing.
 
-    It has its own time, so that what was played once can be played again in the same test.
+    It has its own time, so that a test can play it several times.
     """
 
     sizes = (1, 1, 2, 4, 7)  # of requests, in decisions
@@ -96,13 +96,13 @@ class Script:
         return self
 
     def play(self, post: Post, until: int) -> "Script":
-        """Go on until that round is decided; the last batch may reach beyond it."""
+        """Play until that round is decided; the last batch may go beyond it."""
         while self.round < until:
             self.step(post)
         return self
 
     def step(self, post: Post) -> None:
-        """One request for decisions, and the rewards that are due after it."""
+        """Send one request for decisions, and the rewards that are due after it."""
         self._seconds += self._chance.choice((0.0, 0.25, 1.0, 2.5))
         self._set_clock()
         items = [self._item(self.round + i + 1) for i in range(self._chance.choice(self.sizes))]
@@ -161,14 +161,14 @@ class Script:
 
 
 def _nameless(answer: dict) -> dict:
-    """An answer without the campaign's name: it may have been played under another one."""
+    """Return an answer without the campaign's name, which may differ."""
     if committed := answer.get("committed"):
         return answer | {"committed": _nameless(committed)}
     return {key: value for key, value in answer.items() if key != "campaign"}
 
 
 def http_post(client: httpx.Client) -> Post:
-    """Ask over HTTP; a reward that came after its default is a conflict, nothing else may fail."""
+    """Return a function that posts over HTTP; only a reward after its default may fail, with a conflict."""
 
     def post(path: str, body: dict) -> dict:
         answer = client.post(path, json=body)
@@ -179,7 +179,7 @@ def http_post(client: httpx.Client) -> Post:
 
 
 def operation(path: str, body: dict) -> Any:
-    """What a route makes of a body."""
+    """Build the operation that a route makes from a body."""
     text = json.dumps(body)
     if path == "/campaigns":
         policy = StagedPolicy(CampaignConfig.model_validate_json(text))
@@ -195,7 +195,7 @@ def operation(path: str, body: dict) -> Any:
 
 
 class Direct:
-    """A worker without a socket: its use-cases themselves. Background work waits until the test has it done."""
+    """A worker without a socket: it processes operations. Background work waits until the test finishes it."""
 
     def __init__(self, url: str, clock: Callable[[], int]) -> None:
         self.store = Store(url)
@@ -216,7 +216,7 @@ class Direct:
         return json.loads(outcome)
 
     def finish(self, work: Job | Snapshot) -> None:
-        """What the background does, now."""
+        """Do a piece of background work now."""
         name, number = work.campaign, work.campaign_id
         if isinstance(work, Job):
             self.process(FinishJob(name, number, work.state.round, run_estimation(work.policy, work.state)))
@@ -230,7 +230,7 @@ class Direct:
             self.finish(one)
 
     def rows(self, table: sa.Table) -> list[dict[str, Any]]:
-        """Everything in a table, by its key."""
+        """Return all rows of a table, by its key."""
         with self.store.reading() as tx:
             found = tx.connection.execute(sa.select(table).order_by(*table.primary_key.columns)).mappings()
             return [dict(row) for row in found]
@@ -242,14 +242,14 @@ class Direct:
                 tx.connection.execute(sa.text(statement) if isinstance(statement, str) else statement)
 
     def campaign(self, name: str) -> Any:
-        """Its live row."""
+        """Return its live row."""
         with self.store.reading() as tx:
             found = find_campaign(tx, name)
             assert found is not None
             return found
 
     def differences(self, name: str) -> list[str]:
-        """What `undercurrent verify` finds."""
+        """Return what `undercurrent verify` finds."""
         with self.store.reading() as tx:
             return found_differences(tx, name)
 
@@ -261,12 +261,12 @@ def found_differences(tx: Transaction, name: str) -> list[str]:
 
 
 def check_rounds(decisions: Sequence[dict]) -> None:
-    """Rounds 1, 2, … without gap or repeat."""
+    """Check that the rounds are 1, 2, … without gap or repeat."""
     assert [decision["round"] for decision in decisions] == list(range(1, len(decisions) + 1))
 
 
 def eventually(found, what):
-    """What another thread or process makes true; a minute is more than it ever needs."""
+    """Wait until another thread or process has made something true; a minute is always enough."""
     for _ in range(6_000):
         if found():
             return

@@ -1,4 +1,4 @@
-"""Regime alerts: told once, in the round in which the change had lasted long enough, however the rounds came."""
+"""Regime alerts: one per change, in the round when it had lasted long enough, in batches or single requests."""
 
 import json
 import random
@@ -24,7 +24,7 @@ CAMPAIGN = CONFIGS["given"] | {"name": "spring", "alerts": {"rounds": 5}}
 
 
 def brute_force(likeliest, round, rounds, told):
-    """The rule, word by word, after a round: the regime told, and (from, to, round, since_round) if it is a change."""
+    """Apply the rule literally after a round: the regime announced, and (from, to, round, since_round) of a change."""
     last = likeliest[max(0, round - rounds) : round]
     if round < rounds or len(set(last)) > 1 or last[0] == told:
         return told, None
@@ -35,14 +35,14 @@ def brute_force(likeliest, round, rounds, told):
 
 
 def of_regimes(worker, name="spring"):
-    """The alerts of a campaign as they are stored: number apart, since failed steps are events too."""
+    """Return the stored alerts of a campaign, without their numbers: failed steps are events too."""
     number = worker.campaign(name).campaign_id
     found = [row for row in worker.rows(events) if row["campaign_id"] == number and row["kind"] == "regime_change"]
     return [{"round": row["round"], "at": row["created_at"], **json.loads(row["body"])} for row in found]
 
 
 def items(seasons, first=1):
-    """Requests for rounds whose contexts have these seasons."""
+    """Build requests whose contexts have these seasons."""
     return [
         {"decision_id": f"d{first + i}", "context": {"season": SEASONS[season], "spend": 3, "tenure": 1}}
         for i, season in enumerate(seasons)
@@ -57,8 +57,8 @@ def batch(seasons, first=1, name="spring"):
 
 
 @given(st.integers(0, 2**32 - 1))
-def test_the_rule_is_the_one_of_brute_force(seed):
-    """Any beliefs, any streak, rounds in parts of any size, and a regime told before or not."""
+def test_the_rule_equals_brute_force(seed):
+    """For any beliefs, streak and parts, with and without a regime announced before."""
     chance = np.random.default_rng(seed)
     regimes, rounds, length = int(chance.integers(2, 5)), int(chance.integers(1, 7)), int(chance.integers(1, 160))
     stays = chance.random(length) < chance.choice([0.3, 0.8, 0.97])
@@ -83,8 +83,8 @@ def test_the_rule_is_the_one_of_brute_force(seed):
     assert (found, told_last) == (expected, told)
 
 
-def test_a_tie_is_of_the_first_regime():
-    """As everywhere: a belief that cannot tell has no other likeliest one, in a batch or alone."""
+def test_a_tie_goes_to_the_first_regime():
+    """As everywhere, in a batch or alone."""
     beliefs = np.array([[0.5, 0.5], [0.5, 0.5], [0.2, 0.8], [0.5, 0.5], [0.5, 0.5]])
     assert find_regime_changes(beliefs, 0, 2, None) == ([], 0)
     assert find_regime_changes(beliefs, 4, 2, 1)[1] == 0
@@ -94,7 +94,7 @@ def test_a_tie_is_of_the_first_regime():
 
 
 def one_by_one(post):
-    """A batch asked as single decisions."""
+    """Post a batch as single decisions."""
 
     def ask(path, body):
         if path != "/decide/batch":
@@ -106,8 +106,8 @@ def one_by_one(post):
 
 @on_sqlite
 @pytest.mark.parametrize(("name", "rounds"), [("default", 140), ("spectral", 90), ("smoothed", 90)])
-def test_alerts_are_those_of_brute_force_however_the_rounds_came(direct, clock, name, rounds):
-    """Batches, one by one, and with a new worker every few requests; re-estimations rewrite beliefs on the way.
+def test_alerts_equal_brute_force_for_any_requests(direct, clock, name, rounds):
+    """In batches, one by one, and with restarts; re-estimations rewrite beliefs on the way.
 
     The reference looks at all beliefs of record after every single decision.
     """
@@ -149,8 +149,8 @@ def test_alerts_are_those_of_brute_force_however_the_rounds_came(direct, clock, 
 
 
 @on_sqlite
-def test_a_regime_that_switches_is_told_once_it_has_stayed(direct):
-    """Five rounds in a row; the first regime is noted silently, and a short visit of the other one is no change."""
+def test_a_change_is_announced_once_it_has_lasted(direct):
+    """Five rounds in a row; the first regime is not announced, nor is a short visit of another one."""
     worker = direct()
     worker.post("/campaigns", CAMPAIGN)
     seasons = [0] * 12 + [3] * 4 + [0] * 10 + [3] * 12 + [1] * 12
@@ -170,7 +170,7 @@ def test_a_regime_that_switches_is_told_once_it_has_stayed(direct):
 
 @on_sqlite
 def test_a_restart_in_the_middle_of_a_streak(direct):
-    """And another worker on the same database, which knows the campaign from before."""
+    """And another worker that has the campaign cached."""
     first, second = direct(), direct()
     first.post("/campaigns", CAMPAIGN)
     for worker, seasons, begin in ((first, [0] * 10, 1), (second, [0, 3, 3, 3], 11), (first, [3], 15)):
@@ -187,8 +187,8 @@ def test_a_restart_in_the_middle_of_a_streak(direct):
 
 
 @on_sqlite
-def test_a_request_that_fails_tells_nothing(direct):
-    """R18: its event and message go with it, and what it noted."""
+def test_a_failed_request_announces_nothing(direct):
+    """R18: its event and message are undone, and so is the regime announced last."""
     worker = direct()
     worker.post("/campaigns", CAMPAIGN | {"alerts": {"rounds": 5, "webhook": "https://hooks.example/"}})
     worker.post("/decide/batch", batch([0] * 10))
@@ -215,8 +215,8 @@ def test_a_request_that_fails_tells_nothing(direct):
 
 
 @on_sqlite
-def test_another_estimate_begins_anew(direct, clock):
-    """A regime's number means nothing once the estimate that it is of is gone: a rollback to before the first one."""
+def test_a_new_estimate_starts_over(direct, clock):
+    """Regimes are numbered anew: here after a rollback to before the first estimate."""
     worker = direct()
     script = Script(CONFIGS["smoothed"] | ALERTS, clock, name="spring").create(worker.post).play(worker.post, 90)
     before = worker.campaign("spring")
@@ -236,8 +236,8 @@ def test_another_estimate_begins_anew(direct, clock):
 
 
 @on_sqlite
-def test_another_streak_from_the_next_round_on(direct):
-    """A PATCH of `alerts.rounds` holds from the next round on; nothing is told of rounds before."""
+def test_a_new_length_holds_from_the_next_round_on(direct):
+    """A PATCH of `alerts.rounds` announces nothing about earlier rounds."""
     worker = direct()
     worker.post("/campaigns", CAMPAIGN | {"alerts": {"rounds": 30}})
     worker.post("/decide/batch", batch([0] * 40 + [3] * 12))

@@ -31,7 +31,7 @@ SIMPLE = {
 
 @pytest.fixture
 def new(http):
-    """Called with a configuration, it creates a campaign and gives its name."""
+    """A function that creates a campaign and returns its name."""
 
     def create(**config):
         name = f"changing-{next(NUMBERS)}"
@@ -135,7 +135,7 @@ def test_a_bad_value_is_named(http, new):
         assert field in allowed_by_field(http.patch(f"/campaigns/{name}", json=patch))
 
 
-def test_every_changeable_field_is_one(subtests):
+def test_every_changeable_field_can_change(subtests):
     config = CampaignConfig(name="x", **SIMPLE)
     values = {
         "rewards.wait_seconds": {"rewards": {"wait_seconds": 5, "default": 0}},
@@ -303,7 +303,7 @@ def test_a_model_that_is_not_earlier(http, new):
 
 
 def changes(worker, name):
-    """One of each, as a campaign's life might have them; each is done at its round."""
+    """Return one change of each kind, by the round at which to make it."""
     patch = {"control": {"share": 0.4, "kind": "baseline"}, "propensity_floor": 0.05, "bonus": {"scale": 1.5}}
     return {
         12: lambda: [Change(name, lambda config: patch_config(config, patch))],
@@ -317,7 +317,7 @@ def changes(worker, name):
 
 
 def lived(script, workers, until):
-    """Play with all the changes, each request by the next of the workers."""
+    """Play with all the changes; the workers take turns."""
     turn = itertools.cycle(workers)
     latest = [next(turn)]
 
@@ -342,7 +342,7 @@ def lived(script, workers, until):
     indirect=["database_url"],
 )
 def test_changes_survive_restarts_other_workers_and_verify(direct, clock, name, monkeypatch):
-    """R15: one worker, two in turns, a new one for every request, snapshots on the way: the same digits."""
+    """R15: one worker, two in turns, and restarts with and without snapshots give the same digits."""
     monkeypatch.setattr("service.engine.snapshots.SNAPSHOT_ROUNDS", 20)
     alone = direct()
     whole = lived(Script(CONFIGS[name], clock, name="whole").create(alone.post), [alone], 95)
@@ -366,8 +366,8 @@ def test_changes_survive_restarts_other_workers_and_verify(direct, clock, name, 
 
 
 @on_sqlite
-def test_a_snapshot_from_before_a_rollback_is_no_trap(direct, clock, monkeypatch):
-    """The model that was restored is older than the newest snapshot: the fold begins earlier."""
+def test_a_rollback_to_before_the_newest_snapshot_can_be_folded(direct, clock, monkeypatch):
+    """The fold starts before the newest snapshot, because the restored model is older."""
     monkeypatch.setattr("service.engine.snapshots.SNAPSHOT_ROUNDS", 20)
     worker = direct()
     script = Script(CONFIGS["default"], clock).create(worker.post).play(worker.post, 50)
@@ -380,8 +380,8 @@ def test_a_snapshot_from_before_a_rollback_is_no_trap(direct, clock, monkeypatch
 
 
 @on_sqlite
-def test_a_job_at_work_during_a_change_of_model_is_forgotten(direct, clock, monkeypatch):
-    """What it finds belongs to a model that is no longer in force."""
+def test_a_change_of_model_drops_the_running_job(direct, clock, monkeypatch):
+    """Its result belongs to a model that is no longer in force."""
     monkeypatch.setattr("service.engine.boundaries.INLINE_OPERATIONS", 0)
     for name, change in (
         ("added", lambda worker, name: Change(name, lambda config: add_config_action(config, "message"))),
@@ -399,7 +399,7 @@ def test_a_job_at_work_during_a_change_of_model_is_forgotten(direct, clock, monk
 
 
 @on_sqlite
-def test_operations_gathered_with_a_change_meet_it_in_order(direct, clock):
+def test_gathered_operations_are_carried_out_in_order(direct, clock):
     worker = direct()
     script = Script(CONFIGS["default"], clock).create(worker.post).play(worker.post, 20)
     decide = operation("/decide", {"campaign": script.name, **script._item(script.round + 1)})
@@ -440,7 +440,7 @@ def test_a_tampered_revision_is_found(direct, clock):
 
 
 @on_sqlite
-def test_a_rollback_to_a_model_that_never_was_is_found(direct, clock):
+def test_a_rollback_to_an_unknown_model_is_found(direct, clock):
     worker = direct()
     script = Script(CONFIGS["default"], clock).create(worker.post).play(worker.post, 40)
     worker.process(prepare_rollback(worker.campaigns, script.name, 2))
@@ -472,7 +472,7 @@ def test_a_rollback_owes_a_snapshot_while_another_is_under_way(direct, clock, mo
 
 
 @on_sqlite
-def test_a_default_switched_on_late_settles_the_past_little_by_little(direct, clock, monkeypatch):
+def test_a_default_switched_on_late_settles_past_rounds_in_steps(direct, clock, monkeypatch):
     monkeypatch.setattr("service.engine.boundaries.MOST_SETTLED", 1)  # then it is two stages of 5
     worker = direct()
     script = Script(CONFIGS["one-regime"], clock).create(worker.post).play(worker.post, 100)
@@ -494,8 +494,8 @@ def test_a_default_switched_on_late_settles_the_past_little_by_little(direct, cl
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("first", [True, False])
-def test_archiving_is_seen_by_those_who_waited_for_the_campaign(direct, clock, first):
-    """On PostgreSQL: whoever waits for a campaign's lock must then see what the one before has done to it."""
+def test_an_operation_that_waited_for_the_lock_sees_the_archiving(direct, clock, first):
+    """On PostgreSQL, an operation that waited for the lock must see what the previous one did."""
     one, other = direct(), direct()
     script = Script(CONFIGS["one-regime"], clock).create(one.post).play(one.post, 10)
     if not first:

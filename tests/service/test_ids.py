@@ -1,4 +1,4 @@
-"""Ids of decisions: which rounds have them, in memory, in blocks and through a migration (R17, R23)."""
+"""Decision ids: the index in memory, the stored blocks, and the migration (R17, R23)."""
 
 import sqlite3
 from contextlib import closing
@@ -26,7 +26,7 @@ KIND = CONFIGS["one-regime"]
 
 
 def few(count):
-    """Hashes of which many are the same: what happens once in an age with 64 bits."""
+    """Hash to few values, to get collisions, which are very rare with 64 bits."""
     return lambda names: hash_ids(names) % np.uint64(count)
 
 
@@ -37,7 +37,7 @@ def few(count):
     st.lists(st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 7), max_size=90), max_size=6), st.integers(1, 2**64)
 )
 def test_every_round_is_found_by_its_hash(parts, modulus):
-    """Against a plain list, with hashes that meet in the table or are the same."""
+    """Compared with a plain list, with collisions in the table and equal hashes."""
     ids, known = Ids(), []
     for part in parts:
         new = [number % modulus for number in part]
@@ -50,7 +50,7 @@ def test_every_round_is_found_by_its_hash(parts, modulus):
     assert decode_block(ids.encode_block(0, len(known))).tolist() == known
 
 
-def test_what_is_there_is_not_added_again():
+def test_known_rounds_are_not_added_again():
     ids, hashes = Ids(), hash_ids(map(str, range(50)))
     ids.extend(0, hashes[:30])
     ids.extend(10, hashes[10:40])  # another thread was faster with some of them
@@ -61,8 +61,8 @@ def test_what_is_there_is_not_added_again():
         ids.extend(45, hashes[45:])
 
 
-def test_who_looks_up_while_it_grows_reads_nothing_else():
-    """A table never leads beyond the hashes that belong to it: the kernels check no bounds."""
+def test_a_lookup_during_growth_stays_within_bounds():
+    """A table never points beyond its own hashes; the kernels do not check bounds."""
     ids, hashes = Ids(), hash_ids(map(str, range(5_000)))
     for stop in range(0, 5_000, 50):
         known, table = ids._arrays
@@ -71,7 +71,7 @@ def test_who_looks_up_while_it_grows_reads_nothing_else():
         assert ids.find_rounds(hashes[:stop]) == list(range(1, stop + 1))
 
 
-def test_a_damaged_block_is_none():
+def test_a_damaged_block_is_recognized():
     ids = Ids()
     ids.extend(0, hash_ids(map(str, range(50))))
     block = ids.encode_block(10, 30)
@@ -80,8 +80,8 @@ def test_a_damaged_block_is_none():
         assert decode_block(wrong) is None
 
 
-def test_hashes_stay_what_they_are():
-    """They are stored: another function would find nothing again."""
+def test_hashes_never_change():
+    """They are stored, so another function would not find them."""
     assert hash_ids(["order-1001", "ä"]).tolist() == [12056050167318755183, 4152366542966443504]
 
 
@@ -89,7 +89,7 @@ def test_hashes_stay_what_they_are():
 
 
 def again(worker, script):
-    """Every decision asked for once more, and its stored form."""
+    """Check that every decision is found by its id, and no other id is."""
     with worker.store.reading() as tx:
         row = find_campaign(tx, script.name)
         for answer in script.decisions:
@@ -100,8 +100,8 @@ def again(worker, script):
 
 
 @pytest.mark.parametrize(("database_url", "hashes"), [("sqlite", 16), ("postgresql", None)], indirect=["database_url"])
-def test_ids_of_any_age_are_known_after_a_restart(direct, clock, monkeypatch, hashes):
-    """From blocks, and from the log where there is none; also if many ids have the same hash."""
+def test_ids_of_any_age_are_found_after_a_restart(direct, clock, monkeypatch, hashes):
+    """In blocks, or in the log where there is no block; also with many equal hashes."""
     if hashes:
         for module in (service.engine.cache, service.engine.unit):
             monkeypatch.setattr(module, "hash_ids", few(hashes))
@@ -146,8 +146,8 @@ def test_workers_learn_ids_from_each_other(direct, clock):
     assert direct().differences(script.name) == []
 
 
-def test_a_database_that_went_back_is_believed(new_database, clock, tmp_path):
-    """A backup restored below a running service: what came after it never was, and ids of that time are free again."""
+def test_a_restored_backup_is_trusted(new_database, clock, tmp_path):
+    """After a backup is restored under a running service, later ids are free again."""
     worker = Direct(new_database("sqlite"), clock)
     script = Script(KIND, clock).create(worker.post).play(worker.post, 10)
     file, copy = worker.store.engine.url.database, tmp_path / "backup.db"
@@ -166,8 +166,8 @@ def test_a_database_that_went_back_is_believed(new_database, clock, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_standby_that_lacks_the_last_commits_is_believed(new_database, clock, monkeypatch):
-    """Others decide there before a worker that knows more comes back: what it remembers never was (R17, R23)."""
+def test_a_standby_without_the_last_commits_is_trusted(new_database, clock, monkeypatch):
+    """Others decide there before a worker with newer memories returns; its memories are dropped (R17, R23)."""
     monkeypatch.setattr(service.engine.snapshots, "SNAPSHOT_ROUNDS", 20)
     url = new_database("postgresql")
     first, second = Direct(url, clock), Direct(url, clock)
@@ -198,8 +198,8 @@ def test_a_standby_that_lacks_the_last_commits_is_believed(new_database, clock, 
 
 
 @on_sqlite
-def test_a_snapshot_of_a_moment_that_never_was_is_not_kept(direct, clock, monkeypatch):
-    """Its ids could not even be told."""
+def test_a_snapshot_that_the_database_never_reached_is_not_kept(direct, clock, monkeypatch):
+    """Its ids are not known either."""
     monkeypatch.setattr(service.engine.snapshots, "SNAPSHOT_ROUNDS", 20)
     worker = direct()
     script = Script(KIND, clock).create(worker.post).play(worker.post, 20)
@@ -216,8 +216,8 @@ def test_a_snapshot_of_a_moment_that_never_was_is_not_kept(direct, clock, monkey
 
 
 @on_sqlite
-def test_the_ids_of_campaigns_that_decide_nothing_are_let_go_of(direct, clock, monkeypatch):
-    """They are looked up by whoever asks for an id alone."""
+def test_the_ids_of_idle_campaigns_are_dropped(direct, clock, monkeypatch):
+    """Reading a single decision loads them again."""
     monkeypatch.setattr(service.engine.cache, "MOST_BYTES_OF_IDS", 3_000)
     worker = direct()
     scripts = [Script(KIND, clock, name=f"c{n}").create(worker.post).play(worker.post, 10) for n in range(8)]
@@ -231,7 +231,7 @@ def test_the_ids_of_campaigns_that_decide_nothing_are_let_go_of(direct, clock, m
 
 @on_sqlite
 def test_ids_that_fell_behind_during_a_transaction_are_read_again(direct, clock, monkeypatch):
-    """Another thread may have put older ones in their place; what was committed is answered all the same."""
+    """Another thread may have replaced them with older ones; committed decisions are still found."""
     worker = direct()
     script = Script(KIND, clock).create(worker.post).play(worker.post, 10)
     write = Unit.write
@@ -247,8 +247,8 @@ def test_ids_that_fell_behind_during_a_transaction_are_read_again(direct, clock,
 
 
 @on_sqlite
-def test_what_is_in_no_block_gets_one_with_the_next_snapshot(direct, clock, monkeypatch):
-    """As after the migration, however long ago the last snapshot was."""
+def test_ids_without_a_block_get_one_with_the_next_snapshot(direct, clock, monkeypatch):
+    """As after the migration, even if the next snapshot would not be due yet."""
     monkeypatch.setattr(service.engine.snapshots, "SNAPSHOT_ROUNDS", 20)
     worker = direct()
     script = Script(KIND, clock).create(worker.post).play(worker.post, 90)
@@ -277,7 +277,7 @@ def test_verify_sees_ids_that_are_not_unique_and_blocks_that_are_wrong(direct, c
     ]
 
 
-def test_a_deleted_campaign_takes_its_ids_along(direct, clock, monkeypatch):
+def test_deleting_a_campaign_deletes_its_ids(direct, clock, monkeypatch):
     monkeypatch.setattr(service.engine.snapshots, "SNAPSHOT_ROUNDS", 20)
     worker = direct()
     script = Script(KIND, clock).create(worker.post).play(worker.post, 40)
@@ -294,7 +294,7 @@ def test_a_deleted_campaign_takes_its_ids_along(direct, clock, monkeypatch):
 
 
 def test_a_log_survives_the_migration_down_and_up(direct, clock, monkeypatch):
-    """SQLite writes the table of decisions anew, which must not take the rewards along."""
+    """SQLite rewrites the table of decisions, which must not delete the rewards."""
     monkeypatch.setattr(service.engine.snapshots, "SNAPSHOT_ROUNDS", 20)
     worker = direct()
     script = Script(KIND, clock).create(worker.post).play(worker.post, 40)

@@ -1,4 +1,4 @@
-"""Imports: a campaign warm-started from a log is the campaign that wrote it; all rows or none, and only once."""
+"""Imports: a campaign warm-started from a log equals the one that wrote it; all rows or none, and only once."""
 
 import json
 from itertools import pairwise
@@ -30,7 +30,7 @@ ROW = {"context": {"risk": "low"}, "action": "email"}
 
 @pytest.fixture
 def new(http):
-    """Create a campaign of its own for each call, and give its name."""
+    """A function that creates a new campaign and returns its name."""
     numbers = iter(range(1000))
 
     def new(**own):
@@ -42,7 +42,7 @@ def new(http):
 
 
 def rows_of(worker):
-    """The log as an export writes it."""
+    """Yield the log in the form of an export."""
     rewarded = {row["round"]: row for row in worker.rows(rewards)}
     for row in worker.rows(decisions):
         came = rewarded.get(row["round"])
@@ -70,8 +70,8 @@ def imported(worker, config, rows, clock):
 @pytest.mark.parametrize(
     ("kind", "erasing"), [*((kind, False) for kind in CONFIGS), ("default", True), ("smoothed", True), ("clock", True)]
 )
-def test_a_log_imported_is_the_campaign_that_wrote_it(new_database, clock, kind, erasing):
-    """The same model to the last bit, and the same decisions from then on (R15); also where someone was erased."""
+def test_an_imported_log_gives_the_same_campaign(new_database, clock, kind, erasing):
+    """The same model to the last bit, and the same decisions afterwards (R15); also after an erasure."""
     worker, other = (Direct(new_database("sqlite"), clock) for _ in range(2))
     script = Script(CONFIGS[kind], clock).create(worker.post).play(worker.post, ROUNDS)
     if erasing:
@@ -97,8 +97,8 @@ def test_a_log_imported_is_the_campaign_that_wrote_it(new_database, clock, kind,
 
 
 @pytest.mark.parametrize(("format", "kind"), [("ndjson", "default"), ("csv", "clock"), ("parquet", "clock")])
-def test_an_exported_file_imported_is_the_campaign(new_database, clock, capsys, tmp_path, kind, format):
-    """From the command line, there and back: the same model (R15), the second time nothing; with an erased person."""
+def test_an_exported_file_gives_the_same_campaign(new_database, clock, capsys, tmp_path, kind, format):
+    """By command line, after an erasure: the same model (R15); a second import changes nothing."""
     urls = [new_database("sqlite") for _ in range(2)]
     worker, other = (Direct(url, clock) for url in urls)
     script = Script(CONFIGS[kind], clock).create(worker.post).play(worker.post, ROUNDS)
@@ -130,7 +130,7 @@ def test_an_exported_file_imported_is_the_campaign(new_database, clock, capsys, 
 
 
 @on_sqlite
-def test_several_imports_are_one(direct, clock):
+def test_several_imports_equal_one(direct, clock):
     worker = direct()
     script = Script(CONFIGS["default"], clock).create(worker.post).play(worker.post, ROUNDS)
     rows = [row.model_copy(update={"round": None, "reward_after_round": None}) for row in rows_of(worker)]
@@ -227,8 +227,7 @@ def test_an_archived_or_unknown_campaign(http, new):
 
 
 @on_sqlite
-def test_a_reward_for_what_nobody_knows_teaches_nothing(direct, clock):
-    """Without a context there is no telling what earned it."""
+def test_a_reward_without_a_context_teaches_nothing(direct, clock):
     worker = direct()
     known = [ImportRow(context={"risk": "low"}, action="email", reward=1.0)] * 20
     unknown = ImportRow(context=None, action="email")
@@ -288,8 +287,8 @@ def test_a_campaign_that_decides_meanwhile_imports_nothing(direct, clock):
 
 
 @on_sqlite
-def test_what_a_transaction_did_before_a_refused_import_is_not_forgotten(direct, clock):
-    """R17: the same reward twice in one gather has one answer, whatever comes between."""
+def test_a_refused_import_undoes_nothing_else(direct, clock):
+    """R17: the same reward twice in one gather gets the same answer."""
     worker = direct()
     worker.post("/campaigns", SIMPLE | {"name": "busy"})
     made = prepare_import(worker.campaigns, "busy", "i", [ImportRow(**ROW)] * 3)

@@ -33,15 +33,15 @@ PLAYED = {  # the default re-estimates at every stage's end at first: here with 
 
 @pytest.fixture(autouse=True)
 def everything_is_large(monkeypatch):
-    """Every re-estimation that finds anything is left to a job."""
+    """Leave every re-estimation to a job."""
     monkeypatch.setattr(service.engine.boundaries, "INLINE_OPERATIONS", 0)
 
 
 def played(script, worker, until, patience, restart=None):
-    """Play; a job is finished so many requests after it was created.
+    """Play; a job is finished when it has waited for `patience` requests.
 
-    With `restart` a new worker comes when the newest job's state is another than at the last restart, and sometimes in
-    between; it makes the jobs' inputs again from the log. Gives the states in which it came.
+    With `restart`, a new worker takes over whenever the newest job's status has changed, and sometimes in between. It
+    rebuilds the jobs' inputs from the log. Returns the statuses at the restarts.
     """
     number, requests, waited, phases = worker.campaign(script.name).campaign_id, 0, 0, []
 
@@ -72,7 +72,7 @@ def taken_over(worker, name, row):
 @on_sqlite
 @pytest.mark.parametrize("name", PLAYED)
 def test_jobs_are_published_at_a_stages_end(direct, clock, name):
-    """R16: the row says from which round its result holds; later decisions use it; `verify` recomputes every job."""
+    """R16: the row has the round of publication, later decisions use the result, and `verify` recomputes every job."""
     worker = direct()
     script = Script(PLAYED[name], clock).create(worker.post)
     played(script, worker, ROUNDS, patience=4)
@@ -94,7 +94,7 @@ def test_jobs_are_published_at_a_stages_end(direct, clock, name):
     ("database_url", "name"), [("sqlite", "default"), ("postgresql", "smoothed")], indirect=["database_url"]
 )
 def test_a_restart_in_the_middle_of_a_job_changes_no_digit(direct, clock, name):
-    """R15, R16: with many new workers, whether the job is waiting, done or published."""
+    """R15, R16: with many new workers, while the job is waiting, done or published."""
     first = direct()
     whole = Script(PLAYED[name], clock, name="whole").create(first.post)
     played(whole, first, 60, patience=4)
@@ -116,7 +116,7 @@ def test_a_restart_in_the_middle_of_a_job_changes_no_digit(direct, clock, name):
 
 @on_sqlite
 def test_a_worker_that_missed_a_publication_catches_up(direct, clock, monkeypatch):
-    """R15, R16, R21: although the result itself is gone, because a snapshot contains it."""
+    """R15, R16, R21: even if the result was deleted because a snapshot contains it."""
     monkeypatch.setattr(service.engine.snapshots, "SNAPSHOT_ROUNDS", 10)
     first, second = direct(), direct()
     whole = Script(CONFIGS["smoothed"], clock, name="whole").create(first.post)
@@ -138,8 +138,8 @@ def test_a_worker_that_missed_a_publication_catches_up(direct, clock, monkeypatc
 
 
 @on_sqlite
-def test_what_was_estimated_before_a_failover_is_estimated_again(direct, clock):
-    """The standby that took over may lack some of the rounds that it was estimated from."""
+def test_a_failover_repeats_the_estimation(direct, clock):
+    """The new server may lack some of the rounds that the estimate used."""
     worker = direct()
     script = Script(CONFIGS["smoothed"], clock).create(worker.post).play(worker.post, 35)
     (work,) = worker.work
@@ -154,7 +154,7 @@ def test_what_was_estimated_before_a_failover_is_estimated_again(direct, clock):
 
 @on_sqlite
 def test_one_request_over_many_stages_publishes_a_job_once(direct, clock):
-    """R16, R18: a job that the request itself begins is not the finished one of before."""
+    """R16, R18: the job that the request starts is not the one that was finished before."""
     worker = direct()
     script = Script(CONFIGS["smoothed"], clock).create(worker.post)
     played(script, worker, 42, patience=1)
@@ -168,8 +168,8 @@ def test_one_request_over_many_stages_publishes_a_job_once(direct, clock):
 
 
 @on_sqlite
-def test_inline_estimation_never_leaves_anything_to_a_job(direct, clock):
-    """R16: it is what replays and parity use, so it must not depend on a background."""
+def test_inline_estimation_starts_no_job(direct, clock):
+    """R16: replays and parity checks use it, so it must not depend on background work."""
     worker = direct()
     config = CONFIGS["smoothed"] | {"beliefs": CONFIGS["smoothed"]["beliefs"] | {"estimation": "inline"}}
     Script(config, clock).create(worker.post).play(worker.post, 50)
@@ -182,7 +182,7 @@ def test_inline_estimation_never_leaves_anything_to_a_job(direct, clock):
 
 @pytest.fixture
 def held(monkeypatch):
-    """The next re-estimations take until they are let go."""
+    """Re-estimations block until the test releases them."""
     warm_up()  # which estimates too
     begun, let_go = threading.Event(), threading.Event()
     estimate = StagedPolicy.estimate
@@ -202,7 +202,7 @@ def statuses(worker):
 
 
 def test_decisions_go_on_while_a_job_is_at_work(start, direct, clock, held):
-    """R16: they are answered meanwhile; a re-estimation due then is skipped, in the log too; then all is published."""
+    """R16: re-estimations that become due are skipped and logged; the job's result is published afterwards."""
     begun, let_go = held
     post, log = http_post(start().client), direct()
     script = Script(CONFIGS["smoothed"], clock).create(post).play(post, 33)
@@ -224,7 +224,7 @@ def test_decisions_go_on_while_a_job_is_at_work(start, direct, clock, held):
 
 
 def abandoned(worker, clock, name):
-    """A campaign with a job that its worker, which is dead, never ran; and the result it would have had."""
+    """Create a campaign with a job that its dead worker never ran; return the result that the job must have."""
     script = Script(PLAYED[name], clock).create(worker.post)
     while not worker.work:
         script.step(worker.post)
@@ -239,7 +239,7 @@ def abandoned(worker, clock, name):
     ("database_url", "name"), [("sqlite", "default"), ("postgresql", "smoothed")], indirect=["database_url"]
 )
 def test_a_dead_workers_job_is_taken_over(start, direct, clock, name):
-    """R16: as soon as its lease is over, with the same result."""
+    """R16: as soon as its lease ends, with the same result."""
     dead = direct()
     script, result = abandoned(dead, clock, name)
     (before,) = dead.rows(jobs)
@@ -257,7 +257,7 @@ def test_a_dead_workers_job_is_taken_over(start, direct, clock, name):
 
 @on_sqlite
 def test_a_job_that_kills_its_workers_is_given_up(start, direct, clock):
-    """R14, R16: after three attempts it has failed; the campaign goes on and shows it."""
+    """R14, R16: it fails after three attempts; the campaign goes on and shows the failure."""
     dead = direct()
     script, _ = abandoned(dead, clock, "smoothed")
     dead.execute(sa.update(jobs).values(attempts=3, leased_until=clock.now - 1))
@@ -269,7 +269,7 @@ def test_a_job_that_kills_its_workers_is_given_up(start, direct, clock):
 
 
 def test_a_lease_is_respected(direct, clock):
-    """R16: a job at work is nobody else's, until its worker must be dead."""
+    """R16: no other worker takes a job before its lease ends."""
     worker, other = direct(), direct()
     abandoned(worker, clock, "smoothed")
     (row,) = worker.rows(jobs)
@@ -286,8 +286,8 @@ def test_a_lease_is_respected(direct, clock):
 
 
 @on_sqlite
-def test_an_embedded_database_needs_no_lease_to_end(start, direct, clock):
-    """R16, R19: one process owns a SQLite file, so whoever had a job before this start is dead."""
+def test_an_embedded_database_does_not_wait_for_leases(start, direct, clock):
+    """R16, R19: only one process uses a SQLite file, so jobs from before its start are abandoned."""
     dead = direct()
     _, result = abandoned(dead, clock, "smoothed")
     start()
@@ -297,7 +297,7 @@ def test_an_embedded_database_needs_no_lease_to_end(start, direct, clock):
 
 @on_sqlite
 def test_the_first_result_counts(direct, clock):
-    """R16: a worker that was thought dead may still come with its own."""
+    """R16: a worker that seemed dead may still submit its result."""
     worker = direct()
     abandoned(worker, clock, "smoothed")
     (job,) = worker.work
@@ -309,7 +309,7 @@ def test_the_first_result_counts(direct, clock):
 
 @on_sqlite
 def test_a_job_that_fails_stops_nothing(start, direct, clock, monkeypatch, caplog):
-    """R14, R16: it is marked, the log and the campaign tell of it, and the next one works."""
+    """R14, R16: the job, the log and the campaign show it, and the next job works."""
     warm_up()  # which estimates too
     estimate = StagedPolicy.estimate
 
@@ -344,8 +344,8 @@ def test_a_job_that_fails_stops_nothing(start, direct, clock, monkeypatch, caplo
 
 
 @on_sqlite
-def test_a_published_result_that_is_damaged_is_made_again(direct, clock):
-    """R21: by whoever folds the log; no digit is another, and `verify` names it."""
+def test_a_damaged_published_result_is_recomputed(direct, clock):
+    """R21: the fold recomputes it exactly, and `verify` names it."""
     first = direct()
     whole = Script(PLAYED["smoothed"], clock, name="whole").create(first.post)
     parts = Script(PLAYED["smoothed"], clock, name="parts").create(first.post)
@@ -365,7 +365,7 @@ def test_a_published_result_that_is_damaged_is_made_again(direct, clock):
 
 @on_sqlite
 def test_a_result_that_cannot_be_published_stops_nothing(direct, clock):
-    """R14, R16: the campaign goes on with the model it has, and says so in the log; so does the fold."""
+    """R14, R16: the campaign keeps its model and logs the failure; the fold does the same."""
     worker = direct()
     script, _ = abandoned(worker, clock, "smoothed")
     worker.finish(worker.work.pop())
@@ -383,7 +383,7 @@ def test_a_result_that_cannot_be_published_stops_nothing(direct, clock):
 
 @on_sqlite
 def test_a_job_that_finds_nothing_stops_nothing(direct, clock):
-    """R7, R16: not estimable yet is no failure; the next one is made in its time."""
+    """R7, R16: too little data is no failure; the next job comes at its usual time."""
     worker = direct()
     config = CONFIGS["spectral"] | {"beliefs": CONFIGS["spectral"]["beliefs"] | {"start_round": 4, "every": 9}}
     script = Script(config, clock).create(worker.post)

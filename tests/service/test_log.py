@@ -36,7 +36,7 @@ ROUNDS = 95  # the default policy says something about regimes from round 75 on
 
 
 def one_by_one(post):
-    """Ask for each decision of a batch in a request of its own."""
+    """Post each decision of a batch in a request of its own."""
 
     def single(path, body):
         if path != "/decide/batch":
@@ -52,8 +52,8 @@ def one_by_one(post):
 @on_sqlite
 @pytest.mark.parametrize("inline", [1_000_000_000, 0], ids=["inline", "jobs"])
 @pytest.mark.parametrize("config", CONFIGS)
-def test_a_batch_over_many_stages_leaves_what_single_requests_do(direct, clock, config, inline, monkeypatch):
-    """Stages whose updates have nothing to fold are decided together; each has its model all the same."""
+def test_a_batch_over_many_stages_equals_single_requests(direct, clock, config, inline, monkeypatch):
+    """Stages whose updates have nothing to fold are decided together, and each still gets its model."""
     monkeypatch.setattr(service.engine.boundaries, "INLINE_OPERATIONS", inline)
     monkeypatch.setattr(Script, "sizes", (1, 9, 33, 64))  # stages have ten rounds
     worker = direct()
@@ -85,7 +85,7 @@ def test_a_batch_over_many_stages_leaves_what_single_requests_do(direct, clock, 
 
 
 def test_a_worker_that_falls_behind_reads_only_what_is_new(direct, clock, monkeypatch):
-    """Two workers in turns: decisions and rewards of the other are two queries, unless it did something else."""
+    """Two workers take turns: catching up with decisions and rewards takes two queries, other changes take more."""
     workers = direct(), direct()
     script = Script(CONFIGS["one-regime"], clock).create(workers[0].post)
     for worker in workers:
@@ -111,7 +111,7 @@ def test_a_worker_that_falls_behind_reads_only_what_is_new(direct, clock, monkey
 
 
 def test_a_restart_changes_no_digit(start, direct, clock, subtests):
-    """R15: half by one worker and half by a new one, by batches, is the whole by one worker, here one by one."""
+    """R15: half by one worker and half by a new one equals all by one worker; some are sent one by one."""
     first, log, played = start(), direct(), {}
     post = http_post(first.client)
     for name, config in CONFIGS.items():
@@ -143,7 +143,7 @@ def rows_of(worker, table, row):
 
 
 def check_script(log, name, script):
-    """What was played holds what it is for: late, missing and default rewards, re-estimations, several regimes."""
+    """Check that the script covers its cases: late, missing and default rewards, re-estimations, several regimes."""
     assert {decision["mode"] for decision in script.decisions} == {"warm_start", "control", "optimistic"}
     row = log.campaign(script.name)
     made, taken = rows_of(log, models, row), rows_of(log, rewards, row)
@@ -160,7 +160,7 @@ def check_script(log, name, script):
 
 @on_sqlite
 def test_a_restart_before_every_request(direct, clock):
-    """R15: whatever the last request was, the next worker goes on from it."""
+    """R15: a new worker continues after any request."""
     steady, config = direct(), CONFIGS["waiting"]
     whole = Script(config, clock, name="whole").create(steady.post).play(steady.post, 30)
     parts = Script(config, clock, name="parts").create(steady.post)
@@ -169,8 +169,8 @@ def test_a_restart_before_every_request(direct, clock):
 
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-def test_two_workers_are_as_good_as_one(start, direct, clock):
-    """R15, R19: requests of one campaign to either of two workers, at random, on one PostgreSQL."""
+def test_two_workers_equal_one(start, direct, clock):
+    """R15, R19: requests for one campaign go to either of two workers at random."""
     one, other = http_post(start().client), http_post(start().client)
     whole = Script(CONFIGS["waiting"], clock, name="whole").create(one).play(one, ROUNDS)
     shared = Script(CONFIGS["waiting"], clock, name="shared").create(other)
@@ -189,7 +189,7 @@ def changed(table, where, **values):
 
 
 def explained(tx, change):
-    """The stored explanation of round 40, with a change."""
+    """Build the update that changes the stored explanation of round 40."""
     query = sa.select(decisions.c.explanation).where(decisions.c.round == 40)
     explanation = json.loads(tx.connection.execute(query).scalar_one())
     change(explanation)
@@ -260,11 +260,11 @@ TAMPERINGS = {  # what is changed, and what `verify` must say of it
 
 
 class Undone(Exception):  # noqa: N818 - not an error
-    """Leaves a transaction without a trace."""
+    """Rolls a transaction back."""
 
 
 def tampered(store, name, change):
-    """What `verify` would find after a change, which is then undone."""
+    """Return what `verify` finds after a change, and undo the change."""
     found = []
     with suppress(Undone), store.writing() as tx:
         tx.connection.execute(change(tx))
@@ -283,7 +283,7 @@ def played(direct, clock):
 
 @on_sqlite
 def test_verify_finds_every_change(played, subtests):
-    """R14: whatever is changed in the log or in the models, the fold does not lead to it."""
+    """R14: `verify` notices any change to the log or the models."""
     worker, name = played
     for what, (change, said) in TAMPERINGS.items():
         with subtests.test(what):
@@ -300,7 +300,7 @@ def test_verify_finds_every_change(played, subtests):
 
 @pytest.fixture
 def broken(monkeypatch):
-    """`broken(method, round)`: from that round on the policy's method fails, in each campaign once, always there."""
+    """`broken(method, round)`: the method fails once in each campaign, at the first call from that round on."""
 
     def arm(method, round):
         warm_up()  # which must not fail
@@ -326,14 +326,14 @@ FAILURES = {
 
 
 def failures(worker):
-    """Events, but for the alerts of a regime that has changed."""
+    """Return the events that are not regime alerts."""
     return [row for row in worker.rows(events) if row["kind"] != REGIME_CHANGE]
 
 
 @on_sqlite
 @pytest.mark.parametrize(("method", "kind", "config"), FAILURES.values(), ids=FAILURES)
-def test_a_failure_stops_nothing_and_is_told(start, direct, clock, broken, method, kind, config):
-    """R14: the decision is answered with the last model, the failure is a row with its round, and it is shown."""
+def test_a_failed_step_is_logged_and_decisions_go_on(start, direct, clock, broken, method, kind, config):
+    """R14: decisions use the last model; the failure is logged with its round and shown in the API."""
     failed, shown = broken(method, 40), []
     client = start().client
 
@@ -368,8 +368,8 @@ def test_a_failure_stops_nothing_and_is_told(start, direct, clock, broken, metho
 
 @on_sqlite
 @pytest.mark.parametrize(("method", "kind", "config"), FAILURES.values(), ids=FAILURES)
-def test_a_failure_happens_again_in_the_fold(direct, clock, broken, method, kind, config):
-    """R14, R15: a restart after a failure goes on exactly; the fold never tries again what failed."""
+def test_the_fold_repeats_a_failure(direct, clock, broken, method, kind, config):
+    """R14, R15: a restart continues exactly; the fold does not retry the failed step."""
     broken(method, 40)
     steady = direct()
     whole = Script(CONFIGS[config], clock, name="whole").create(steady.post).play(steady.post, 60)
@@ -386,12 +386,12 @@ def test_a_failure_happens_again_in_the_fold(direct, clock, broken, method, kind
 
 @pytest.fixture
 def often(monkeypatch):
-    """Snapshots after a few rounds already."""
+    """Take a snapshot every few rounds."""
     monkeypatch.setattr(service.engine.snapshots, "SNAPSHOT_ROUNDS", 4)
 
 
 def played_with_snapshots(worker, script, until):
-    """Play; snapshots are kept as they come. The rounds of all that were made."""
+    """Play and store snapshots as they come; return the rounds of all of them."""
     made = []
     while script.round < until:
         script.step(worker.post)
@@ -402,7 +402,7 @@ def played_with_snapshots(worker, script, until):
 
 @on_sqlite
 def test_snapshots_are_the_last_few_and_a_geometric_set(direct, clock, often):
-    """R21: few enough to keep for ever, and from any damaged one it is not far back to an older one."""
+    """R21: few enough to keep for ever, and a damaged one is never far from an older one."""
     worker = direct()
     script = Script(CONFIGS["given"], clock).create(worker.post)
     made = played_with_snapshots(worker, script, 250)
@@ -417,7 +417,7 @@ def test_snapshots_are_the_last_few_and_a_geometric_set(direct, clock, often):
 
 
 def garbled(worker, name, contexts, last):
-    """Make the rounds up to that one unreadable, so that a fold over them fails, and all later ones readable."""
+    """Make the rounds up to `last` unreadable, so that a fold over them fails, and later ones readable again."""
     mine = decisions.c.campaign_id == worker.campaign(name).campaign_id
     contexts |= {row["round"]: row["context"] for row in worker.rows(decisions) if row["context"] != "gone"}
     restored = sa.case(contexts, value=decisions.c.round, else_=decisions.c.context)
@@ -428,8 +428,8 @@ def garbled(worker, name, contexts, last):
 
 
 @on_sqlite
-def test_a_restart_begins_at_the_newest_good_snapshot(direct, clock, often):
-    """R21: the log before it is not read; a damaged one is passed over; without any the whole log is folded."""
+def test_a_restart_starts_at_the_newest_sound_snapshot(direct, clock, often):
+    """R21: earlier rounds are not read; damaged snapshots are skipped; without any, the whole log is folded."""
     first, config = direct(), CONFIGS["default"]
     parts = Script(config, clock, name="parts").create(first.post)
     played_with_snapshots(first, parts, 50)
@@ -464,7 +464,7 @@ def test_a_restart_begins_at_the_newest_good_snapshot(direct, clock, often):
 
 
 def asked(campaign, number, **more):
-    """A good request for a decision."""
+    """Build a valid request for a decision."""
     context = {"season": "spring", "spend": 10 * number % 70, "tenure": 4}
     return operation("/decide", {"campaign": campaign, "decision_id": f"d{number}", "context": context} | more)
 
@@ -485,7 +485,7 @@ TOO_LARGE = {"context": {"season": "spring", "spend": 10**30, "tenure": 1}}
 
 
 def gathered():
-    """Requests of two campaigns in one gather, each with the error it must get."""
+    """List requests for two campaigns in one gather, each with the error that it must get."""
     return [
         (asked("one", 1), None),
         (asked("one", 2, **UNKNOWN_LEVEL), InvalidError),
@@ -521,13 +521,13 @@ def create_two(worker):
 
 
 def told(outcome):
-    """An outcome, so that two can be compared."""
+    """Return an outcome in a form that can be compared."""
     return outcome.message if isinstance(outcome, ApiError) else json.loads(outcome)
 
 
 @on_sqlite
 def test_a_bad_request_in_a_gathered_batch_fails_alone(direct):
-    """R17, R18: the others get the answers they get alone, and rounds have no gap."""
+    """R17, R18: the others get the same answers as when sent alone, and no round is missing."""
     worker = direct()
     create_two(worker)
     requests = gathered()
@@ -546,8 +546,8 @@ def test_a_bad_request_in_a_gathered_batch_fails_alone(direct):
 
 
 @on_sqlite
-def test_a_failed_decision_takes_back_its_boundary(direct, clock, monkeypatch):
-    """R18: what the end of a stage did in memory is undone with the request that crossed it."""
+def test_a_failed_decision_undoes_its_stage_end(direct, clock, monkeypatch):
+    """R18: what the stage's end did in memory is undone with the request that triggered it."""
     worker, decide, armed = direct(), StagedPolicy.decide_prepared, True
     script = Script(CONFIGS["waiting"], clock, name="one").create(worker.post).play(worker.post, 45)
     worker.post("/campaigns", CONFIGS["given"] | {"name": "two"})
@@ -577,7 +577,7 @@ def test_a_failed_decision_takes_back_its_boundary(direct, clock, monkeypatch):
 
 @on_sqlite
 def test_a_campaign_is_created_among_requests_for_it(direct):
-    """R18: a request that came too early fails alone; creating is not one of those."""
+    """R18: only a request before the creation fails."""
     worker = direct()
     create = operation("/campaigns", CONFIGS["given"])
     early, made, again, late = worker.process(asked("given", 1), create, create, asked("given", 1))
@@ -589,7 +589,7 @@ def test_a_campaign_is_created_among_requests_for_it(direct):
 
 @on_sqlite
 def test_a_problem_is_named_by_its_place_in_the_batch(direct):
-    """R17, R24: items that are known already count as well."""
+    """R17, R24: items that were decided before count too."""
     worker = direct()
     create_two(worker)
     worker.process(batch("one", 1))
@@ -631,7 +631,7 @@ LOG = (campaigns, decisions, rewards, models, events, jobs, live, snapshots)
 
 
 def after_23_rounds(worker, clock, name):
-    """A campaign just before a stage's end, and what is asked of it then, together with another campaign."""
+    """Prepare a campaign just before a stage's end; return requests for it and for another campaign."""
     Script(CONFIGS["waiting"], clock, name=name).create(worker.post).play(worker.post, 23)
     worker.post("/campaigns", CONFIGS["given"] | {"name": f"{name}-other"})
     return [
@@ -643,8 +643,8 @@ def after_23_rounds(worker, clock, name):
 
 
 @pytest.mark.parametrize("place", ["in the middle", "at the commit"])
-def test_a_database_error_fails_the_gather_and_leaves_nothing(direct, clock, place):
-    """R18: 503 for all of them, no row, no state in memory that was not committed; the retry gets the right answer."""
+def test_a_database_error_fails_the_gather_and_leaves_no_trace(direct, clock, place):
+    """R18: all get 503, nothing is written or cached, and a retry gets the right answer."""
     worker, saboteur = direct(), direct()
     expected = worker.process(*after_23_rounds(worker, clock, "twin"))
     requests = after_23_rounds(worker, clock, "main")
@@ -666,7 +666,7 @@ def test_a_database_error_fails_the_gather_and_leaves_nothing(direct, clock, pla
 
 
 def test_a_database_error_while_one_request_is_decided_fails_them_all(direct, clock, monkeypatch):
-    """R18: it is the database's failure (503, try again), never a request's own."""
+    """R18: the database failed, not the request: 503."""
     monkeypatch.setattr(service.engine.boundaries, "INLINE_OPERATIONS", 0)
     worker, saboteur = direct(), direct()
     script = Script(CONFIGS["smoothed"], clock).create(worker.post).play(worker.post, 33)
@@ -685,8 +685,8 @@ def test_a_database_error_while_one_request_is_decided_fails_them_all(direct, cl
 # --- one name, two campaigns --------------------------------------------------------------------------------------
 
 
-def test_a_new_campaign_of_an_old_name_starts_afresh(direct, clock):
-    """R23: a worker that knew the old one answers from the new one, although both rows have the same version."""
+def test_a_new_campaign_with_an_old_name_starts_afresh(direct, clock):
+    """R23: a worker that has the old one cached uses the new one, even if both rows have the same version."""
     first, second = direct(), direct()
     old = Script(CONFIGS["default"], clock, name="spring").create(first.post)
     old.play(first.post, 40)
@@ -707,11 +707,11 @@ def test_a_new_campaign_of_an_old_name_starts_afresh(direct, clock):
     assert first.differences("spring") == []
 
 
-# --- asked ahead --------------------------------------------------------------------------------------------------
+# --- prefetching --------------------------------------------------------------------------------------------------
 
 
-def test_what_was_answered_ahead_is_no_answer_after_a_write(direct, clock):
-    """PostgreSQL is asked with the lock for what will probably be needed; what is written afterwards is not in it."""
+def test_prefetched_rows_are_dropped_after_a_write(direct, clock):
+    """On PostgreSQL, locking also prefetches what will probably be needed; a later write makes that out of date."""
     worker = direct()
     Script(CONFIGS["one-regime"], clock, name="spring").create(worker.post).play(worker.post, 12)
     row = worker.campaign("spring")
@@ -719,7 +719,7 @@ def test_what_was_answered_ahead_is_no_answer_after_a_write(direct, clock):
         tx.lock_campaigns(["spring"], [Transaction.build_known_decisions_query(row.campaign_id, [row.round + 1])])
         tx.prefetch_log(row.campaign_id, (row.round, row.round + 1), (row.arrived, row.arrived))
         assert tx.get_known_decisions(row.campaign_id, [row.round + 1]) == {}
-        known = next(tx.read_decisions(row.campaign_id, 0))  # not what was asked
+        known = next(tx.read_decisions(row.campaign_id, 0))  # not what was prefetched
         assert known.round == 1
         tx.append(
             [DecisionRow(row.campaign_id, row.round + 1, "new", b"", None, known.context, None, None, 0, "control",

@@ -1,4 +1,4 @@
-"""Numbers that stay numbers, seen from outside: nothing that a campaign answers or shows is a NaN or an infinity."""
+"""No NaN and no infinity in anything that a campaign answers or shows."""
 
 import io
 import json
@@ -86,7 +86,7 @@ def played(client: httpx.Client, name: str, values: list[float]) -> None:
 
 
 @pytest.mark.parametrize(("kind", "rewards"), PAIRS)
-def test_nothing_that_leaves_the_service_is_no_number(worker, kind, rewards):
+def test_all_numbers_in_answers_are_finite(worker, kind, rewards):
     client, name = worker.client, f"{kind}-{rewards}"
     documented = Documented(good(client.get("/openapi.json")))
     good(client.post("/campaigns", json=SPECIMEN | KINDS[kind] | {"name": name}), 201)
@@ -112,7 +112,7 @@ def test_nothing_that_leaves_the_service_is_no_number(worker, kind, rewards):
 
 
 def check_exports(client: httpx.Client, name: str) -> None:
-    """Every format; in none of them a word for what is no number."""
+    """Check that no export format contains a NaN or an infinity."""
     path = f"/campaigns/{name}/decisions"
     for line in client.get(f"{path}?format=ndjson").text.splitlines():
         assert json.loads(line, parse_constant=pytest.fail)["propensity"] > 0
@@ -124,8 +124,8 @@ def check_exports(client: httpx.Client, name: str) -> None:
             assert np.isfinite(column.drop_null().to_numpy()).all()
 
 
-def test_the_largest_reward_is_told(worker):
-    """What cannot be represented is refused with what is allowed, and the decision still waits for its reward."""
+def test_a_reward_that_is_too_large_is_refused(worker):
+    """The error says what is allowed, and the decision still waits for its reward."""
     client, name = worker.client, "told"
     good(client.post("/campaigns", json=SPECIMEN | {"name": name}), 201)
     decision = good(client.post("/decide", json={"campaign": name, "context": context(0)}))
@@ -135,8 +135,8 @@ def test_the_largest_reward_is_told(worker):
     assert good(client.post("/reward", json=body | {"reward": -LARGEST_REWARD}))["reward"] == -1e100
 
 
-def test_a_campaign_gets_over_a_wild_reward(worker):
-    """It goes on deciding; a rollback to the model before takes the reward out for good (R21)."""
+def test_a_campaign_recovers_from_a_wild_reward(worker):
+    """It goes on deciding; a rollback to the earlier model removes the reward for good (R21)."""
     client, name = worker.client, "wild"
     own = KINDS["smoothed"] | {"control": {"share": 0.0}}
     good(client.post("/campaigns", json=SPECIMEN | own | {"name": name}), 201)
@@ -170,8 +170,8 @@ def test_a_campaign_gets_over_a_wild_reward(worker):
         ("reestimate", "units", -math.inf),
     ],
 )
-def test_a_model_with_a_number_that_is_none_is_not_published(direct, clock, monkeypatch, step, part, number):
-    """R14: wherever in it; the step has failed, that is told, and the campaign goes on with the model it has."""
+def test_a_model_that_is_not_finite_is_not_published(direct, clock, monkeypatch, step, part, number):
+    """R14: the step fails, the failure is logged, and the campaign keeps its model."""
     worker: Direct = direct()
     made = getattr(StagedPolicy, step)
 

@@ -79,7 +79,7 @@ def test_imported_rows_are_reduced_too(direct, clock):
 
 
 @on_sqlite
-def test_a_request_that_is_not_kept_cannot_be_repeated(direct, clock):
+def test_a_reduced_request_cannot_be_repeated(direct, clock):
     worker = direct()
     config = CONFIGS["one-regime"] | {"retention_days": 0.5}
     worker.post("/campaigns", config)
@@ -106,8 +106,8 @@ def test_a_long_log_is_reduced_in_parts(direct, clock):
 
 
 @on_sqlite
-def test_it_happens_by_itself(start, direct, clock, monkeypatch):
-    """Also beside a campaign that nobody can read, whose turn comes first."""
+def test_the_background_reduces_requests(start, direct, clock, monkeypatch):
+    """Even if an unreadable campaign comes first."""
     monkeypatch.setattr(service.engine.background, "RETENTION_SECONDS", 0.05)
     client = start().client
     config = CONFIGS["one-regime"]

@@ -1,4 +1,4 @@
-"""Erasure and access (R22): nothing personal is left, and the model is as if that person had never been."""
+"""Erasure and access (R22): nothing personal is left, and the model is as if the person had never been there."""
 
 import json
 import logging
@@ -35,7 +35,7 @@ def state_of(worker, campaign):
 
 
 def without(worker, config, who):
-    """The model of the rows as they are now without someone's contexts and rewards: followed one by one, by hand."""
+    """Follow the rows one by one, without a subject's contexts and rewards; return the state and the erased rounds."""
     policy = StagedPolicy(CampaignConfig.model_validate(config))
     state, rewarded = policy.initial_state(), worker.rows(rewards)
     rewarded.sort(key=lambda row: row["arrival"])
@@ -92,8 +92,8 @@ def erase_nothing(worker, campaign):
     return prepare_erasure(worker.campaigns, campaign, WHO) is None
 
 
-def test_someone_who_is_erased_while_others_decide(direct, clock):
-    """The fold takes its time: what comes meanwhile, also for the same person, is erased with the rest."""
+def test_an_erasure_while_others_decide(direct, clock):
+    """Decisions for the same person during the long fold are erased too."""
     worker, other = direct(), direct()
     script = Script(CONFIGS["default"], clock).create(worker.post).play(worker.post, ROUNDS)
     prepared = prepare_erasure(worker.campaigns, script.name, WHO)
@@ -118,8 +118,8 @@ def script_context():
 
 @on_sqlite
 @pytest.mark.parametrize(("factor", "rounds"), [(1.5, 20), (2.0, 13)])
-def test_erasing_what_the_first_estimate_rested_on(direct, clock, factor, rounds):
-    """Versions keep their numbers though that estimate is gone, and another one comes soon (R8)."""
+def test_erasing_the_data_of_the_first_estimate(direct, clock, factor, rounds):
+    """Versions keep their numbers although that estimate is gone, and another one comes soon (R8)."""
     worker = direct()
     own = {"stage_length": 4, "warm_start_rounds": 6, "beliefs": {"every": {"factor": factor}}}
     worker.post("/campaigns", CONFIGS["default"] | own | {"name": "few"})
@@ -143,7 +143,7 @@ def test_erasing_what_the_first_estimate_rested_on(direct, clock, factor, rounds
 
 @on_sqlite
 def test_two_erasures_at_once(direct, clock):
-    """The fold for the second one still knows the first: it has to be made again."""
+    """The second one was prepared with the first person's data, so it must be prepared again."""
     worker = direct()
     script = Script(CONFIGS["smoothed"], clock).create(worker.post).play(worker.post, ROUNDS)
     first, second = (prepare_erasure(worker.campaigns, script.name, who) for who in (WHO, "customer 5"))
@@ -179,8 +179,8 @@ def test_changes_rollbacks_and_erasures_in_turns(direct, clock):
 
 
 @on_sqlite
-def test_a_rollback_that_knew_someone_is_refused(direct, clock):
-    """It was made before the erasure: what it would put in force still knows them."""
+def test_a_rollback_prepared_before_an_erasure_is_refused(direct, clock):
+    """Its model still contains what was erased."""
     worker = direct()
     script = Script(CONFIGS["spectral"], clock).create(worker.post).play(worker.post, ROUNDS)
     made = prepare_rollback(worker.campaigns, script.name, worker.campaign(script.name).model_version - 1)
@@ -191,7 +191,7 @@ def test_a_rollback_that_knew_someone_is_refused(direct, clock):
 
 
 @on_sqlite
-def test_an_erasure_around_a_rollback_begins_anew(direct, clock):
+def test_an_erasure_prepared_before_a_rollback_is_prepared_again(direct, clock):
     worker = direct()
     script = Script(CONFIGS["spectral"], clock).create(worker.post).play(worker.post, ROUNDS)
     made = prepare_erasure(worker.campaigns, script.name, WHO)
@@ -202,7 +202,7 @@ def test_an_erasure_around_a_rollback_begins_anew(direct, clock):
 
 
 @on_sqlite
-def test_who_is_asked_for_is_erased_also_if_retention_was_faster(direct, clock):
+def test_an_erasure_includes_rounds_that_retention_has_just_reduced(direct, clock):
     worker = direct()
     script = Script(CONFIGS["spectral"] | {"retention_days": 1}, clock).create(worker.post).play(worker.post, 60)
     script._seconds += 0.9 * 86_400
@@ -216,8 +216,8 @@ def test_who_is_asked_for_is_erased_also_if_retention_was_faster(direct, clock):
 
 
 @on_sqlite
-def test_a_job_that_is_published_by_the_very_transaction(direct, clock, monkeypatch):
-    """The erasure's fold must know of it."""
+def test_an_erasure_after_a_publication_in_the_same_transaction(direct, clock, monkeypatch):
+    """The fold of the erasure must see the publication."""
     monkeypatch.setattr(service.engine.boundaries, "INLINE_OPERATIONS", 0)
     worker = direct()
     script = Script(CONFIGS["smoothed"], clock).create(worker.post).play(worker.post, 45)
@@ -231,7 +231,7 @@ def test_a_job_that_is_published_by_the_very_transaction(direct, clock, monkeypa
 
 
 @on_sqlite
-def test_one_campaign_that_is_gone_does_not_keep_the_others_from_erasing(start, clock, monkeypatch):
+def test_a_deleted_campaign_does_not_stop_the_erasure_in_others(start, clock, monkeypatch):
     worker = start()
     client = worker.client
     for name in ("a", "b"):
@@ -253,8 +253,8 @@ def test_one_campaign_that_is_gone_does_not_keep_the_others_from_erasing(start, 
 
 @on_sqlite
 @pytest.mark.parametrize("moment", ["waiting", "finished", "published"])
-def test_jobs_that_knew_someone(direct, clock, monkeypatch, moment):
-    """A re-estimation that is under way is dropped; one that was published is made again from what is left."""
+def test_jobs_that_used_erased_data(direct, clock, monkeypatch, moment):
+    """A running re-estimation is dropped; a published one is repeated with the remaining data."""
     monkeypatch.setattr(service.engine.boundaries, "INLINE_OPERATIONS", 0)
     worker = direct()
     script = Script(CONFIGS["default"] | {"beliefs": {"every": 20}}, clock).create(worker.post)
@@ -277,7 +277,7 @@ def test_jobs_that_knew_someone(direct, clock, monkeypatch, moment):
 
 
 def test_nothing_personal_is_left(new_database, start, clock):
-    """Not in the answers, not in the tables, and not in what SQLite has written to its file."""
+    """Neither in the answers nor in the tables, nor in SQLite's files."""
     worker = start()
     client, database = worker.client, Path(worker.service.store.engine.url.database or "")
     script = Script(CONFIGS["default"], clock).create(http_post(client)).play(http_post(client), ROUNDS)
@@ -336,6 +336,6 @@ def test_the_log_says_what_was_erased_but_not_who(start, clock, caplog):
 
 
 @pytest.mark.parametrize("route", ["erase", "export"])
-def test_who_must_be_named(http, route):
+def test_the_subject_must_be_valid(http, route):
     for body in ({}, {"subject": ""}, {"subject": 7}, {"subject": "x" * 201}, {"subject": "a\x00"}):
         assert "subject" in allowed_by_field(http.post(f"/subjects/{route}", json=body))
