@@ -1,4 +1,4 @@
-"""Payloads that nobody should send, and where they go: every field of every request that the OpenAPI document has."""
+"""Invalid payloads for every field of every request in the OpenAPI document."""
 
 import json
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ __all__ = ["ASKED", "BODIES", "NOT_TEXT", "STRINGS", "Asked", "Place", "Raw", "e
 
 
 class Raw(str):
-    """JSON that Python would not write."""
+    """JSON text that Python's encoder does not produce."""
 
 
 HUGE = "1" + 400 * "0"
@@ -100,7 +100,7 @@ BODIES: dict[str, bytes] = {
 
 
 class Asked(NamedTuple):
-    """A good request to a route."""
+    """A valid request to a route."""
 
     method: str
     path: str
@@ -202,7 +202,7 @@ ASKED = [
 
 
 class Place(NamedTuple):
-    """A field of a body: the way to it, and what the document says it may be."""
+    """A field of a body: its path, and what the document allows there."""
 
     way: tuple[str | int, ...]
     schema: dict[str, Any]
@@ -224,7 +224,7 @@ def _kinds(schema: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def places(document: dict[str, Any], schema: dict[str, Any], way: tuple[str | int, ...] = ()) -> Iterator[Place]:
-    """Every field that a body can have, those inside of others too; of a list its first item."""
+    """Yield every field of a body, nested ones too, and the first item of a list."""
     if "$ref" in schema:
         yield from places(document, document["components"]["schemas"][schema["$ref"].rpartition("/")[2]], way)
         return
@@ -239,13 +239,13 @@ def places(document: dict[str, Any], schema: dict[str, Any], way: tuple[str | in
 
 
 def wrong(document: dict[str, Any], place: Place) -> list[Any]:
-    """Of all those values the ones that the document does not allow there; a number that is none never is."""
+    """Return the values that the document does not allow there; NaN and infinity are never allowed."""
     allowed = jsonschema_rs.Draft202012Validator({**place.schema, "components": document["components"]}).is_valid
     return [value for value in WRONG if isinstance(value, Raw) or not allowed(value)]
 
 
 def put(body: Any, way: tuple[str | int, ...], value: Any) -> Any:
-    """The body with another value there; what is missing on the way is made."""
+    """Return the body with another value at that path, creating what is missing on the way."""
     if not way:
         return value
     first, *rest = way
@@ -257,7 +257,7 @@ def put(body: Any, way: tuple[str | int, ...], value: Any) -> Any:
 
 
 def encoded(body: Any) -> bytes:
-    """The body as JSON, with what Python would not write in its place."""
+    """Encode the body as JSON, with the raw parts in their places."""
     raws: list[str] = []
 
     def marked(value: Any) -> Any:

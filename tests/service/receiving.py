@@ -1,4 +1,4 @@
-"""A receiver of webhooks on a real socket: it remembers what came, and answers as it is told to."""
+"""A receiver of webhooks on a real socket, which records messages and gives the answers that a test wants."""
 
 import json
 import threading
@@ -39,7 +39,7 @@ class Receiver:
 
 @contextmanager
 def receiving(*answers: int | str) -> Iterator[Receiver]:
-    """A receiver on a free port of this machine."""
+    """Run a receiver on a free port of this machine."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -57,7 +57,7 @@ def receiving(*answers: int | str) -> Iterator[Receiver]:
             self.close_connection = True
 
         def log_message(self, *_: Any) -> None:
-            """Tests have nothing to read there."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     receiver = Receiver(server.server_address[1], answers)

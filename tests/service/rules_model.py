@@ -1,7 +1,7 @@
-"""The rules, kept by hand: what a campaign must answer and show, from the requests alone (docs/rules.md).
+"""An independent model of the rules (docs/rules.md): what a campaign must answer and show, given its requests.
 
-It knows nothing of scores. What is drawn by chance (action, mode outside the warm start) is taken from the answer and
-held against what the rules allow. Times are microseconds.
+It does not compute scores. What is drawn at random (action, mode outside the warm start) is taken from the answer and
+checked against the rules. Times are microseconds.
 """
 
 import math
@@ -11,8 +11,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 SECOND = 1_000_000
-AHEAD = 60 * SECOND  # that `at` may be in the future (R27)
-TRIAL_PLAYS, TRIAL_FLOOR = 20, 0.5  # of an action that is new (R12)
+AHEAD = 60 * SECOND  # how far `at` may be in the future (R27)
+TRIAL_PLAYS, TRIAL_FLOOR = 20, 0.5  # of a new action (R12)
 SEASONS = ("spring", "autumn", "winter")
 
 
@@ -25,7 +25,7 @@ class Refused(Exception):  # noqa: N818 - what the service must answer, not a mi
 
 
 def told(micros: int | None) -> str | None:
-    """A time as the API writes it."""
+    """Format a time as the API does."""
     if micros is None:
         return None
     when = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
@@ -33,7 +33,7 @@ def told(micros: int | None) -> str | None:
 
 
 def canonical(item: Mapping[str, Any]) -> Any:
-    """What makes two requests the same (R17)."""
+    """Return what makes two requests equal (R17)."""
     context = {
         name: str(int(value)) if isinstance(value, int | float) and value == int(value) else value
         for name, value in item["context"].items()
@@ -52,7 +52,7 @@ class Reward:
 
 @dataclass
 class Round:
-    """A decision: its request, what the rules say of it, and the answer once there is one."""
+    """A decision: its request, what the rules demand, and the answer once there is one."""
 
     number: int
     item: Mapping[str, Any]
@@ -76,7 +76,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Version:
-    """A published model: what the rules know of it."""
+    """A published model, as far as the rules determine it."""
 
     kind: str
     round: int
@@ -137,12 +137,12 @@ class Campaign:
 
     @property
     def counted(self) -> int:
-        """Rewards in the model (R2, R21, R22)."""
+        """Count the rewards in the model (R2, R21, R22)."""
         return len(self._usable(self.arrivals[: self.folded], self.excluded))
 
     @property
     def _first_rewards(self) -> int:
-        """That joint statistics need for their first estimate (R8)."""
+        """Count the rewards that joint statistics need for their first estimate (R8)."""
         return max(4, (int(self.config["warm_start_rounds"]) + 1) // 2)
 
     def _usable(self, rounds: Sequence[int], excluded: frozenset[int]) -> list[int]:
@@ -154,7 +154,7 @@ class Campaign:
     # --- decisions ---------------------------------------------------------------------------------------------
 
     def decide(self, items: Sequence[Mapping[str, Any]], now: int) -> list[Round]:
-        """The rounds that must be answered, old and new; all or nothing (R17, R18)."""
+        """Return the rounds that must be answered, old and new; all or none (R17, R18)."""
         fresh: dict[str, Any] = {}
         for item in items:
             name, request = item["decision_id"], canonical(item)
@@ -213,7 +213,7 @@ class Campaign:
         return t <= max(rounds, self.length + 1) or 2 * self.counted < rounds
 
     def _cross(self, now: int) -> None:
-        """What is due before the next round, in its order."""
+        """Take the steps that are due before the next round, in their order."""
         t = len(self.rounds) + 1
         update = self.next_update <= t
         if update:
@@ -263,7 +263,7 @@ class Campaign:
         )  # fmt: skip
 
     def answered(self, round: Round, answer: dict[str, Any]) -> None:
-        """Hold an answer against the rules; an old one must be what it was."""
+        """Check an answer against the rules; a repeated one must be unchanged."""
         if round.answer:
             assert answer == round.answer
             return
@@ -312,7 +312,7 @@ class Campaign:
     # --- rewards -----------------------------------------------------------------------------------------------
 
     def reward(self, decision_id: str, value: float, now: int) -> dict[str, Any]:
-        """What the answer must be."""
+        """Return what the answer must be."""
         round = self.by_id.get(decision_id)
         if round is None:
             raise Refused(404)
@@ -347,7 +347,7 @@ class Campaign:
         self.revisions.append(Revision(len(self.rounds), changed, what.get("restored"), what.get("erased"), self.clock))
 
     def change(self, changes: Mapping[str, Any], now: int) -> None:
-        """Other values for some fields of the configuration, all of them good ones (R14)."""
+        """Change some fields of the configuration to other valid values (R14)."""
         self._require_open()
         different = frozenset(name for name, value in changes.items() if self.config[name] != value)
         if not different:
@@ -366,7 +366,7 @@ class Campaign:
         self._revise(now, different)
 
     def _grow(self, first: int) -> None:
-        """The actions from that one on are new: they are tried evenly with the others for a while (R12)."""
+        """Add the actions from that index on, which are tried evenly with the others for a while (R12)."""
         if len(self.rounds) < self.trial_end:
             first = min(first, self.trial_first)
         self.trial_first = first
@@ -433,7 +433,7 @@ class Campaign:
         return len(gone)
 
     def _estimate_again(self) -> None:
-        """Which of the estimates there would have been without what was erased; none: the next stage tries again."""
+        """Find which estimates exist without the erased data; if none, the next stage tries again."""
         if not self.joint:
             return
         before, self.versions, self.estimated = self.versions, [], False
@@ -451,7 +451,7 @@ class Campaign:
 
     @property
     def state(self) -> dict[str, Any]:
-        """Of GET /campaigns/NAME: all but the belief."""
+        """Return GET /campaigns/NAME, without the belief."""
         return {
             "name": self.config["name"],
             "paused": self.config["paused"],
@@ -469,7 +469,7 @@ class Campaign:
 
     @property
     def stages(self) -> Iterator[dict[str, Any]]:
-        """Of GET …/stages, newest first: all but what depends on the machine and on scores."""
+        """Return GET …/stages, newest first, without what depends on the machine and on scores."""
         for number, version in reversed(list(enumerate(self.versions, 1))):
             yield {
                 "model_version": number,
@@ -482,7 +482,7 @@ class Campaign:
 
     @property
     def changes(self) -> Iterator[dict[str, Any]]:
-        """Of GET …/revisions, newest first; of the changed fields only their names."""
+        """Return GET …/revisions, newest first, with only the names of changed fields."""
         for number, revision in reversed(list(enumerate(self.revisions, 1))):
             yield {
                 "revision": number,

@@ -1,4 +1,4 @@
-"""Hashes of requests (R17), and what a batch writes in one go: to the byte what its items alone would get."""
+"""Hashes of requests (R17), and batches, whose answers equal those of single requests to the byte."""
 
 import json
 
@@ -24,8 +24,8 @@ def parsed(item):
     return DecideItem.model_validate_json(json.dumps(item))
 
 
-def test_hashes_are_those_that_the_log_has():
-    """Logs of older versions hold these; another hash would refuse an honest retry."""
+def test_hashes_never_change():
+    """Existing logs contain them; another hash would refuse a valid retry."""
     digests = [hash_request(parsed(item)) for item in (ITEM, RICH_ITEM, TOO_LARGE_ITEM)]
     assert [digest.hex() for digest in digests] == [
         "f17a42e8f63f43367594027eed24c31e",
@@ -34,8 +34,8 @@ def test_hashes_are_those_that_the_log_has():
     ]
 
 
-def test_hashes_of_many_are_those_of_each():
-    """Also beside one that JSON cannot hold."""
+def test_hashes_of_many_equal_those_of_each():
+    """Also beside a request that JSON cannot encode."""
     each = [parsed(item) for item in (ITEM, RICH_ITEM, ITEM)]
     assert hash_requests(each) == [hash_request(item) for item in each]
     each.append(parsed(TOO_LARGE_ITEM))
@@ -64,7 +64,7 @@ items = st.builds(
 
 
 @given(items)
-def test_another_order_is_the_same_request_and_another_subject_is_not(item):
+def test_order_does_not_matter_and_the_subject_does(item):
     turned = dict(reversed(item.context.items()))
     same = item.model_copy(update={"context": turned, "excluded_actions": item.excluded_actions[::-1] * 2})
     other = item.model_copy(update={"subject": f"{item.subject} junior"})
@@ -73,7 +73,7 @@ def test_another_order_is_the_same_request_and_another_subject_is_not(item):
     assert hash_request(other) != hash_request(item)
 
 
-def test_a_batch_answers_to_the_byte_what_each_item_alone_gets(direct, clock):
+def test_a_batch_gets_the_same_bytes_as_single_requests(direct, clock):
     """The second time the answers come from the log."""
     worker = direct()
     worker.post("/campaigns", CONFIGS["waiting"])

@@ -1,4 +1,4 @@
-"""A state machine: any requests in any order, on both databases, held against the rules as a small model keeps them.
+"""A state machine: any requests in any order, on both databases, checked against a small model of the rules.
 
 `make machine` plays many more and longer ones, other ones every time (UNDERCURRENT_EXAMPLES=NUMBER).
 """
@@ -113,7 +113,7 @@ new_campaigns: dict[str, Any] = {
 
 
 class Workers:
-    """The workers of one database: one of SQLite's, two of PostgreSQL's."""
+    """The workers of one database: one on SQLite, two on PostgreSQL."""
 
     def __init__(self, url: str) -> None:
         self.url, self.clock = url, Clock()
@@ -142,7 +142,7 @@ def decided(machine: "Machine") -> bool:
 
 
 class Machine(RuleBasedStateMachine):
-    """Requests to a service, and the campaigns as the rules have them."""
+    """Requests to a service, and the model's campaigns."""
 
     def __init__(self, workers: Workers) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ class Machine(RuleBasedStateMachine):
     # --- asking ------------------------------------------------------------------------------------------------
 
     def ask(self, method: str, path: str, body: Any = None, worker: int | None = None) -> httpx.Response:
-        """Ask one worker after the other, unless told which."""
+        """Send a request, to the workers in turn unless one is given."""
         self.asked += 1
         number = (self.asked if worker is None else worker) % len(self.workers.running)
         response = self.workers.running[number].client.request(method, path, json=body)
@@ -165,7 +165,7 @@ class Machine(RuleBasedStateMachine):
 
     @contextmanager
     def expecting(self) -> Iterator[Callable[..., httpx.Response]]:
-        """Ask inside, then tell the model: if that refuses, the answer must have been its error; else a success."""
+        """Send a request inside, then apply it to the model: if the model refuses, the answer must be that error."""
         answers: list[httpx.Response] = []
 
         def ask(*request: Any, **how: Any) -> httpx.Response:
@@ -187,7 +187,7 @@ class Machine(RuleBasedStateMachine):
         return self.some(number, self.campaigns.values())
 
     def show(self, campaign: Campaign) -> None:
-        """The state of the API is the model's."""
+        """Check that the API shows the model's state."""
         answer = good(self.ask("GET", f"/campaigns/{campaign.config['name']}"))
         campaigns.CampaignState.model_validate(answer)
         assert {name: answer[name] for name in campaign.state} == campaign.state
@@ -274,7 +274,7 @@ class Machine(RuleBasedStateMachine):
         again=st.booleans(),
     )
     def play(self, number: int, items: list[dict], skipped: int, seconds: float, again: bool) -> None:
-        """What a campaign lives on: decisions, and rewards for most of them."""
+        """Make decisions, and give most of them rewards."""
         campaign = self.campaign(number)
         if campaign.joint and len(campaign.rounds) + len(items) > MOST_ROUNDS:
             return
@@ -352,7 +352,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(decided)
     @rule(number=which, back=which, how=st.sampled_from(["same", "other words", "changed"]))
     def retry(self, number: int, back: int, how: str) -> None:
-        """R17: the same request is answered as before, also by a closed campaign; another one is refused."""
+        """R17: an equal request gets the same answer, even from an archived campaign; another one is refused."""
         campaign, round = self._some_round(number, back)
         item = dict(round.item)
         if how == "other words":
@@ -364,7 +364,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(existing)
     @rule(number=which, context=contexts, subject=st.sampled_from([None, *SUBJECTS]))
     def decide_at_once(self, number: int, context: dict, subject: str | None) -> None:
-        """The same request twice at the same time, of two workers if there are: one decision (R17)."""
+        """Send a request twice at the same time, to two workers if there are two: one decision (R17)."""
         campaign = self.campaign(number)
         item = self._named({"context": context} | ({"subject": subject} if subject else {}))
         body = {"campaign": campaign.config["name"], **item}
@@ -408,7 +408,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(decided)
     @rule(number=which)
     def reward_twice_at_once(self, number: int) -> None:
-        """Two values for one decision at the same time: one of them counts, and stays."""
+        """Send two rewards for one decision at the same time: one of them counts."""
         campaign, round = self._some_round(number, 0)
         if round.reward is not None or round.erased:
             return
@@ -427,7 +427,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(decided)
     @rule(number=which, every=st.integers(1, 3), first=values, unknown=st.booleans())
     def reward_many(self, number: int, every: int, first: float, unknown: bool) -> None:
-        """A result for each item, as if each had come alone."""
+        """Get a result for each item, as if each had been sent alone."""
         campaign, _ = self._some_round(number, 0)
         items = [
             {"decision_id": round.decision_id, "reward": first if i % 2 else 0.5}
@@ -494,7 +494,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(existing)
     @rule(number=which, back=which, times=st.integers(1, 2))
     def roll_back(self, number: int, back: int, times: int) -> None:
-        """Once, or with a retry, which finds it done."""
+        """Roll back once, or with a retry, which changes nothing."""
         campaign = self.campaign(number)
         version = max(1, len(campaign.versions) - back)
         for _ in range(times):
@@ -531,7 +531,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.001, 0.4, 2, 5, 30, -1, -8]))
     def move_clock(self, seconds: float) -> None:
-        """Also backwards, as the clocks of real machines do now and then."""
+        """Move the clock, sometimes backwards, as happens on real machines."""
         self.clock.advance(seconds)
 
     @precondition(decided)
@@ -567,7 +567,7 @@ class Machine(RuleBasedStateMachine):
         assert names == expected
 
     def teardown(self) -> None:
-        """Everything that a campaign shows, and what `undercurrent verify` finds; then it is deleted."""
+        """Check everything that a campaign shows, run `undercurrent verify`, and delete the campaign."""
         try:
             for campaign in self.campaigns.values():
                 self._check_all(campaign)
@@ -600,7 +600,7 @@ class Machine(RuleBasedStateMachine):
 
 
 def _in_other_words(item: dict) -> dict:
-    """Another request to the eye, the same to the rules (R17)."""
+    """Return a request that looks different but is equal by the rules (R17)."""
     context = dict(reversed(item["context"].items()))
     if isinstance(context.get("spend"), int):
         context["spend"] = float(context["spend"])

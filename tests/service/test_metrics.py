@@ -1,4 +1,4 @@
-"""Metrics are what was sent: counted once, after the commit, by any worker; dashboard and docs name what exists."""
+"""Metrics: counted once, after the commit, by any worker; the Grafana dashboard and the docs name what exists."""
 
 import json
 import math
@@ -48,8 +48,8 @@ def reward(client, number, value, name="spring"):
     return client.post("/reward", json={"campaign": name, "decision_id": f"d{number}", "reward": value})
 
 
-def test_every_number_is_what_was_sent(client):
-    """A repeated request is no new decision; a batch counts all its items and is one operation of a transaction."""
+def test_counters_equal_what_was_sent(client):
+    """A repeated request is not counted as a decision; a batch counts all its items, as one operation."""
     good(client.post("/campaigns", json=CAMPAIGN), 201)
     made = [good(decide(client, number)) for number in range(4)]
     for number in range(3):  # so that the model may decide from now on
@@ -123,7 +123,7 @@ def test_requests_that_come_together_share_a_transaction(client):
 
 @on_sqlite
 def test_rewards_by_default(client, clock):
-    """R20: those that did not come in time are an outcome of their own."""
+    """R20: default rewards are an outcome of their own."""
     good(client.post("/campaigns", json=CAMPAIGN | {"rewards": {"wait_seconds": 5, "default": 0}}), 201)
     for number in range(4):
         good(decide(client, number))
@@ -141,7 +141,7 @@ def test_rewards_by_default(client, clock):
 @on_sqlite
 @pytest.mark.parametrize(("inline_operations", "kind"), [(0, "estimation_job"), (10**9, "estimation")])
 def test_updates_and_reestimations_are_timed(start, clock, monkeypatch, inline_operations, kind):
-    """R1, R3, R16: each by its kind, where it ran."""
+    """R1, R3, R16: each under its kind."""
     monkeypatch.setattr(service.engine.boundaries, "INLINE_OPERATIONS", inline_operations)
     client = start().client
     post = http_post(client)
@@ -153,8 +153,8 @@ def test_updates_and_reestimations_are_timed(start, clock, monkeypatch, inline_o
 
 
 @on_sqlite
-def test_gauges_say_where_every_campaign_stands(start, direct, clock):
-    """On any worker, of campaigns that it has never touched; its counters are its own."""
+def test_gauges_show_the_state_of_every_campaign(start, direct, clock):
+    """On any worker, even for campaigns that it has never used; its counters are its own."""
     busy, idle = start(), start()
     post = http_post(busy.client)
     for name in ("given", "one-regime"):
@@ -182,8 +182,8 @@ def test_gauges_say_where_every_campaign_stands(start, direct, clock):
 
 
 @on_sqlite
-def test_labels_are_not_the_callers_to_invent(client):
-    """Paths without a route, mounted files and odd methods share a label each; ids never become one."""
+def test_callers_cannot_invent_labels(client):
+    """Unknown paths, mounted files and unknown methods share a label each; ids never become labels."""
     for number in range(5):
         client.get(f"/nothing-{number}")
         client.get(f"/docs-assets/nothing-{number}")
@@ -201,7 +201,7 @@ def test_labels_are_not_the_callers_to_invent(client):
 
 
 def test_a_deleted_campaign_leaves_no_series(start):
-    """Nor memory: neither where it was deleted nor on another worker, once that is scraped. Its name may come again."""
+    """On any worker, once it is scraped; the name can be used again."""
     deleting, other = start(), start()
     for name in ("spring", "summer"):
         good(deleting.client.post("/campaigns", json=CAMPAIGN | {"name": name}), 201)
@@ -224,15 +224,15 @@ def test_a_deleted_campaign_leaves_no_series(start):
 
 @on_sqlite
 def test_the_format_is_negotiated(client):
-    """As Prometheus' own client library does."""
+    """As Prometheus' client library does."""
     answer = client.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0, text/plain;q=0.5"})
     assert answer.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
     families = {family.name for family in text_string_to_metric_families(answer.text)}
     assert {"undercurrent_requests", "undercurrent_database_up"} <= families
 
 
-def test_a_database_that_fails_is_told(start, direct):
-    """The numbers of the process still come; failures are counted, and it is up again when it is."""
+def test_a_failing_database_is_shown(start, direct):
+    """The counters still come, failures are counted, and the gauge shows when the database is back."""
     client, database = start().client, direct()
     good(client.post("/campaigns", json=CAMPAIGN), 201)
     good(decide(client, 0))
@@ -254,7 +254,7 @@ def test_a_database_that_fails_is_told(start, direct):
 
 @contextmanager
 def held(database_url):
-    """Whoever reads where campaigns stand has to wait."""
+    """Block all readers of live rows."""
     engine = sa.create_engine(database_url)
     with engine.begin() as connection:
         connection.execute(sa.text("LOCK TABLE live IN ACCESS EXCLUSIVE MODE"))
@@ -263,7 +263,7 @@ def held(database_url):
 
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-def test_a_database_that_hangs_holds_up_neither_scrapes_nor_the_service(start, database_url, monkeypatch):
+def test_a_hanging_database_delays_neither_scrapes_nor_the_service(start, database_url, monkeypatch):
     monkeypatch.setattr(service.engine.metrics, "DATABASE_SECONDS", 4.0)  # time enough for what is answered meanwhile
     client = start().client
     good(client.post("/campaigns", json=CAMPAIGN), 201)
@@ -289,14 +289,14 @@ METRIC = re.compile(r"\b(undercurrent_\w+)(?:\{([^}]*)\})?")
 
 
 def queries():
-    """(panel, query, legend) of every target."""
+    """Return (panel, query, legend) of every target."""
     panels = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
     return [(panel["title"], target["expr"], target["legendFormat"]) for panel in panels for target in panel["targets"]]
 
 
 @pytest.fixture
 def seen(start, clock, monkeypatch):
-    """The labels of every sample after some traffic of all kinds."""
+    """The labels of every sample, after traffic of all kinds."""
     warm_up()
     update = StagedPolicy.update
 
@@ -341,7 +341,7 @@ def test_dashboard_and_docs_name_what_exists(seen):
 
 
 def test_the_dashboard_can_be_imported():
-    """No id of one Grafana's database, a data source that is chosen, panels that do not overlap."""
+    """Without the id of one Grafana instance, with a data source to choose, and without overlapping panels."""
     assert "id" not in DASHBOARD
     assert DASHBOARD["schemaVersion"] >= 36
     variables = {variable["name"]: variable for variable in DASHBOARD["templating"]["list"]}
@@ -363,7 +363,7 @@ def test_the_dashboard_can_be_imported():
 
 
 @on_sqlite
-def test_prometheus_asks_where_the_metrics_are(client):
+def test_prometheus_scrapes_the_right_path(client):
     (job,) = yaml.safe_load((ROOT / "deploy" / "prometheus.yml").read_text(encoding="utf-8"))["scrape_configs"]
     assert job["static_configs"] == [{"targets": ["service:8000"]}]
     assert httpx.get(client.base_url.join(job["metrics_path"])).status_code == 200

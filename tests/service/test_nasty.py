@@ -1,4 +1,4 @@
-"""Nasty payloads: each is refused with a clear 4xx (R24) or comes back as it was sent. Never a 5xx; no NaN gets in."""
+"""Nasty payloads: each is refused with a clear 4xx (R24) or stored as it was sent; never a 5xx, never a NaN."""
 
 import csv
 import io
@@ -39,7 +39,7 @@ def label(asked):
 
 
 class Nasty:
-    """A worker with a campaign that has decided, and what is asked of it."""
+    """A worker with a campaign that has made decisions, and ways to send requests to it."""
 
     def __init__(self, worker, texts=TEXTS):
         self.worker, self.client, self.texts = worker, worker.client, texts
@@ -64,7 +64,7 @@ class Nasty:
         return good(self.client.get("/campaigns/nasty"))
 
     def raw(self, request, ends=False):
-        """All that comes back for these bytes; `ends` if no more of them may come."""
+        """Send these bytes and return the whole answer; `ends` closes the sending side."""
         host, _, port = self.worker.url.removeprefix("http://").partition(":")
         with socket.create_connection((host, int(port)), timeout=30) as connection:
             connection.sendall(request)
@@ -89,7 +89,7 @@ def sqlite(new_database):
 
 
 def answered(response):
-    """The status of an answer that is good, or an error in the one shape: never one of ours."""
+    """Return the status of an answer, which is a success or a well-formed 4xx error."""
     if response.status_code >= 400:
         assert response.status_code < 500, (response.request.url, response.request.content[:300])
         error = error_of(response)
@@ -98,13 +98,13 @@ def answered(response):
 
 
 def refused(response, *statuses):
-    """The fields that a refusal names."""
+    """Return the fields that an error names."""
     assert answered(response) in statuses, (response.request.content[:300], response.text[:500])
     return [problem["field"] for problem in response.json()["error"]["fields"]]
 
 
 def named(way):
-    """A field as errors name it."""
+    """Return the name of a field as in errors."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in way)[1:]
 
 
@@ -112,8 +112,8 @@ def named(way):
 
 
 @pytest.mark.parametrize("asked", WITH_BODY, ids=label)
-def test_what_no_field_may_be(sqlite, asked):
-    """Of every field that the document has, everything that it says the field may not be."""
+def test_values_that_the_document_does_not_allow(sqlite, asked):
+    """For every field of the OpenAPI document, all values that it does not allow there."""
     before, found = sqlite.state(), sqlite.places(asked)
     assert found
     alike = asked.path in ("/campaigns/check", "/campaigns/{name}/clone")  # to /campaigns: a third of it will do
@@ -127,7 +127,7 @@ def test_what_no_field_may_be(sqlite, asked):
 
 
 @pytest.mark.parametrize("asked", WITH_BODY, ids=label)
-def test_bodies_that_are_none(sqlite, asked):
+def test_bodies_that_are_not_valid(sqlite, asked):
     before = sqlite.state()
     for name, body in BODIES.items():
         for kind in ("application/json", "text/plain; charset=utf-16"):
@@ -148,8 +148,8 @@ def test_ten_megabytes(sqlite, path):
 @pytest.mark.parametrize(
     "number", ["NaN", "Infinity", "-Infinity", "1e400", "-1e400", "1" + "0" * 400, "1" + "0" * 5_000]
 )
-def test_no_number_that_is_none_gets_in(sqlite, number):
-    """Where the document allows any value, because the campaign's variables say what it may be."""
+def test_numbers_that_are_not_finite_are_refused(sqlite, number):
+    """Where the document allows any value, because it depends on the campaign's variables."""
     before, value = sqlite.state(), Raw(number)
     for variable in CONTEXT:
         for context in (
@@ -171,8 +171,8 @@ def test_no_number_that_is_none_gets_in(sqlite, number):
 
 
 @pytest.mark.parametrize("depth", [20, 190])
-def test_values_inside_of_values(sqlite, depth):
-    """As deep as a body may go: the digest of a request is made before anyone looks at its context."""
+def test_deeply_nested_values(sqlite, depth):
+    """As deep as a body may be: a request is hashed before its context is checked."""
     before, value = sqlite.state(), Raw("[" * depth + "1" + "0" * 400 + "]" * depth)
     for asked in WITH_BODY:
         if "context" in asked.body:
@@ -182,8 +182,8 @@ def test_values_inside_of_values(sqlite, depth):
     assert sqlite.state() == before
 
 
-def test_of_two_values_the_last_counts(sqlite):
-    """On every kind of route, for whoever checks the key as for whoever decides."""
+def test_the_last_of_two_values_counts(sqlite):
+    """On every kind of route, for authorization as well as for the decision."""
     twice = b'{"campaign": "nobody", "campaign": "nasty", "decision_id": "twice", "context": %b}' % encoded(CONTEXT)
     assert good(sqlite.client.post("/decide", content=twice))["campaign"] == "nasty"
     patched = sqlite.client.patch("/campaigns/nasty", content=b'{"paused": true, "paused": false}')
@@ -204,7 +204,7 @@ def _has(body, way):
 
 @pytest.mark.parametrize("asked", WITH_BODY, ids=label)
 def test_text_in_every_field(nasty, asked):
-    """What may be no name is refused, on PostgreSQL too, which has no text with a zero byte."""
+    """Invalid names are refused, also on PostgreSQL, whose text has no zero byte."""
     before, texts = nasty.state(), nasty.texts
     if asked.path.endswith(("/import", "/actions")):  # where each that is taken takes its time
         asked, texts = asked._replace(names=(("name", "fresh"),)), {name: TEXTS[name] for name in TO_DATABASES}
@@ -259,7 +259,7 @@ READ = [asked for asked in ASKED if asked.path in ("/campaigns/{name}/model", "/
 
 
 def test_text_in_headers(sqlite):
-    """An id of a request that is not plain is not taken over; nothing in a header is ever more than text."""
+    """A request id that is not plain text is replaced; headers are never more than text."""
     for header in HEADERS:
         for number, (name, text) in enumerate(TEXTS.items()):
             if isinstance(text, Raw) or name in ("forged line", "nul", "very long"):
@@ -286,8 +286,8 @@ def test_no_text_forges_a_line_of_the_log(formatter):
 # --- names that are strange, and good ---------------------------------------------------------------------------------
 
 
-def test_strange_names_come_back_as_they_are(nasty, caplog):
-    """From reads, from files of every format, from reports; in a log a name stays on its line."""
+def test_strange_names_come_back_unchanged(nasty, caplog):
+    """In reads, files of every format and reports; in the log a name stays on its line."""
     names = list(STRINGS.values())
     variable = "it's <b>\u202e"
     config = {
@@ -363,7 +363,7 @@ PATHS = [
 
 
 def test_tricks_with_paths(nasty):
-    """Sent as they are: a client would tidy some of them up."""
+    """Sent raw, because a client would normalize some of them."""
     for path in PATHS if nasty.texts is TEXTS else [path for path in PATHS if "%00" in path or "%ff" in path]:
         for method in (b"GET", b"POST"):
             answer = nasty.raw(

@@ -1,4 +1,4 @@
-"""Messages to webhooks: each sent by one sender, signed, again until it is taken, and never into an inner network."""
+"""Webhook messages: signed, sent by one sender at a time, retried until accepted, never to an internal network."""
 
 import asyncio
 import pickle
@@ -38,7 +38,7 @@ def campaign(webhook, name="spring"):
 
 
 def genuine():
-    """The check that the documentation gives to receivers."""
+    """Return the check of signatures from the documentation."""
     section = DOCS.partition("## Regime alerts")[2].partition("\n## ")[0]
     (example,) = re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
     known = {}
@@ -52,7 +52,7 @@ def worker(direct):
 
 
 def told(worker, webhook, seasons=TWO_CHANGES):
-    """A campaign whose regime changes, so that messages wait."""
+    """Create a campaign whose regime changes; return the waiting messages."""
     worker.post("/campaigns", campaign(webhook))
     worker.post("/decide/batch", batch(seasons))
     return waiting(worker)
@@ -77,7 +77,7 @@ async def until(found, what):
 
 
 def failed(worker, clock, attempts=1):
-    """Is it written down that so many attempts have failed, and when the next one is due?"""
+    """Return a check that this many attempts are recorded as failed, with the time of the next one."""
     due = clock.now + compute_delay(attempts, 0.5) * 1_000_000
     return lambda: [(row["attempts"], row["due_at"]) for row in worker.rows(outbox)] == [(attempts, due)]
 
@@ -85,8 +85,8 @@ def failed(worker, clock, attempts=1):
 # --- one sender -------------------------------------------------------------------------------------------------------
 
 
-def test_a_receiver_that_hangs_holds_up_nobody_else(direct, clock):
-    """Of each address one message is under way at a time, however many wait."""
+def test_a_hanging_receiver_delays_no_other(direct, clock):
+    """Only one message to each address is under way at a time."""
     worker = direct()
     for name, hook, switches in (("slow", "http://slow.example/", 40), ("quick", "http://quick.example/", 2)):
         worker.post("/campaigns", campaign(hook) | {"name": name, "alerts": {"rounds": 1, "webhook": hook}})
@@ -103,7 +103,7 @@ def test_a_receiver_that_hangs_holds_up_nobody_else(direct, clock):
 
 
 def test_a_receiver_that_fails_twice_gets_the_same_message_three_times(start, clock, database_url):
-    """Over HTTP all the way: configured, told, sent at once, again after 10 and 20 seconds, listed, counted."""
+    """Over HTTP: configured, sent at once, again after 10 and 20 seconds, listed, counted."""
     with receiving(500, "close") as receiver:
         running = start(webhook_secret=SECRET, webhook_private=True)
         client, sender = running.client, running.service.sender
@@ -172,7 +172,7 @@ def test_a_receiver_that_fails_twice_gets_the_same_message_three_times(start, cl
         ("close", "RemoteProtocolError: Server disconnected without sending a response."),
     ],
 )
-def test_whatever_else_a_receiver_does_is_tried_again(worker, clock, monkeypatch, answer, failure):
+def test_any_other_answer_is_retried(worker, clock, monkeypatch, answer, failure):
     async def run():
         with receiving(answer) as receiver, monkeypatch.context() as patch:
             if answer == "hang":
@@ -192,8 +192,8 @@ def test_whatever_else_a_receiver_does_is_tried_again(worker, clock, monkeypatch
 
 
 @on_sqlite
-def test_a_message_that_nobody_takes_is_given_up(worker, clock):
-    """After 12 attempts in some three and a half hours."""
+def test_a_message_that_is_never_accepted_is_given_up(worker, clock):
+    """After 12 attempts in about three and a half hours."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]  # where, from now on, nobody listens
     told(worker, f"http://127.0.0.1:{port}/", TWO_CHANGES[:20])
@@ -229,13 +229,13 @@ def test_a_message_that_kills_every_sender_is_given_up(worker, clock):
     assert (row["status"], row["failure"]) == ("failed", "no attempt ended")
 
 
-def test_delays_double_up_to_an_hour_and_differ_by_chance():
+def test_delays_double_up_to_an_hour_and_are_randomized():
     assert [compute_delay(attempt, 0.5) for attempt in (1, 2, 3, 9, 10, 11)] == [10, 20, 40, 2_560, 3_600, 3_600]
     assert (compute_delay(1, 0.0), compute_delay(1, 1.0)) == (8, pytest.approx(12))
 
 
-def test_what_a_dead_sender_left_is_sent_when_its_lease_is_up(worker, clock, monkeypatch):
-    """At least once: if the receiver's answer was not written down, it gets the message again, under the same name."""
+def test_the_message_of_a_dead_sender_is_sent_when_its_lease_ends(worker, clock, monkeypatch):
+    """At least once: if the receiver's answer was not recorded, it gets the message again, with the same id."""
     monkeypatch.setattr(service.engine.webhooks, "CLOSING_SECONDS", 0.05)
 
     async def run():
@@ -258,8 +258,7 @@ def test_what_a_dead_sender_left_is_sent_when_its_lease_is_up(worker, clock, mon
 
 
 @on_sqlite
-def test_archived_campaigns_send_what_waits_and_deleted_ones_nothing(start, clock):
-    """Messages belong to their campaign."""
+def test_archived_campaigns_send_their_messages_and_deleted_ones_do_not(start, clock):
     with receiving(500, 500) as receiver:
         running = start(webhook_secret=SECRET, webhook_private=True)
         client = running.client
@@ -287,7 +286,7 @@ def alerts(client, name):
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 def test_two_senders_send_each_message_once(worker, clock, database_url):
-    """Both look at the same moment; a message that one of them has is not the other's."""
+    """Both search at the same time, and each message goes to one of them."""
     switching = ([0] * 7 + [3] * 7) * 20
     stores = [Store(database_url) for _ in range(2)]
 
@@ -324,7 +323,7 @@ NO_ADDRESS = ["0177.0.0.1", "a b", "a\\b", "a%2fb", "①②⑦.0.0.1", "host:0",
 
 
 def test_only_public_addresses_are_allowed():
-    """However they are written; and each attempt to send needs no check before it."""
+    """In any notation."""
     for host in PRIVATE:
         for port in ("", ":8443"):
             with pytest.raises(AddressError, match="UNDERCURRENT_WEBHOOK_PRIVATE"):
@@ -342,7 +341,7 @@ def test_only_public_addresses_are_allowed():
 
 @on_sqlite
 def test_campaigns_with_a_webhook_that_cannot_be_used_are_refused(start, database_url):
-    """Created, changed or cloned; what was allowed once is no reason to refuse another change."""
+    """When created, changed or cloned; a webhook that was allowed before does not prevent other changes."""
     without = start()
     allowed = allowed_by_field(without.client.post("/campaigns", json=campaign("https://hooks.example/")))
     assert allowed == {"alerts.webhook": "set UNDERCURRENT_WEBHOOK_SECRET first"}
@@ -365,9 +364,9 @@ def test_campaigns_with_a_webhook_that_cannot_be_used_are_refused(start, databas
 @on_sqlite
 @pytest.mark.parametrize("host", ["localhost", "2130706433", "mixed.example"])
 def test_a_private_address_gets_nothing(worker, clock, host):
-    """Whatever was configured, each attempt looks again: here the check at configuration has not been made.
+    """Each attempt checks again; here nothing was checked at configuration.
 
-    A name with one private address among public ones is refused too, and a failure tells no inner address.
+    A name with a private address among public ones is refused too, and the failure reveals no internal address.
     """
     names = {"mixed.example": ["93.184.216.34", "::1"]}
 
@@ -388,7 +387,7 @@ def test_a_private_address_gets_nothing(worker, clock, host):
 
 @on_sqlite
 def test_the_connection_goes_to_the_address_that_was_checked(worker, clock):
-    """The name is asked once a message, and stays in the Host header; of several addresses the first that answers."""
+    """The name is resolved once, and stays in the Host header; the first address that answers gets the message."""
     asked = []
 
     def resolve(name, port):
@@ -409,8 +408,8 @@ def test_the_connection_goes_to_the_address_that_was_checked(worker, clock):
 
 
 @on_sqlite
-def test_tls_asks_for_the_name_and_trusts_no_stranger(worker, clock):
-    """The ClientHello, which is not encrypted, holds the name; an answer that is no TLS ends the attempt."""
+def test_tls_uses_the_name(worker, clock):
+    """The unencrypted ClientHello contains the name; an answer that is not TLS ends the attempt."""
     hellos = []
 
     def answer(listener):
@@ -438,8 +437,8 @@ def test_tls_asks_for_the_name_and_trusts_no_stranger(worker, clock):
 # --- the secret -------------------------------------------------------------------------------------------------------
 
 
-def test_the_secret_is_nowhere_to_be_read():
-    """Not in what is printed of the settings, nor in a complaint; the worker processes get it all the same."""
+def test_the_secret_is_never_shown():
+    """Neither in printed settings nor in an error; worker processes still get it."""
     settings = Settings(webhook_secret=SECRET, webhook_private=True)
     for shown in (repr(settings), str(settings), settings.model_dump_json()):
         assert SECRET not in shown
