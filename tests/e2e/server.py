@@ -11,14 +11,11 @@ from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 
-import httpx
-
 from service import __version__
-from tests.e2e.load import PATIENCE_SECONDS, wait_until
+from tests.e2e.load import PATIENCE_SECONDS, open_client, wait_until
 
 __all__ = ["UNDERCURRENT", "Launch", "Server", "get_environment", "launch_servers"]
 
-START_SECONDS = 300  # on a new machine the first start compiles the kernels
 UNDERCURRENT = [sys.executable, "-m", "service.cli"]
 HARMLESS_LINE = re.compile(r"\S+ (INFO \S+|WARNING undercurrent\.request: slow request) .*\n")
 FIRST_LINE = rf"Undercurrent {re.escape(__version__)} is at (http://[\d.]+:\d+)"
@@ -52,7 +49,7 @@ class Server:
         """The URL that the server prints when it starts to listen."""
         stdout = self._process.stdout
         assert stdout is not None
-        assert select.select([stdout], [], [], START_SECONDS)[0], "the server printed nothing"
+        assert select.select([stdout], [], [], PATIENCE_SECONDS)[0], "the server printed nothing"
         line = re.search(FIRST_LINE, stdout.readline())
         assert line, self._stderr.read_text()
         return line[1]
@@ -60,7 +57,8 @@ class Server:
     @cached_property
     def url(self) -> str:
         """The server's URL. Waits until the server is ready."""
-        wait_until(lambda: httpx.get(f"{self.announced_url}/readyz", timeout=START_SECONDS).status_code == 200)
+        with open_client(self.announced_url) as client:
+            wait_until(lambda: client.get("/readyz").status_code == 200, poll_seconds=0.02)
         self._start_length = len(self._stderr.read_text())  # a slow start may be logged
         return self.announced_url
 
