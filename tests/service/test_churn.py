@@ -4,6 +4,8 @@ import gc
 import time
 import weakref
 
+import pytest
+
 import service.analysis.columns
 from tests.service.answers import good
 from tests.service.playing import CONFIGS, SEASONS
@@ -42,6 +44,7 @@ def objects(worker):
     return min(counts)
 
 
+@pytest.mark.slow
 def test_a_deleted_campaign_leaves_no_object(start, monkeypatch):
     """Without a scrape of the metrics, too. The columns of a few are kept, whether they are still there or not."""
     monkeypatch.setattr(service.analysis.columns, "MAX_ROUNDS", 3 * service.analysis.columns.MIN_ROUNDS)

@@ -28,6 +28,8 @@ from tests.service.nasty import (
     wrong,
 )
 
+pytestmark = pytest.mark.slow
+
 WITH_BODY = [asked for asked in ASKED if asked.body is not None]
 TEXTS = {**STRINGS, **NOT_TEXT}
 UNFIT = ("body", "rows", "actions")  # a rank may fit no campaign, or those that other tests have made as well

@@ -373,6 +373,7 @@ def test_what_another_worker_changed_never_decides_for_the_wrong_campaign(start,
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.slow
 def test_a_thousand_campaigns_cost_a_rank_no_query(start, monkeypatch):
     """But for the decision's own: the list is read twice a second, not with every request."""
     monkeypatch.setattr(matching, "RELOAD_SECONDS", 3_600)

@@ -65,6 +65,7 @@ def report(results: Path) -> tuple[Path, str]:
     return out, write_report(results, out)
 
 
+@pytest.mark.slow
 def test_figures_have_the_papers_curves(report: tuple[Path, str]) -> None:
     assert {path.name for path in report[0].iterdir()} == FILES
     drawings = {name: (report[0] / f"{name}.svg").read_text(encoding="utf-8") for name in FIGURES}
