@@ -42,7 +42,7 @@ def _filter(regimes, transition, emission, start, steps, symbols, evidence, beli
                 if more:
                     weight[h] *= evidence[t, h]
                 likelihood += predicted[h] * weight[h]
-        if likelihood > 1e-290:
+        if likelihood > 1e-290:  # eqs. Bayes-est-1 and Bayes-est-2: the posterior is the prediction times the emission
             scale = 1.0 / likelihood
             for h in range(regimes):
                 belief[h] = predicted[h] * weight[h] * scale

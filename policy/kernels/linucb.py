@@ -54,7 +54,10 @@ def make_scratch(plan):  # type: ignore[no-untyped-def]
 
 @inline
 def _add_scaled_rows(out, row, scales, column, matrix, first, last, start, stop, sign):  # type: ignore[no-untyped-def]
-    """out[row, start:stop] += sign · Σ_k scales[k, column] · matrix[k, start:stop], k = first … last-1."""
+    """out[row, start:stop] += sign · Σ_k scales[k, column] · matrix[k, start:stop], k = first … last-1.
+
+    out, scales, matrix: tables of D rows and D columns or more; they may be the same one.
+    """
     whole = first + (last - first) // 4 * 4
     for k in range(first, whole, 4):
         a, b = sign * scales[k, column], sign * scales[k + 1, column]
@@ -114,7 +117,7 @@ def _factor(statistics, null, ridge):  # type: ignore[no-untyped-def]
         scale = 1.0 / pivots[i]
         for j in range(i + 1):
             lower[i, j] *= scale
-    # θ̂ by back substitution, more accurate than the product with the inverse.
+    # θ̂ = G⁻¹ Σ z r (eq. estimate-theta) by back substitution, more accurate than the product with the inverse.
     for i in range(size - 1, -1, -1):
         left = upper[i, size]
         for j in range(i + 1, size):
@@ -131,7 +134,10 @@ def _factor(statistics, null, ridge):  # type: ignore[no-untyped-def]
 
 @inline
 def _add_rows(matrix, columns, weights, start, stop, vectors, base, out):  # type: ignore[no-untyped-def]
-    """vectors[out] = vectors[base] + Σ weights[i] · matrix[columns[i]] over i = start … stop-1."""
+    """vectors[out] = vectors[base] + Σ weights[i] · matrix[columns[i]] over i = start … stop-1.
+
+    matrix: D × D. columns, weights: those of `Scratch`. vectors: _STEPS rows of D numbers or more.
+    """
     size = matrix.shape[1]
     whole = start + (stop - start) // 4 * 4
     for i in range(start, whole, 4):
@@ -179,6 +185,7 @@ def norm_with(matrix, columns, weights, start, stop, vectors):  # type: ignore[n
 def _prepare_step(inverse, theta, columns, weights, n, reward, steps, held):  # type: ignore[no-untyped-def]
     """Sherman–Morrison: move θ̂ by one more round, and put into steps[held] the s with inverse -= s sᵀ.
 
+    columns, weights: z by its first n non-zero columns. theta: D. steps: _STEPS rows of D numbers or more.
     `inverse` (D × D) does not hold the `held` steps before this one yet. Returns False if the step would lose too
     many digits; θ̂ is then unchanged.
     """
@@ -226,14 +233,14 @@ def update_rows(plan, statistics, ridge, inputs, actions, rewards, rows, start, 
         reward = rewards[row] - centre
         n = all_columns(plan, inputs, row, actions[row], columns, weights)
         for i in range(n):
-            moment[columns[i]] += weights[i] * reward
+            moment[columns[i]] += weights[i] * reward  # Σ z r of eq. estimate-theta
         if one_by_one:
             since += 1
             one_by_one = since < FACTOR_EVERY and _prepare_step(
                 inverse, theta, columns, weights, n, reward, vectors, held
             )
             held += 1
-        add_square(gram, columns, weights, n)
+        add_square(gram, columns, weights, n)  # G of eq. estimate-theta
         if one_by_one and (held == _STEPS or place == stop - 1):
             _downdate(inverse, vectors, held)
             held = 0
