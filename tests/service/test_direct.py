@@ -44,7 +44,8 @@ GOOD = {
 }
 SHORT = 0.4  # instead of 30 s
 READ: list[int] = []  # the length of each piece that the server has read
-pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # nothing here is about the database
+# Nothing here is about the database.
+pytestmark = [pytest.mark.parametrize("database_url", ["sqlite"], indirect=True), pytest.mark.slow]
 
 
 def post(path: str, body: object, *headers: str) -> bytes:

@@ -18,7 +18,7 @@ CONFIG = {"name": "a", "actions": ["x", "y"], "variables": [{"name": "v", "level
 DECIDE = json.dumps({"campaign": "a", "context": {"v": "0"}}).encode()
 LEAN, OTHER = "/decide", "/nothing"  # a route outside the framework, and one of its own answers
 only_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-pytestmark = only_sqlite  # nothing here is about the database
+pytestmark = [only_sqlite, pytest.mark.slow]  # nothing here is about the database; the tests wait for time-outs
 
 
 @pytest.fixture
