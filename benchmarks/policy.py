@@ -30,7 +30,7 @@ PEERS = ("vowpalwabbit", "river", "mabwiser", "contextualbandits", "hmmlearn")
 ROUNDS = 50_000
 STAGE = 37  # ℓ, and the batch of a peer that learns in batches: both then renew their models equally often
 ITERATIONS = 10
-# The paper's experiment: φ has 36 columns, z has 51 as published and 72 as the full b ⊗ φ (docs/paper.md).
+# The paper's experiment: φ has 36 columns, z has 51 as published and 72 as the full b ⊗ φ (docs/paper-notes.md).
 WORLD = load_environment("credit-card")
 ACTIONS = WORLD.actions
 ARMS = list(range(len(ACTIONS)))

@@ -17,7 +17,7 @@ __all__ = ["SMOOTHING", "EmFit", "estimate", "fit", "log_prior", "maximise", "op
 
 FloatArray = npt.NDArray[np.float64]
 
-RANDOM_STARTS = 4  # EM from one random start often ends in a poor optimum (docs/performance.md)
+RANDOM_STARTS = 4  # EM from one random start often ends in a poor optimum (docs/performance-notes.md)
 TRIAL_ITERATIONS = 10  # for every start, before the likeliest goes on
 ITERATIONS = 40
 TOLERANCE = 1e-6  # relative gain in log-likelihood below which iterating stops

@@ -38,7 +38,7 @@ class Bonus(Part):
         return self
 
 
-# The paper's best cells at ℓ = 37 (Box D: ℓ = 1); the elliptical one is ours (docs/paper.md).
+# The paper's best cells at ℓ = 37 (Box D: ℓ = 1); the elliptical one is ours (docs/paper-notes.md).
 DEFAULT_SCALES = {
     "complex": 5e-4,
     "simplified": 5e-3,

@@ -359,7 +359,7 @@ def test_bonus_with_two_regimes_by_hand():
 
 @pytest.mark.parametrize("form", ["theory_general", "theory_simplified"])
 def test_the_theorems_bonuses_on_features_scaled_to_norm_1(form):
-    """z of a and b divided by √2, their norms' bound (docs/paper.md), λ as given; rewards in units of `scale`."""
+    """z of a and b divided by √2, their norms' bound (docs/paper-notes.md), λ as given; rewards in units of `scale`."""
     constants = {"risk": 0.1, "c_theta": 1.5}
     if form == "theory_general":
         length, constants = 3, {**constants, "horizon": 90, "gamma": 0.25, "c_eta": 0.04}
