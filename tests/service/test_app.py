@@ -7,8 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -24,7 +22,6 @@ from service.cli.application import create_app
 from service.cli.commands import main
 from tests.service.answers import allowed_by_field, error_of, good
 
-UNDERCURRENT = [sys.executable, "-m", "service.cli"]
 DECIDE = {"campaign": "spring", "context": {}}
 
 
@@ -80,28 +77,25 @@ def test_openapi_declares_the_error_shape_and_no_other(app):
         assert answer["content"]["application/json"]["schema"]["$ref"].endswith("/ErrorBody")
 
 
-@pytest.mark.parametrize("path", ["/nothing", "/docs-assets/nothing.js", "/decide/nothing", "/campaigns/a/nothing"])
-def test_unknown_address(app, path):
-    error = error_of(call(app, "GET", path), 404)
-    assert error == {"code": "not_found", "message": f"Nothing found at {path}", "fields": []}
+def test_unknown_address(app):
+    for path in ("/nothing", "/docs-assets/nothing.js", "/decide/nothing", "/campaigns/a/nothing"):
+        error = error_of(call(app, "GET", path), 404)
+        assert error == {"code": "not_found", "message": f"Nothing found at {path}", "fields": []}
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "allowed"),
-    [
+def test_wrong_method_says_which_are_allowed(app):
+    """R24, R25: what changes something answers POST only."""
+    for method, path, allowed in (
         ("DELETE", "/healthz", "GET"),
         ("POST", "/campaigns/spring", "DELETE, GET, PATCH"),
         *(("GET", path, "POST") for path in ("/decide", "/decide/batch", "/reward", "/reward/batch")),
         ("PUT", "/decide", "POST"),
-    ],
-)
-def test_wrong_method_says_which_are_allowed(app, method, path, allowed):
-    """R24, R25: what changes something answers POST only."""
-    response = call(app, method, path)
-    error = error_of(response, 405)
-    assert response.headers["allow"] == allowed
-    assert error["code"] == "method_not_allowed"
-    assert error["message"] == f"{path} does not support {method}"
+    ):
+        response = call(app, method, path)
+        error = error_of(response, 405)
+        assert response.headers["allow"] == allowed
+        assert error["code"] == "method_not_allowed"
+        assert error["message"] == f"{path} does not support {method}"
 
 
 def test_invalid_request_names_every_field_and_what_is_allowed(app):
@@ -230,39 +224,24 @@ def test_a_port_in_use_is_reported_plainly(capsys, database):
     assert f"cannot listen on 127.0.0.1 port {port}: Address already in use. " in capsys.readouterr().err
 
 
-@pytest.fixture
-def processes(tmp_path: Path) -> Iterator[list[subprocess.Popen[str]]]:
-    """Two services as `undercurrent serve` starts them, each in an empty folder."""
+@pytest.mark.slow
+def test_a_real_process_serves_until_it_is_stopped(tmp_path):
+    """In an empty folder, stopped by Ctrl-C. Tests in tests/e2e/test_process.py stop it by SIGTERM."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("UNDERCURRENT_")}
     environ["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
-    with ExitStack() as stack:
-        running = []
-        for name in ("first", "second"):
-            (folder := tmp_path / name).mkdir()
-            process = subprocess.Popen(
-                [*UNDERCURRENT, "serve", "--port", "0"],
-                cwd=folder,
-                env=environ,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            running.append(stack.enter_context(process))
-            stack.callback(process.kill)
-        yield running
-
-
-@pytest.mark.slow
-def test_a_real_process_serves_until_it_is_stopped(processes, tmp_path):
-    for process, stop in zip(processes, (signal.SIGTERM, signal.SIGINT), strict=True):
-        line = process.stdout.readline()
-        url = re.fullmatch(rf"Undercurrent {__version__} is at (http://127\.0\.0\.1:\d+)\n", line)[1]
-        assert f"{url}/docs" in process.stdout.readline()
-        assert httpx.get(f"{url}/healthz", timeout=60).json() == {"status": "ok", "version": __version__}
-        assert httpx.get(f"{url}/readyz", timeout=60).json() == {"status": "ok", "version": __version__}
-        assert error_of(httpx.get(f"{url}/nothing", timeout=60))["code"] == "not_found"
-        process.send_signal(stop)
-        _, complaints = process.communicate(timeout=30)
-        assert process.returncode == 0
-        assert complaints in ("", "undercurrent: compiling the kernels: only at the first start, about a minute\n")
-    assert (tmp_path / "first" / "undercurrent.db").exists()
+    command, pipe = [sys.executable, "-m", "service.cli", "serve", "--port", "0"], subprocess.PIPE
+    with subprocess.Popen(command, cwd=tmp_path, env=environ, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            line = process.stdout.readline()
+            url = re.fullmatch(rf"Undercurrent {__version__} is at (http://127\.0\.0\.1:\d+)\n", line)[1]
+            assert f"{url}/docs" in process.stdout.readline()
+            for path in ("/healthz", "/readyz"):
+                assert httpx.get(f"{url}{path}", timeout=60).json() == {"status": "ok", "version": __version__}
+            assert error_of(httpx.get(f"{url}/nothing", timeout=60))["code"] == "not_found"
+            process.send_signal(signal.SIGINT)
+            _, complaints = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert process.returncode == 0
+    assert complaints in ("", "undercurrent: compiling the kernels: only at the first start, about a minute\n")
+    assert (tmp_path / "undercurrent.db").exists()
