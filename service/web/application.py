@@ -6,13 +6,13 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from fastapi import FastAPI
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from service.access.browsers import Visitors
 from service.access.credentials import PERSONALIZER
 from service.access.gate import Keys
 from service.base.errors import ApiError
-from service.web.errors import make_response
+from service.web.errors import make_failure_response, make_response
 from service.web.openapi import describe_api
 from service.web.protocol import SendWhole, read_ahead
 from service.web.requests import Requests
@@ -20,21 +20,8 @@ from service.web.routing import DeclaredRoute, LeanRoute, find_access, find_rout
 
 __all__ = ["Answer", "Application"]
 
-FAILURE = "undercurrent.failure"  # in the scope: an unexpected exception
 Answer = asyncio.Future[bytes]
 LeanEndpoint = TypeVar("LeanEndpoint", bound=Callable[..., Awaitable[bytes]])
-
-
-class RaiseFailure:
-    """Middleware that raises what failed before the framework was called, so that it is logged and answered there."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if FAILURE in scope:
-            raise scope[FAILURE]
-        await self._app(scope, receive, send)
 
 
 class Application(FastAPI):
@@ -43,7 +30,6 @@ class Application(FastAPI):
     def __init__(self, requests: Requests, keys: Keys, visitors: Visitors, **settings: Any) -> None:
         super().__init__(**settings)
         self.router.route_class = DeclaredRoute
-        self.add_middleware(RaiseFailure)
         self.keys = keys
         self._requests, self._visitors = requests, visitors
         self._lean: dict[str, LeanRoute] = {}
@@ -106,8 +92,9 @@ class Application(FastAPI):
                 scope["route"], _ = find_route(scope, self.routes)
             await make_response(error)(scope, receive, send)
             return
-        except Exception as error:
-            scope[FAILURE] = error
+        except Exception:  # as the framework does: answer, then let it be logged
+            await make_failure_response()(scope, receive, send)
+            raise
         if scope["method"] in ("POST", "PATCH"):
             # Every body is JSON, so a client such as `curl -d` need not say so.
             kept = [header for header in scope["headers"] if header[0] != b"content-type"]
