@@ -6,8 +6,6 @@ from typing import NamedTuple, Protocol, TypeVar
 from policy import CampaignConfig, Request, StagedPolicy
 from simulator.client import BATCH_LIMIT, Client, ClientError, Item, ServiceError
 
-__all__ = ["Agent", "Choice", "HttpAgent", "LocalAgent"]
-
 T = TypeVar("T")
 
 

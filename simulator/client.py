@@ -17,21 +17,6 @@ from urllib.parse import quote
 
 import httpx
 
-__all__ = [
-    "BATCH_LIMIT",
-    "Campaign",
-    "Client",
-    "ClientError",
-    "Decision",
-    "Health",
-    "Item",
-    "MismatchError",
-    "RewardResult",
-    "Score",
-    "ServiceError",
-    "UnreachableError",
-]
-
 BATCH_LIMIT = 1_000  # most items the service accepts in one request
 SHORTEST_WAIT, LONGEST_WAIT = 0.1, 1.0  # seconds before a retry
 # The HTTP status that stands for the error code of one item in a batch.

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from simulator.replay import Run, Task
     from simulator.runs import Outcome, Remote
 
-__all__ = ["add_compare", "add_demo", "add_replay"]
-
 
 def add_replay(commands: Commands) -> None:
     parser = commands.add_parser(

@@ -12,8 +12,6 @@ import numpy as np
 from simulator.replay import Run, summarise
 from simulator.report import plot_curves
 
-__all__ = ["POLICIES", "Comparison", "compare_runs"]
-
 POLICIES = ("plain-linucb", "paper-complex", "paper-simplified", "default")
 ABOUT = {
     "plain-linucb": "ignores regimes",

@@ -5,8 +5,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["AT_ONCE", "LAWS", "Delivery", "Schedule"]
-
 LAWS = ("geometric", "exponential")
 NEVER = -1
 Delays = npt.NDArray[np.int64]  # rounds from a decision to its reward; 0: before the next decision

@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-__all__ = ["run_service"]
-
 STOP_SECONDS = 15.0
 
 

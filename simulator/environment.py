@@ -18,8 +18,6 @@ from policy.features import Contexts
 from policy.hmm import HmmParameters, filter_history, sample
 from simulator.prepare import load_profiles
 
-__all__ = ["ENVIRONMENTS", "HOSTILE", "Environment", "Episode", "load_environment"]
-
 FloatArray = npt.NDArray[np.float64]
 RewardModel = Literal["regime", "belief"]
 ENVIRONMENTS = ("credit-card", "nelson", "three-regimes")

@@ -9,18 +9,6 @@ if TYPE_CHECKING:
     from simulator.delivery import Delivery
     from simulator.runs import Remote
 
-__all__ = [
-    "FIELDS",
-    "Commands",
-    "add_environment_flags",
-    "add_play_flags",
-    "parse_positive",
-    "parse_seeds",
-    "read_delivery",
-    "read_overrides",
-    "read_remote",
-]
-
 
 class Commands(Protocol):
     """What `ArgumentParser.add_subparsers` returns."""

@@ -18,8 +18,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["PrepareError", "ProfileCounts", "load_profiles", "prepare", "run_prepare", "write_counts"]
-
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 

@@ -18,19 +18,6 @@ from policy.config import THEORY_CONSTANTS, CampaignConfig
 from policy.features import Contexts, FeatureMap
 from simulator.environment import Environment
 
-__all__ = [
-    "PRESETS",
-    "THEORY",
-    "Preset",
-    "TheoryConstants",
-    "build_config",
-    "build_paper_features",
-    "compute_theory_constants",
-    "load_config",
-    "require_fit",
-    "slugify",
-]
-
 FloatArray = npt.NDArray[np.float64]
 
 # The paper re-estimates every round. Re-estimating whenever the number of rounds has grown by 2 % gives the same regret

@@ -18,19 +18,6 @@ from simulator.delivery import AT_ONCE, Delivery, Schedule
 from simulator.environment import Environment, Episode, RewardModel
 from simulator.presets import Preset, build_config, require_fit
 
-__all__ = [
-    "ORACLE",
-    "Game",
-    "Run",
-    "Summary",
-    "Task",
-    "average",
-    "compute_belief_error",
-    "pick_checkpoints",
-    "replay_seed",
-    "summarise",
-]
-
 FloatArray = npt.NDArray[np.float64]
 LARGEST_STEP = 1_000  # most rounds in one request
 ORACLE = "oracle"  # knows every parameter; its pseudo-regret is 0 by definition

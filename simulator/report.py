@@ -13,8 +13,6 @@ import numpy.typing as npt
 from simulator.replay import average, pick_checkpoints
 from simulator.sweep import RIDGES, SCALES, STAGE_LENGTHS, Cell, load_results, read_sweep
 
-__all__ = ["CellComparison", "compare_with_paper", "load_published", "plot_curves", "write_curves", "write_report"]
-
 FloatArray = npt.NDArray[np.float64]
 TITLES = {
     "plain-linucb": "Plain LinUCB",

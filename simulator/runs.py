@@ -15,8 +15,6 @@ from simulator.client import Client, ClientError, ServiceError
 from simulator.presets import slugify
 from simulator.replay import ORACLE, Game, Run, Task, replay_seed
 
-__all__ = ["Outcome", "Remote", "play_at_service", "play_in_process"]
-
 
 class Outcome(NamedTuple):
     """What was played: one run per task, cut to `rounds`, or None for a task that did not get that far."""

@@ -19,18 +19,6 @@ from simulator.environment import load_environment
 from simulator.presets import build_config
 from simulator.replay import pick_checkpoints
 
-__all__ = [
-    "RIDGES",
-    "SCALES",
-    "STAGE_LENGTHS",
-    "Cell",
-    "build_grid",
-    "load_results",
-    "read_sweep",
-    "sweep",
-    "sweep_seed",
-]
-
 STAGE_LENGTHS = (1, 15, 37, 224)
 RIDGES = (1e-9, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
 SCALES = (5e-6, 5e-5, 5e-4, 5e-3, 5e-2, 5e-1)

@@ -4,8 +4,6 @@ from policy import bounds
 from simulator.environment import load_environment
 from simulator.presets import compute_theory_constants
 
-__all__ = ["format_bounds"]
-
 
 def format_bounds(
     environment_name: str, rounds: int, risk: float, threshold: float = 1.0, c0: float | None = None

@@ -8,8 +8,6 @@ import numpy.typing as npt
 
 from service.engine.alerts import find_regime_changes
 
-__all__ = ["Changes", "bucket_starts", "find_lasting_changes", "mean_beliefs", "tally"]
-
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 

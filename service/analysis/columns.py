@@ -19,8 +19,6 @@ from service.storage.reading import DecisionColumns, read_decision_columns, read
 from service.storage.rows import LiveRow, RevisionRow
 from service.storage.transaction import Transaction
 
-__all__ = ["KINDS", "MODES", "ColumnCache", "Columns"]
-
 CHUNK = 50_000  # rows read at a time
 MAX_ROUNDS = 2_000_000  # in memory, of all campaigns together: about 100 MB
 MIN_ROUNDS = 10_000  # that any campaign counts for: many short or deleted campaigns take memory too

@@ -10,8 +10,6 @@ from service.analysis.facts import load_facts
 from service.engine.recovery import get_campaign
 from service.storage.transaction import Transaction
 
-__all__ = ["HEALTHY", "Diagnosis", "diagnose"]
-
 HEALTHY = "Learning: nothing to report"
 
 

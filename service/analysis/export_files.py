@@ -18,8 +18,6 @@ from service.storage.transaction import Transaction
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["CONTEXT_PREFIX", "FORMATS", "Format", "OpenLog", "Pages", "is_number", "open_log"]
-
 CONTEXT_PREFIX = "context."  # of the columns of variables
 PAGE = 1_000  # decisions: a page blocks the interpreter for a few milliseconds
 PAGES_PER_GROUP = 4  # in a Parquet row group

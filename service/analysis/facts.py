@@ -18,8 +18,6 @@ from service.storage.reading import LoggedDecision, read_decision_pages
 from service.storage.rows import LiveRow, RevisionRow, RewardRow
 from service.storage.transaction import Transaction
 
-__all__ = ["Facts", "OverdueRewards", "WaitingJob", "load_facts"]
-
 FloatArray = npt.NDArray[np.float64]
 RECENT_ROUNDS = 2_000  # decisions, and rewards, read from the log
 SCORED_ROUNDS = 300  # the last of these decisions, whose scores are read

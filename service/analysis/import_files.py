@@ -19,8 +19,6 @@ from policy import CampaignConfig
 from service.analysis.export_files import CONTEXT_PREFIX, is_number
 from service.base.errors import FieldProblem, InvalidError
 
-__all__ = ["count_rows", "read_rows"]
-
 BATCH = 1_000  # rows of Parquet at a time
 BLOCK = 2**20  # bytes
 

@@ -20,8 +20,6 @@ from service.storage.models import get_erasure_version
 from service.storage.rows import LiveRow
 from service.storage.transaction import Transaction
 
-__all__ = ["PastDecision", "RegimeScores", "TriedDecision", "explain_decision", "preview_decision"]
-
 
 class RegimeScores(NamedTuple):
     """The scores if one regime were certain."""

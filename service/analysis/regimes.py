@@ -10,8 +10,6 @@ from service.engine.recovery import get_campaign
 from service.storage.models import get_regimes_before
 from service.storage.transaction import Transaction
 
-__all__ = ["RegimesSummary", "summarize_regimes"]
-
 
 class RegimesSummary(NamedTuple):
     """The regimes of the model in force."""

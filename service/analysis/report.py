@@ -17,8 +17,6 @@ from service.storage.reading import find_rounds_between, read_decision_pages
 from service.storage.rows import LiveRow
 from service.storage.transaction import Transaction
 
-__all__ = ["build_report"]
-
 ERASED = Refusal(
     "erased",
     "Decisions that this model learned from have been erased, so the model cannot be rebuilt.",

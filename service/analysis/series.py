@@ -20,8 +20,6 @@ from service.storage.reading import find_rounds_between
 from service.storage.rows import RevisionRow
 from service.storage.transaction import Transaction
 
-__all__ = ["MAX_POINTS", "Beliefs", "compute_series"]
-
 Beliefs = Literal["as_decided", "now"]
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

@@ -20,8 +20,6 @@ from service.base.times import SECOND
 from service.storage.reading import LoggedDecision
 from service.storage.rows import RevisionRow
 
-__all__ = ["Summary", "Version"]
-
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.intp]

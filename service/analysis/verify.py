@@ -20,8 +20,6 @@ from service.storage.snapshots import get_snapshot, read_id_blocks, read_snapsho
 from service.storage.statements import PAGE
 from service.storage.transaction import Transaction
 
-__all__ = ["find_differences"]
-
 
 def find_differences(tx: Transaction, live: LiveRow, progress: bool = False) -> Iterator[str]:
     """Describe every difference between the replay and the stored decisions, models, snapshots and live row."""

@@ -14,8 +14,6 @@ from service.api.models import load_current
 from service.engine.worker import Service
 from service.web.openapi import describe_errors
 
-__all__ = ["Diagnostics", "add_diagnostics"]
-
 
 class Finding(BaseModel):
     """Something that keeps the campaign from learning, or is worth knowing."""

@@ -18,8 +18,6 @@ from service.engine.worker import Service
 from service.web.openapi import describe_errors
 from service.web.times import TIME, QueryTime, make_interval
 
-__all__ = ["add_export_routes"]
-
 MAX_EXPORTS = 4  # at once in a worker: each holds a database connection until it ends
 STALLED_SECONDS = 60  # the longest wait for a client that reads nothing
 

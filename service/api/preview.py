@@ -14,8 +14,6 @@ from service.engine.requests import CONTEXT_EXAMPLE, Customer, ReadTime, Text
 from service.engine.worker import Service
 from service.web.openapi import describe_errors
 
-__all__ = ["Explanation", "Preview", "PreviewRequest", "add_preview_routes"]
-
 
 class PreviewRequest(Customer):
     """A request as for `/decide`, without an id."""

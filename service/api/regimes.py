@@ -14,8 +14,6 @@ from service.api.models import SymbolProbability, load_current
 from service.engine.worker import Service
 from service.web.openapi import describe_errors
 
-__all__ = ["Regimes", "add_regime_routes"]
-
 
 class LevelShare(BaseModel):
     signal: str

@@ -12,8 +12,6 @@ from service.engine.worker import Service
 from service.web.openapi import describe_errors
 from service.web.times import QueryTime, make_interval
 
-__all__ = ["Report", "add_report_routes"]
-
 MAX_VERSIONS = 5
 Versions = Annotated[
     list[Annotated[int, Field(ge=1, le=MOST_ROUNDS)]],

@@ -13,8 +13,6 @@ from service.engine.worker import Service
 from service.web.openapi import describe_errors
 from service.web.times import QueryTime, make_interval
 
-__all__ = ["Series", "add_series_routes"]
-
 MIN_POINTS = 10
 
 

@@ -8,8 +8,6 @@ from service.cli.flags import Flags, add_settings
 from service.storage.audit import read_audit_page
 from service.web.times import parse_interval
 
-__all__ = ["add_arguments", "run"]
-
 PAGE = 500
 
 

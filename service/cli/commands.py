@@ -12,8 +12,6 @@ from service.base.settings import SettingsError
 from service.cli import audit, config_check, database, export, imports, keys, serve, verify
 from service.cli.flags import Flags
 
-__all__ = ["build_parser", "main"]
-
 
 class Command(NamedTuple):
     help: str

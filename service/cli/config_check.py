@@ -7,8 +7,6 @@ from pathlib import Path
 from policy import CampaignConfig, PolicyError
 from service.cli.flags import Flags
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", help="a JSON file, or - for standard input")

@@ -8,8 +8,6 @@ from service.cli.flags import Flags, add_settings, load_settings
 from service.storage.schema import require_current, upgrade
 from service.storage.store import Store
 
-__all__ = ["add_migrate_arguments", "open_database", "run_migrate"]
-
 
 @contextmanager
 def open_database(flags: Flags) -> Iterator[Store]:

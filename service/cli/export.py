@@ -14,8 +14,6 @@ from service.cli.database import open_database
 from service.cli.flags import Flags, add_settings
 from service.web.times import parse_interval
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("campaign", help="name of the campaign")

@@ -7,8 +7,6 @@ from typing import Any
 
 from service.base.settings import Settings
 
-__all__ = ["SETTINGS", "Flags", "add_settings", "load_settings"]
-
 Flags = Mapping[str, Any]  # what the parser read, by name
 SETTINGS = {
     "host": "address to listen on (UNDERCURRENT_HOST, default 127.0.0.1)",

@@ -23,8 +23,6 @@ from service.engine.recovery import get_campaign, load_config
 from service.engine.requests import ImportId, ImportRow
 from service.storage.audit import record_command
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("campaign", help="name of the campaign, which must not have decided yet")

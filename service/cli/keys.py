@@ -23,8 +23,6 @@ from service.storage.rows import KeyRow
 from service.storage.schema import require_current, upgrade
 from service.storage.store import Store
 
-__all__ = ["add_arguments", "run"]
-
 MAX_LABEL = 100
 MAX_ID = 16
 COLUMNS = ("id", "name", "role", "campaigns", "rate limit", "created", "revoked")

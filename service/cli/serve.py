@@ -31,8 +31,6 @@ from service.storage.keys import read_keys
 from service.storage.schema import require_current, upgrade
 from service.storage.store import Store
 
-__all__ = ["add_arguments", "choose_host", "run"]
-
 Report = Callable[[str, int], None]  # shows a message, with its log level, to the person who starts the service
 log = logging.getLogger("undercurrent")
 

@@ -6,8 +6,6 @@ from service.base.logs import build_log_config
 from service.base.settings import Settings
 from service.web.protocol import KEEP_ALIVE_SECONDS, Protocol
 
-__all__ = ["configure_server", "configure_server_with_logs"]
-
 
 def configure_server(app: object, **options: object) -> uvicorn.Config:
     """The options of every server we run; these can be overridden."""

@@ -20,8 +20,6 @@ from service.cli.application import create_app
 from service.cli.server import configure_server_with_logs
 from service.engine.metrics import SHARED_FOLDER
 
-__all__ = ["CANNOT_START", "Supervisor", "serve_worker"]
-
 CANNOT_START = 3  # exit code of a worker
 RESTART_SECONDS = 2.0  # between two attempts to replace a worker that cannot start
 SPAWN = multiprocessing.get_context("spawn")

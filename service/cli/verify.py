@@ -10,8 +10,6 @@ from service.cli.flags import Flags, add_settings
 from service.storage.campaigns import find_campaign, read_campaign_page
 from service.storage.store import Store
 
-__all__ = ["add_arguments", "run"]
-
 MAX_PRINTED = 20  # differences of one campaign
 
 

@@ -9,8 +9,6 @@ from service.analysis.checks import inputs, learning, rewards, running
 from service.analysis.checks.finding import Finding, Severity
 from service.analysis.facts import Facts
 
-__all__ = ["run_checks"]
-
 # The order of findings of the same severity.
 CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     running.check_last_update,

@@ -2,8 +2,6 @@
 
 from typing import Any, Literal, NamedTuple
 
-__all__ = ["CHANCE", "ENOUGH_DECISIONS", "Code", "Finding", "Severity"]
-
 Severity = Literal["problem", "warning", "info"]
 Code = Literal[
     "action_never_chosen",

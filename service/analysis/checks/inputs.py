@@ -10,8 +10,6 @@ from service.analysis.facts import Facts
 from service.base.times import SECOND
 from service.engine.unit import AHEAD_SECONDS
 
-__all__ = ["check_actions", "check_clock", "check_variables"]
-
 ENOUGH_TO_VARY = 100  # decisions: all of them miss a level of one customer in ten once in 38,000 cases
 PLAYS_EXPECTED = 20  # per action: if choices were even, all would miss one action with probability e⁻²⁰
 BEHIND_SECONDS = 3_600.0  # by how much times may lag in a campaign without a clock

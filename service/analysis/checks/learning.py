@@ -9,15 +9,6 @@ from policy.regimes import explain_no_regimes, get_likeliest_regime
 from service.analysis.checks.finding import CHANCE, Finding
 from service.analysis.facts import Facts
 
-__all__ = [
-    "check_belief",
-    "check_estimate",
-    "check_exploration",
-    "check_guard",
-    "check_overlap",
-    "check_warm_start",
-]
-
 LATE_ESTIMATE = 200  # rounds: from here on, a missing estimate is not just early
 CERTAIN, UNDECIDED = 0.99, 0.05  # a belief this high is sure; one this little above even is not
 STUCK_ROUNDS = 500

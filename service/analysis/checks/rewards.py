@@ -10,16 +10,6 @@ from service.analysis.checks.finding import CHANCE, ENOUGH_DECISIONS, Finding
 from service.analysis.facts import Facts
 from service.base.times import SECOND
 
-__all__ = [
-    "check_any_reward",
-    "check_bounds",
-    "check_defaults",
-    "check_missing",
-    "check_overdue",
-    "check_stopped",
-    "check_variation",
-]
-
 ENOUGH_REWARDS = 50
 SURELY_ENOUGH = 500  # rewards: even one success in a hundred would have shown up
 SILENCE = 3.0  # times the longest wait for rewards so far

@@ -6,8 +6,6 @@ from service.analysis.checks.finding import Finding
 from service.analysis.facts import Facts
 from service.engine.boundaries import LEASE_SECONDS
 
-__all__ = ["check_archived", "check_decisions", "check_job", "check_last_update", "check_paused"]
-
 MAX_JOB_SECONDS = 2.0 * LEASE_SECONDS  # by then a job is done, or another worker has taken it over
 
 
