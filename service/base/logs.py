@@ -13,8 +13,6 @@ from typing import Any
 
 from service.base.settings import Settings
 
-__all__ = ["REQUEST_ID", "JsonFormatter", "TextFormatter", "build_log_config", "log_admin_action"]
-
 REQUEST_ID: ContextVar[str | None] = ContextVar("request_id", default=None)
 # The attributes of every record; the others are fields that the caller gave. Uvicorn adds its message in colours.
 STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime", "color_message", "taskName"}

@@ -6,8 +6,6 @@ short-lived answers, so the gaps grow with the age of a worker and look like a l
 
 import ctypes
 
-__all__ = ["release_memory", "share_one_heap"]
-
 _ARENA_MAX = -8  # glibc's M_ARENA_MAX
 
 

@@ -3,8 +3,6 @@
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
-__all__ = ["EPOCH", "format_timestamp"]
-
 SECOND = 1_000_000  # microseconds
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

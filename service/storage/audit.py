@@ -17,17 +17,6 @@ from service.storage.rows import AuditRow, select_rows
 from service.storage.tables import audit
 from service.storage.transaction import Transaction
 
-__all__ = [
-    "Record",
-    "add_record",
-    "describe_changes",
-    "describe_receiver",
-    "log_record",
-    "read_audit_page",
-    "record_command",
-    "record_request",
-]
-
 COMMAND_LINE = "command line"  # anyone with access to the database may do anything
 
 

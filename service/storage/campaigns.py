@@ -10,20 +10,6 @@ from service.storage.statements import LIVE_COLUMNS, LIVE_ROWS, PAGE
 from service.storage.tables import campaigns, config_revisions, live
 from service.storage.transaction import Transaction
 
-__all__ = [
-    "add_campaign",
-    "delete_campaign",
-    "find_campaign",
-    "get_config",
-    "get_config_at",
-    "get_creation_hash",
-    "get_newest_revisions",
-    "read_campaign_page",
-    "read_campaigns",
-    "read_revision_page",
-    "set_archived",
-]
-
 
 def add_campaign(tx: Transaction, name: str, request_hash: bytes, config: str, belief: str, now: int) -> bool:
     """Add a campaign; False if another worker has just created one of that name."""

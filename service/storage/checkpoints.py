@@ -12,8 +12,6 @@ import time
 from contextlib import closing, suppress
 from pathlib import Path
 
-__all__ = ["LONGEST_JOURNAL", "Checkpoints"]
-
 LONGEST_JOURNAL = 8_000  # pages: 32 MB
 WORTH_BYTES = 4_000_000  # shorter journals are left alone: SQLite's own thousand pages
 PAUSE_SECONDS = 0.25  # after a commit

@@ -15,19 +15,6 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from service.base.errors import UnavailableError
 from service.storage import fibers
 
-__all__ = [
-    "DATABASE_ERRORS",
-    "IDLE_SECONDS",
-    "WRITER_KIB",
-    "create_postgresql_engine",
-    "create_sqlite_engine",
-    "explain_failure",
-    "get_error_code",
-    "get_reason",
-    "hide_password",
-    "is_disconnected",
-]
-
 BUSY_SECONDS = 10  # SQLite waits this long for another process's transaction, PostgreSQL's pool for a connection
 # SQLite's page caches. The writer's stays valid; a reader's is dropped at every commit.
 WRITER_KIB, READER_KIB = 65_536, 2_048

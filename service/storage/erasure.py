@@ -10,8 +10,6 @@ from service.storage.statements import PAGE
 from service.storage.tables import campaigns, decisions, events, jobs, live, rewards, snapshots
 from service.storage.transaction import Transaction
 
-__all__ = ["erase_rounds", "read_contexts", "read_subject_campaigns", "read_subject_rounds", "reduce_rounds"]
-
 # What is deleted with a request: the person it was about, and the hash from which the request could be guessed.
 REDUCED: dict[str, Any] = {"request_hash": None, "subject": None}
 EMPTY_EXPLANATION = '{"belief":[],"scores":[]}'

@@ -5,8 +5,6 @@ from sqlalchemy import func, select
 from service.storage.tables import events
 from service.storage.transaction import Transaction
 
-__all__ = ["count_events", "read_event_bodies"]
-
 
 def read_event_bodies(tx: Transaction, campaign: int, kind: str) -> list[str]:
     """The bodies (JSON) of the events of a kind, in order."""

@@ -15,8 +15,6 @@ from greenlet import getcurrent, greenlet
 from psycopg.abc import RV, PQGen
 from psycopg.waiting import Ready, Wait
 
-__all__ = ["Connection", "in_fiber", "run_in_fiber", "wait_for"]
-
 READING, WRITING = Wait.R, Wait.W
 
 

@@ -8,8 +8,6 @@ from service.storage.rows import JobRow, select_rows
 from service.storage.tables import campaigns, jobs
 from service.storage.transaction import Transaction
 
-__all__ = ["ClaimedJob", "claim_jobs", "close_job", "find_waiting_job", "finish_job"]
-
 
 class ClaimedJob(NamedTuple):
     """A job taken over from another worker, and how often it had been tried before."""

@@ -6,8 +6,6 @@ from service.storage.rows import KeyRow, select_rows
 from service.storage.tables import keys
 from service.storage.transaction import Transaction
 
-__all__ = ["add_key", "read_keys", "revoke_key"]
-
 
 def add_key(tx: Transaction, key: KeyRow) -> None:
     tx.connection.execute(insert(keys).values(key._asdict()))

@@ -9,8 +9,6 @@ from service.storage.statements import PAGE
 from service.storage.tables import models
 from service.storage.transaction import Transaction
 
-__all__ = ["get_erasure_version", "get_regimes_before", "read_model_page", "read_models"]
-
 
 def read_model_page(tx: Transaction, campaign: int, before: int | None, limit: int) -> list[ModelRow]:
     """The newest models, or the newest before a version."""

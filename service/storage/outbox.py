@@ -9,17 +9,6 @@ from service.storage.rows import REGIME_CHANGE, select_rows
 from service.storage.tables import campaigns, events, outbox
 from service.storage.transaction import Transaction
 
-__all__ = [
-    "AlertRow",
-    "Message",
-    "claim_messages",
-    "get_next_due",
-    "mark_failed",
-    "mark_sent",
-    "read_alert_page",
-    "reset_late_messages",
-]
-
 
 class Message(NamedTuple):
     """A message that a sender has claimed for one attempt."""

@@ -12,20 +12,6 @@ from service.storage.statements import DECISIONS_WITH_REWARDS, PAGE
 from service.storage.tables import decisions, models, rewards
 from service.storage.transaction import Transaction
 
-__all__ = [
-    "DecisionColumns",
-    "LoggedDecision",
-    "ModelSummary",
-    "find_decision",
-    "find_rounds_between",
-    "get_decided_at",
-    "read_decision_columns",
-    "read_decision_pages",
-    "read_model_summaries",
-    "read_reward_columns",
-    "read_subject_decisions",
-]
-
 BELIEF = '{"belief":'  # how every explanation begins
 
 

@@ -23,28 +23,6 @@ from service.storage.tables import (
     snapshots,
 )
 
-__all__ = [
-    "APPENDED",
-    "REGIME_CHANGE",
-    "TABLES",
-    "AppendedRow",
-    "AuditRow",
-    "DecisionIdRow",
-    "DecisionRow",
-    "EventRow",
-    "JobRow",
-    "KeyRow",
-    "KnownDecision",
-    "LiveRow",
-    "MessageRow",
-    "ModelRow",
-    "RevisionRow",
-    "RewardRow",
-    "SnapshotRow",
-    "build_rows",
-    "select_rows",
-]
-
 REGIME_CHANGE = "regime_change"  # the kind of event that an alert is; the fold ignores it
 Built = TypeVar("Built", bound=NamedTuple)
 

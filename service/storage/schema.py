@@ -18,8 +18,6 @@ from service.storage.transaction import Transaction
 if TYPE_CHECKING:
     from alembic.config import Config
 
-__all__ = ["build_alembic_config", "get_head", "get_schema_revision", "require_current", "upgrade"]
-
 
 HERE = Path(migrations.__file__).parent
 

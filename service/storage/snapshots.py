@@ -9,17 +9,6 @@ from service.storage.rows import SnapshotRow, select_rows
 from service.storage.tables import id_blocks, jobs, live, snapshots
 from service.storage.transaction import Transaction
 
-__all__ = [
-    "IdBlock",
-    "SnapshotPoint",
-    "add_id_block",
-    "add_snapshot",
-    "get_last_round_in_blocks",
-    "get_snapshot",
-    "read_id_blocks",
-    "read_snapshot_points",
-]
-
 
 class SnapshotPoint(NamedTuple):
     """The point of the log that a snapshot is of; points compare by their order in the log."""

@@ -22,19 +22,6 @@ from service.storage.rows import (
 )
 from service.storage.tables import campaigns, decisions, jobs, live, rewards
 
-__all__ = [
-    "DECISIONS_WITH_REWARDS",
-    "LIVE_COLUMNS",
-    "LIVE_ROWS",
-    "PAGE",
-    "UPDATED_COLUMNS",
-    "Channel",
-    "CursorChannel",
-    "Query",
-    "Statement",
-    "compile_statements",
-]
-
 PAGE = 5_000  # rows of the log read at a time
 # SQLite inserts this many rows with one statement where there are enough of them; old versions take 999 parameters.
 # Each statement releases the interpreter lock.

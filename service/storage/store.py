@@ -27,8 +27,6 @@ from service.storage.statements import compile_statements
 from service.storage.transaction import LiveRowCache, Transaction
 from service.storage.wire import Wire
 
-__all__ = ["Store", "WouldBlockError"]
-
 MOST_KEPT = 8  # PostgreSQL connections kept ready for writing
 
 

@@ -27,23 +27,6 @@ from sqlalchemy import (
     text,
 )
 
-__all__ = [
-    "audit",
-    "campaigns",
-    "config_revisions",
-    "decisions",
-    "events",
-    "id_blocks",
-    "jobs",
-    "keys",
-    "live",
-    "metadata",
-    "models",
-    "outbox",
-    "rewards",
-    "snapshots",
-]
-
 metadata = MetaData(
     naming_convention={
         "pk": "pk_%(table_name)s",

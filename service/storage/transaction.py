@@ -31,8 +31,6 @@ from service.storage.rows import (
 from service.storage.statements import PAGE, UPDATED_COLUMNS, Channel, CursorChannel, Query, Statement
 from service.storage.tables import config_revisions, events, jobs, models
 
-__all__ = ["LiveRowCache", "Transaction"]
-
 LONGEST_LIST = 10_000  # rounds looked up at a time
 MOST_CACHED = 2_000  # live rows that SQLite's writer remembers
 Read = TypeVar("Read", bound=NamedTuple)

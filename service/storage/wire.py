@@ -18,8 +18,6 @@ from psycopg.waiting import Wait
 
 from service.storage.fibers import wait_for
 
-__all__ = ["Wire"]
-
 Rows = list[tuple[Any, ...]]
 PREPARED = "undercurrent.prepared"  # key in a connection's info: names of its prepared statements, by their text
 BINARY, TEXT = pq.Format.BINARY, pq.Format.TEXT
