@@ -251,13 +251,14 @@ class Direct:
     def differences(self, name: str) -> list[str]:
         """Return what `undercurrent verify` finds."""
         with self.store.reading() as tx:
-            return found_differences(tx, name)
+            return verify_campaign(tx, name)
 
 
-def found_differences(tx: Transaction, name: str) -> list[str]:
-    found = find_campaign(tx, name)
-    assert found is not None
-    return list(find_differences(tx, found))
+def verify_campaign(tx: Transaction, name: str) -> list[str]:
+    """Return what `undercurrent verify` finds."""
+    row = find_campaign(tx, name)
+    assert row is not None
+    return list(find_differences(tx, row))
 
 
 def check_rounds(decisions: Sequence[dict]) -> None:

@@ -23,7 +23,7 @@ ALERTS = {"alerts": {"rounds": 3}}
 CAMPAIGN = CONFIGS["given"] | {"name": "spring", "alerts": {"rounds": 5}}
 
 
-def brute_force(likeliest, round, rounds, told):
+def apply_rule(likeliest, round, rounds, told):
     """Apply the rule literally after a round: the regime announced, and (from, to, round, since_round) of a change."""
     last = likeliest[max(0, round - rounds) : round]
     if round < rounds or len(set(last)) > 1 or last[0] == told:
@@ -34,7 +34,7 @@ def brute_force(likeliest, round, rounds, told):
     return last[0], None if told is None else (told, last[0], round, since)
 
 
-def of_regimes(worker, name="spring"):
+def list_alerts(worker, name="spring"):
     """Return the stored alerts of a campaign, without their numbers: failed steps are events too."""
     number = worker.campaign(name).campaign_id
     found = [row for row in worker.rows(events) if row["campaign_id"] == number and row["kind"] == "regime_change"]
@@ -71,7 +71,7 @@ def test_the_rule_equals_brute_force(seed):
     told = first_told = None if seed % 3 else int(chance.integers(regimes))
     expected = []
     for t in range(1, length + 1):
-        told, change = brute_force(path.tolist(), t, rounds, told)
+        told, change = apply_rule(path.tolist(), t, rounds, told)
         expected += [change] if change else []
     found, told_last, decided = [], first_told, 0
     while decided < length:
@@ -125,7 +125,7 @@ def test_alerts_equal_brute_force_for_any_requests(direct, clock, name, rounds):
                 told, regimes = None, count_regimes(state)
             if regimes > 1:
                 beliefs = state.history.beliefs[: state.round, :regimes]
-                told, change = brute_force(beliefs.argmax(axis=1).tolist(), state.round, 3, told)
+                told, change = apply_rule(beliefs.argmax(axis=1).tolist(), state.round, 3, told)
                 expected.extend([change] if change else [])
             assert first.campaign("alone").regime == told
         return answer
@@ -137,12 +137,12 @@ def test_alerts_equal_brute_force_for_any_requests(direct, clock, name, rounds):
         worker = direct()
         parts.play(worker.post, parts.round + 9)
         worker.store.close()
-    alone = of_regimes(first, "alone")
+    alone = list_alerts(first, "alone")
     assert [(a["from"] - 1, a["to"] - 1, a["round"], a["since_round"]) for a in alone] == expected
     assert len(expected) >= 2
     assert len(forgotten) == (name == "default")  # in the end it does without regimes: there is none to tell of
-    assert of_regimes(first, "batched") == alone
-    assert of_regimes(first, "parts") == alone
+    assert list_alerts(first, "batched") == alone
+    assert list_alerts(first, "parts") == alone
     for campaign in ("alone", "batched", "parts"):
         assert first.campaign(campaign).regime == told
         assert first.differences(campaign) == []
@@ -159,11 +159,11 @@ def test_a_change_is_announced_once_it_has_lasted(direct):
     turns = [t for t in range(1, len(seasons)) if likeliest[t] != likeliest[t - 1]]  # rows of the first of each run
     assert [likeliest[t] for t in turns] == [1, 0, 1, 0]
     assert turns[1] - turns[0] < 5
-    assert [(a["from"], a["to"], a["since_round"], a["round"]) for a in of_regimes(worker)] == [
+    assert [(a["from"], a["to"], a["since_round"], a["round"]) for a in list_alerts(worker)] == [
         (1, 2, turns[2] + 1, turns[2] + 5),
         (2, 1, turns[3] + 1, turns[3] + 5),
     ]
-    assert [a["belief"] for a in of_regimes(worker)] == [made[t + 4]["belief"] for t in turns[2:]]
+    assert [a["belief"] for a in list_alerts(worker)] == [made[t + 4]["belief"] for t in turns[2:]]
     assert worker.rows(outbox) == []  # no webhook, no message
     assert worker.differences("spring") == []
 
@@ -175,15 +175,15 @@ def test_a_restart_in_the_middle_of_a_streak(direct):
     first.post("/campaigns", CAMPAIGN)
     for worker, seasons, begin in ((first, [0] * 10, 1), (second, [0, 3, 3, 3], 11), (first, [3], 15)):
         worker.post("/decide/batch", batch(seasons, begin))
-    assert of_regimes(first) == []
+    assert list_alerts(first) == []
     third = direct()
     for number in (16, 17, 18, 19):
         (third, first)[number % 2].post("/decide/batch", batch([3], number))
-    (alert,) = of_regimes(first)
+    (alert,) = list_alerts(first)
     assert (alert["from"], alert["to"], alert["since_round"]) == (1, 2, alert["round"] - 4)
     for worker in (first, second, third):
         worker.post("/decide/batch", batch([3], 20 + worker.campaign("spring").round))
-    assert of_regimes(first) == [alert]
+    assert list_alerts(first) == [alert]
 
 
 @on_sqlite
@@ -209,9 +209,9 @@ def test_a_failed_request_announces_nothing(direct):
     bad["items"][-1]["context"]["season"] = "never"
     outcomes = worker.process(operation("/decide/batch", batch([3] * 2, 12)), operation("/decide/batch", bad))
     assert [isinstance(outcome, Exception) for outcome in outcomes] == [False, True]
-    assert of_regimes(worker) == worker.rows(outbox) == []
+    assert list_alerts(worker) == worker.rows(outbox) == []
     worker.post("/decide/batch", batch([3] * 10, 14))
-    assert len(of_regimes(worker)) == len(worker.rows(outbox)) == 1
+    assert len(list_alerts(worker)) == len(worker.rows(outbox)) == 1
 
 
 @on_sqlite
@@ -226,12 +226,12 @@ def test_a_new_estimate_starts_over(direct, clock):
     assert past.past.state.hmm is None
     assert worker.process(past) == [None]
     assert worker.campaign("spring").regime is None
-    told = of_regimes(worker)
+    told = list_alerts(worker)
     script.play(worker.post, 93)
     assert worker.campaign("spring").regime is None
     script.play(worker.post, 150)
     assert worker.campaign("spring").regime is not None
-    assert of_regimes(worker)[: len(told)] == told
+    assert list_alerts(worker)[: len(told)] == told
     assert worker.differences("spring") == []
 
 
@@ -241,11 +241,11 @@ def test_a_new_length_holds_from_the_next_round_on(direct):
     worker = direct()
     worker.post("/campaigns", CAMPAIGN | {"alerts": {"rounds": 30}})
     worker.post("/decide/batch", batch([0] * 40 + [3] * 12))
-    assert of_regimes(worker) == []
+    assert list_alerts(worker) == []
     worker.process(Change("spring", partial(patch_config, patch={"alerts": {"rounds": 6}})))
-    assert of_regimes(worker) == []
+    assert list_alerts(worker) == []
     worker.post("/decide/batch", batch([3], 53))
-    (alert,) = of_regimes(worker)
+    (alert,) = list_alerts(worker)
     assert (alert["round"], alert["from"], alert["to"]) == (53, 1, 2)
     assert 40 < alert["since_round"] < 45
     assert worker.differences("spring") == []
@@ -257,7 +257,7 @@ def test_one_regime_has_no_alerts(direct, clock):
     Script(CONFIGS["one-regime"] | {"alerts": {"rounds": 1}}, clock, name="spring").create(worker.post).play(
         worker.post, 40
     )
-    assert of_regimes(worker) == []
+    assert list_alerts(worker) == []
     assert worker.campaign("spring").regime is None
 
 

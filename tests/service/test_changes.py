@@ -57,7 +57,7 @@ def reward(client, campaign, decisions, value):
     )
 
 
-def played(client, campaign, rounds):
+def play(client, campaign, rounds):
     for _ in range(rounds // 5):
         reward(client, campaign, decide(client, campaign, 5), lambda made: float(made["action"] == "mail"))
 
@@ -171,7 +171,7 @@ def test_a_paused_campaign_decides_nothing_new_and_takes_rewards(http, new):
 
 def test_a_new_action_is_explored_and_what_was_learned_stays(http, new):
     name = new(regimes=1, beliefs={"estimator": "none"})
-    played(http, name, 60)
+    play(http, name, 60)
     before = {(c["term"], c["action"], c["level"]): c["estimate"] for c in model(http, name)["coefficients"]}
     state = good(http.post(f"/campaigns/{name}/actions", json={"action": "message"}))
     assert state["config"]["actions"] == ["none", "mail", "call", "message"]
@@ -269,7 +269,7 @@ def test_deleting_leaves_no_row(direct, clock):
 
 def test_rollback_puts_an_earlier_model_in_force_and_forgets_what_came_after(http, new):
     name = new(regimes=1, beliefs={"estimator": "none"})
-    played(http, name, 30)
+    play(http, name, 30)
     good_model = model(http, name)
     version = good_model["model_version"]
     for _ in range(6):  # a broken feed: everything seems to cost
@@ -285,7 +285,7 @@ def test_rollback_puts_an_earlier_model_in_force_and_forgets_what_came_after(htt
     assert (newest["kind"], newest["model_version"]) == ("rollback", state["model_version"])
     revision = good(http.get(f"/campaigns/{name}/revisions"))["revisions"][0]
     assert (revision["restored_model_version"], revision["round"], revision["changed"]) == (version, 60, {})
-    played(http, name, 20)  # those of the last batch before it still waited: only they pull the estimates down
+    play(http, name, 20)  # those of the last batch before it still waited: only they pull the estimates down
     assert max(c["estimate"] for c in model(http, name)["coefficients"]) > min(
         c["estimate"] for c in spoiled["coefficients"]
     )
@@ -294,7 +294,7 @@ def test_rollback_puts_an_earlier_model_in_force_and_forgets_what_came_after(htt
 def test_a_model_that_is_not_earlier(http, new):
     name = new(regimes=1, beliefs={"estimator": "none"})
     for rounds, version in ((0, 1), (30, 99), (0, 6)):
-        played(http, name, rounds)
+        play(http, name, rounds)
         error = allowed_by_field(http.post(f"/campaigns/{name}/rollback", json={"model_version": version}))
         assert error.keys() == {"model_version"}
 
@@ -302,7 +302,7 @@ def test_a_model_that_is_not_earlier(http, new):
 # --- the log gives every digit --------------------------------------------------------------------------------------
 
 
-def changes(worker, name):
+def list_changes(worker, name):
     """Return one change of each kind, by the round at which to make it."""
     patch = {"control": {"share": 0.4, "kind": "baseline"}, "propensity_floor": 0.05, "bonus": {"scale": 1.5}}
     return {
@@ -316,7 +316,7 @@ def changes(worker, name):
     }
 
 
-def lived(script, workers, until):
+def play_with_changes(script, workers, until):
     """Play with all the changes; the workers take turns."""
     turn = itertools.cycle(workers)
     latest = [next(turn)]
@@ -328,7 +328,7 @@ def lived(script, workers, until):
         latest[0] = next(turn)
         return worker().post(path, body)
 
-    due = changes(worker, script.name)
+    due = list_changes(worker, script.name)
     while script.round < until:
         for round in [round for round in due if round <= script.round]:
             assert set(worker().process(*due.pop(round)())) == {None}
@@ -345,11 +345,11 @@ def test_changes_survive_restarts_other_workers_and_verify(direct, clock, name, 
     """R15: one worker, two in turns, and restarts with and without snapshots give the same digits."""
     monkeypatch.setattr("service.engine.snapshots.SNAPSHOT_ROUNDS", 20)
     alone = direct()
-    whole = lived(Script(CONFIGS[name], clock, name="whole").create(alone.post), [alone], 95)
+    whole = play_with_changes(Script(CONFIGS[name], clock, name="whole").create(alone.post), [alone], 95)
     assert {"message", "fax"} <= {made["action"] for made in whole.decisions}
     check_rounds(whole.decisions)
     two = direct(), direct()
-    turns = lived(Script(CONFIGS[name], clock, name="turns").create(two[0].post), two, 95)
+    turns = play_with_changes(Script(CONFIGS[name], clock, name="turns").create(two[0].post), two, 95)
     assert turns.answers == whole.answers
     for worker in (alone, *two):
         worker.finish_all()
@@ -450,10 +450,10 @@ def test_a_rollback_to_an_unknown_model_is_found(direct, clock):
 
 def test_a_retried_rollback_goes_back_once(http, new):
     name = new(regimes=1, beliefs={"estimator": "none"})
-    played(http, name, 30)
+    play(http, name, 30)
     first = good(http.post(f"/campaigns/{name}/rollback", json={"model_version": 2}))
     assert good(http.post(f"/campaigns/{name}/rollback", json={"model_version": 2})) == first
-    played(http, name, 20)
+    play(http, name, 20)
     again = good(http.post(f"/campaigns/{name}/rollback", json={"model_version": 2}))
     assert again["model_version"] > first["model_version"] + 1
 

@@ -16,8 +16,8 @@ from service.storage.tables import decisions, events, jobs, models, outbox, rewa
 from tests.service.conftest import Clock
 from tests.service.playing import CONFIGS, Script, check_rounds, eventually
 from tests.service.receiving import receiving
-from tests.service.test_jobs import abandoned
-from tests.service.test_webhooks import campaign, sending, told, until, waiting
+from tests.service.test_jobs import abandon_job
+from tests.service.test_webhooks import campaign, list_waiting, queue_messages, sending, wait_until
 
 only_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 HOUR = 3_600_000_000
@@ -94,7 +94,7 @@ def test_a_lease_that_ends_too_late_is_ignored(start, direct, clock, monkeypatch
     monkeypatch.setattr(service.engine.boundaries, "INLINE_OPERATIONS", 0)
     dead = direct()
     clock.jump = 5 * HOUR
-    script, result = abandoned(dead, clock, "smoothed")
+    script, result = abandon_job(dead, clock, "smoothed")
     clock.jump = 0
     worker = start()
     eventually(lambda: dead.rows(jobs)[0]["status"] == "done", "taken over")
@@ -117,19 +117,19 @@ def test_messages_do_not_wait_for_a_later_time(direct, clock):
     async def run():
         with receiving(500) as receiver:
             clock.jump = 5 * HOUR
-            (message,) = told(worker, receiver.url, [0] * 10 + [3] * 10)
+            (message,) = queue_messages(worker, receiver.url, [0] * 10 + [3] * 10)
             assert message["due_at"] == clock()
             async with sending(worker, clock) as sender:
-                await until(lambda: worker.rows(outbox)[0]["failure"], "refused")
+                await wait_until(lambda: worker.rows(outbox)[0]["failure"], "refused")
                 clock.jump = 0
                 sender.wake()
-                await until(lambda: not waiting(worker), "sent")
+                await wait_until(lambda: not list_waiting(worker), "sent")
             worker.post("/campaigns", campaign(receiver.url, "other"))
             worker.execute(sa.text("UPDATE live SET clock = :ahead").bindparams(ahead=clock() + 5 * HOUR))
             seasons = [{"season": s, "spend": 5, "tenure": 2} for s in ["spring"] * 10 + ["winter"] * 10]
             items = [{"decision_id": f"d{i}", "context": context} for i, context in enumerate(seasons)]
             direct().post("/decide/batch", {"campaign": "other", "items": items})
-            (message,) = waiting(worker)
+            (message,) = list_waiting(worker)
             assert message["due_at"] == clock()
 
     asyncio.run(run())

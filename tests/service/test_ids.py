@@ -25,7 +25,7 @@ from tests.service.playing import CONFIGS, Direct, Script, check_rounds, on_sqli
 KIND = CONFIGS["one-regime"]
 
 
-def few(count):
+def hash_to_few(count):
     """Hash to few values, to get collisions, which are very rare with 64 bits."""
     return lambda names: hash_ids(names) % np.uint64(count)
 
@@ -88,7 +88,7 @@ def test_hashes_never_change():
 # --- in the service -----------------------------------------------------------------------------------------------
 
 
-def again(worker, script):
+def check_ids(worker, script):
     """Check that every decision is found by its id, and no other id is."""
     with worker.store.reading() as tx:
         row = find_campaign(tx, script.name)
@@ -104,7 +104,7 @@ def test_ids_of_any_age_are_found_after_a_restart(direct, clock, monkeypatch, ha
     """In blocks, or in the log where there is no block; also with many equal hashes."""
     if hashes:
         for module in (service.engine.cache, service.engine.unit):
-            monkeypatch.setattr(module, "hash_ids", few(hashes))
+            monkeypatch.setattr(module, "hash_ids", hash_to_few(hashes))
     monkeypatch.setattr(service.engine.snapshots, "SNAPSHOT_ROUNDS", 20)
     worker = direct()
     script = Script(KIND, clock).create(worker.post)
@@ -130,7 +130,7 @@ def test_ids_of_any_age_are_found_after_a_restart(direct, clock, monkeypatch, ha
                     known = next(d for d in script.decisions if d["decision_id"] == decision["decision_id"])
                     assert known == {name: value for name, value in decision.items() if name != "campaign"}
         assert worker.campaign(script.name).round == script.round
-        again(direct(), script)
+        check_ids(direct(), script)
         if number == 1:  # a block that is damaged is no answer
             worker.execute(sa.update(id_blocks).values(hashes=bytes(8 * 30)).where(id_blocks.c.last_round > 30))
     check_rounds(script.decisions)
@@ -142,7 +142,7 @@ def test_workers_learn_ids_from_each_other(direct, clock):
     for turn in range(16):
         script.step((first if turn % 3 else second).post)
     for worker in (first, second):
-        again(worker, script)
+        check_ids(worker, script)
     assert direct().differences(script.name) == []
 
 
@@ -224,7 +224,7 @@ def test_the_ids_of_idle_campaigns_are_dropped(direct, clock, monkeypatch):
     reader = direct()
     for _ in range(2):
         for script in scripts:
-            again(reader, script)
+            check_ids(reader, script)
     assert len(reader.campaigns.cache._ids) < 6
     assert len(worker.campaigns.cache._ids) == 8  # those are in use
 
@@ -243,7 +243,7 @@ def test_ids_that_fell_behind_during_a_transaction_are_read_again(direct, clock,
     monkeypatch.setattr(Unit, "write", replaced)
     script.play(worker.post, 40)
     check_rounds(script.decisions)
-    again(worker, script)
+    check_ids(worker, script)
 
 
 @on_sqlite
@@ -312,7 +312,7 @@ def test_a_log_survives_the_migration_down_and_up(direct, clock, monkeypatch):
         with worker.store.writing() as tx:
             assert tx.connection.exec_driver_sql("PRAGMA foreign_keys").scalar_one() == 1
     later = direct()
-    again(later, script)
+    check_ids(later, script)
     script.play(later.post, 60)
     check_rounds(script.decisions)
     assert later.differences(script.name) == []

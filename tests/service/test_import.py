@@ -41,7 +41,7 @@ def new(http):
     return new
 
 
-def rows_of(worker):
+def export_rows(worker):
     """Yield the log in the form of an export."""
     rewarded = {row["round"]: row for row in worker.rows(rewards)}
     for row in worker.rows(decisions):
@@ -60,7 +60,7 @@ def rows_of(worker):
         )
 
 
-def imported(worker, config, rows, clock):
+def import_rows(worker, config, rows, clock):
     worker.post("/campaigns", config)
     made = prepare_import(worker.campaigns, config["name"], "again", rows)
     assert worker.process(made) == [None]
@@ -76,7 +76,7 @@ def test_an_imported_log_gives_the_same_campaign(new_database, clock, kind, eras
     script = Script(CONFIGS[kind], clock).create(worker.post).play(worker.post, ROUNDS)
     if erasing:
         assert erase(worker, script.name)
-    told = imported(other, script.config, list(rows_of(worker)), clock)
+    told = import_rows(other, script.config, list(export_rows(worker)), clock)
     expected, found = state_of(worker, script.name), state_of(other, script.name)
     assert_same_model(found, expected)
     assert (told["rows"], told["rewards"]) == (expected.round, expected.history.get_arrivals(0, expected.arrived).size)
@@ -133,7 +133,7 @@ def test_an_exported_file_gives_the_same_campaign(new_database, clock, capsys, t
 def test_several_imports_equal_one(direct, clock):
     worker = direct()
     script = Script(CONFIGS["default"], clock).create(worker.post).play(worker.post, ROUNDS)
-    rows = [row.model_copy(update={"round": None, "reward_after_round": None}) for row in rows_of(worker)]
+    rows = [row.model_copy(update={"round": None, "reward_after_round": None}) for row in export_rows(worker)]
     whole, parts = (script.config | {"name": name} for name in ("whole", "parts"))
     for config, cuts in ((whole, [0, len(rows)]), (parts, [0, 7, 40, 41, len(rows)])):
         worker.post("/campaigns", config)

@@ -37,7 +37,7 @@ def everything_is_large(monkeypatch):
     monkeypatch.setattr(service.engine.boundaries, "INLINE_OPERATIONS", 0)
 
 
-def played(script, worker, until, patience, restart=None):
+def play(script, worker, until, patience, restart=None):
     """Play; a job is finished when it has waited for `patience` requests.
 
     With `restart`, a new worker takes over whenever the newest job's status has changed, and sometimes in between. It
@@ -55,7 +55,7 @@ def played(script, worker, until, patience, restart=None):
             phases.append(status)
         waited += status == "waiting"
         if waited > patience:
-            worker.finish(taken_over(worker, script.name, newest[0]) if restart else worker.work.pop())
+            worker.finish(take_over(worker, script.name, newest[0]) if restart else worker.work.pop())
             waited = 0
         return worker.post(path, body)
 
@@ -63,7 +63,7 @@ def played(script, worker, until, patience, restart=None):
     return phases
 
 
-def taken_over(worker, name, row):
+def take_over(worker, name, row):
     with worker.store.reading() as tx:
         start = rebuild_job_input(tx, row["campaign_id"], row["input_round"])
     return Job(row["campaign_id"], name, start.policy, start.state)
@@ -75,7 +75,7 @@ def test_jobs_are_published_at_a_stages_end(direct, clock, name):
     """R16: the row has the round of publication, later decisions use the result, and `verify` recomputes every job."""
     worker = direct()
     script = Script(PLAYED[name], clock).create(worker.post)
-    played(script, worker, ROUNDS, patience=4)
+    play(script, worker, ROUNDS, patience=4)
     published = [row for row in worker.rows(jobs) if row["status"] == "published"]
     assert len(published) >= 3
     estimates = {row["round"]: row for row in worker.rows(models) if row["kind"] == "estimation"}
@@ -97,9 +97,9 @@ def test_a_restart_in_the_middle_of_a_job_changes_no_digit(direct, clock, name):
     """R15, R16: with many new workers, while the job is waiting, done or published."""
     first = direct()
     whole = Script(PLAYED[name], clock, name="whole").create(first.post)
-    played(whole, first, 60, patience=4)
+    play(whole, first, 60, patience=4)
     parts = Script(PLAYED[name], clock, name="parts").create(first.post)
-    phases = played(parts, first, 60, patience=4, restart=direct)
+    phases = play(parts, first, 60, patience=4, restart=direct)
     assert {"waiting", "done", "published"} <= set(phases)
     assert parts.answers == whole.answers
     one, other = (
@@ -157,7 +157,7 @@ def test_one_request_over_many_stages_publishes_a_job_once(direct, clock):
     """R16, R18: the job that the request starts is not the one that was finished before."""
     worker = direct()
     script = Script(CONFIGS["smoothed"], clock).create(worker.post)
-    played(script, worker, 42, patience=1)
+    play(script, worker, 42, patience=1)
     assert statuses(worker) == ["published"]
     context = {"season": "spring", "spend": 5, "tenure": 2}
     items = [{"decision_id": f"batch {i}", "context": context} for i in range(40)]
@@ -223,7 +223,7 @@ def test_decisions_go_on_while_a_job_is_at_work(start, direct, clock, held):
     assert log.differences("smoothed") == []
 
 
-def abandoned(worker, clock, name):
+def abandon_job(worker, clock, name):
     """Create a campaign with a job that its dead worker never ran; return the result that the job must have."""
     script = Script(PLAYED[name], clock).create(worker.post)
     while not worker.work:
@@ -241,7 +241,7 @@ def abandoned(worker, clock, name):
 def test_a_dead_workers_job_is_taken_over(start, direct, clock, name):
     """R16: as soon as its lease ends, with the same result."""
     dead = direct()
-    script, result = abandoned(dead, clock, name)
+    script, result = abandon_job(dead, clock, name)
     (before,) = dead.rows(jobs)
     assert (before["status"], before["attempts"], before["owner"]) == ("waiting", 1, dead.campaigns.owner)
     clock.now = before["leased_until"] + 1
@@ -259,7 +259,7 @@ def test_a_dead_workers_job_is_taken_over(start, direct, clock, name):
 def test_a_job_that_kills_its_workers_is_given_up(start, direct, clock):
     """R14, R16: it fails after three attempts; the campaign goes on and shows the failure."""
     dead = direct()
-    script, _ = abandoned(dead, clock, "smoothed")
+    script, _ = abandon_job(dead, clock, "smoothed")
     dead.execute(sa.update(jobs).values(attempts=3, leased_until=clock.now - 1))
     worker = start()
     eventually(lambda: statuses(dead) == ["failed"], "given up")
@@ -271,17 +271,17 @@ def test_a_job_that_kills_its_workers_is_given_up(start, direct, clock):
 def test_a_lease_is_respected(direct, clock):
     """R16: no other worker takes a job before its lease ends."""
     worker, other = direct(), direct()
-    abandoned(worker, clock, "smoothed")
+    abandon_job(worker, clock, "smoothed")
     (row,) = worker.rows(jobs)
     assert row["leased_until"] == row["created_at"] + LEASE_SECONDS * 1_000_000
 
-    def claimed(now):
+    def claim(now):
         with other.store.writing() as tx:
             return claim_jobs(tx, "other", now, now + 1_000)
 
-    assert claimed(row["leased_until"]) == []
-    assert claimed(row["leased_until"] + 1) == [(row["campaign_id"], "smoothed", row["input_round"], 1)]
-    assert claimed(row["leased_until"] + 2) == []  # leased again
+    assert claim(row["leased_until"]) == []
+    assert claim(row["leased_until"] + 1) == [(row["campaign_id"], "smoothed", row["input_round"], 1)]
+    assert claim(row["leased_until"] + 2) == []  # leased again
     assert [(row["owner"], row["attempts"]) for row in worker.rows(jobs)] == [("other", 2)]
 
 
@@ -289,7 +289,7 @@ def test_a_lease_is_respected(direct, clock):
 def test_an_embedded_database_does_not_wait_for_leases(start, direct, clock):
     """R16, R19: only one process uses a SQLite file, so jobs from before its start are abandoned."""
     dead = direct()
-    _, result = abandoned(dead, clock, "smoothed")
+    _, result = abandon_job(dead, clock, "smoothed")
     start()
     eventually(lambda: statuses(dead) == ["done"], "taken over")
     assert [row["result"] for row in dead.rows(jobs)] == [result]
@@ -299,7 +299,7 @@ def test_an_embedded_database_does_not_wait_for_leases(start, direct, clock):
 def test_the_first_result_counts(direct, clock):
     """R16: a worker that seemed dead may still submit its result."""
     worker = direct()
-    abandoned(worker, clock, "smoothed")
+    abandon_job(worker, clock, "smoothed")
     (job,) = worker.work
     worker.finish(job)
     before = worker.rows(jobs)
@@ -327,8 +327,8 @@ def test_a_job_that_fails_stops_nothing(start, direct, clock, monkeypatch, caplo
     assert "the re-estimation of round 31 failed" in caplog.text
     script.play(post, 36)
     failure = client.get("/campaigns/smoothed").json()["failure"]
-    told = client.get("/campaigns/smoothed/diagnostics").json()["findings"]
-    assert "update_failed" in [finding["code"] for finding in told]
+    findings = client.get("/campaigns/smoothed/diagnostics").json()["findings"]
+    assert "update_failed" in [finding["code"] for finding in findings]
     scrape = Scrape(client)
     assert scrape.counted("failed_updates_total", "campaign", "kind") == {("smoothed", "publication"): 1}
     assert scrape.value("campaign_failing", campaign="smoothed") == 1
@@ -350,7 +350,7 @@ def test_a_damaged_published_result_is_recomputed(direct, clock):
     whole = Script(PLAYED["smoothed"], clock, name="whole").create(first.post)
     parts = Script(PLAYED["smoothed"], clock, name="parts").create(first.post)
     for script in (whole, parts):
-        played(script, first, 50, patience=4)
+        play(script, first, 50, patience=4)
     number = first.campaign("parts").campaign_id
     published = [row for row in first.rows(jobs) if (row["campaign_id"], row["status"]) == (number, "published")]
     damaged = published[-1]["input_round"]
@@ -358,7 +358,7 @@ def test_a_damaged_published_result_is_recomputed(direct, clock):
     first.execute(sa.update(jobs).where(mine).values(result=b"damaged"))
     first.campaigns.cache._entries.clear()  # so that the log is folded, as after a restart
     for script in (whole, parts):
-        played(script, first, 60, patience=4)
+        play(script, first, 60, patience=4)
     assert parts.answers == whole.answers
     assert [d.partition(":")[0] for d in first.differences("parts")] == [f"re-estimation of round {damaged}"]
 
@@ -367,7 +367,7 @@ def test_a_damaged_published_result_is_recomputed(direct, clock):
 def test_a_result_that_cannot_be_published_stops_nothing(direct, clock):
     """R14, R16: the campaign keeps its model and logs the failure; the fold does the same."""
     worker = direct()
-    script, _ = abandoned(worker, clock, "smoothed")
+    script, _ = abandon_job(worker, clock, "smoothed")
     worker.finish(worker.work.pop())
     worker.execute(sa.update(jobs).values(result=b"damaged"))
     script.play(worker.post, 40)
@@ -387,7 +387,7 @@ def test_a_job_that_finds_nothing_stops_nothing(direct, clock):
     worker = direct()
     config = CONFIGS["spectral"] | {"beliefs": CONFIGS["spectral"]["beliefs"] | {"start_round": 4, "every": 9}}
     script = Script(config, clock).create(worker.post)
-    played(script, worker, 40, patience=1)
+    play(script, worker, 40, patience=1)
     found = statuses(worker)
     assert found[0] == "nothing"
     assert worker.campaign("spectral").failure is None

@@ -25,10 +25,10 @@ from tests.service.playing import (
     CONFIGS,
     Script,
     check_rounds,
-    found_differences,
     http_post,
     on_sqlite,
     operation,
+    verify_campaign,
 )
 from tests.service.scraping import Scrape
 
@@ -78,7 +78,7 @@ def test_a_batch_over_many_stages_equals_single_requests(direct, clock, config, 
     assert len(kept[0]) >= together.round // 10
     with worker.store.reading() as tx:
         for script in scripts:
-            assert not found_differences(tx, script.name)
+            assert not verify_campaign(tx, script.name)
 
 
 # --- restarts and several workers ---------------------------------------------------------------------------------
@@ -90,22 +90,22 @@ def test_a_worker_that_falls_behind_reads_only_what_is_new(direct, clock, monkey
     script = Script(CONFIGS["one-regime"], clock).create(workers[0].post)
     for worker in workers:
         script.step(worker.post)
-    asked = []
+    queries = []
     for query in ("read_jobs", "read_events", "read_revisions", "get_newest_job"):
         real = getattr(Transaction, query)
 
         def counted(self, *arguments, real=real, query=query):
-            asked.append(query)
+            queries.append(query)
             return real(self, *arguments)
 
         monkeypatch.setattr(Transaction, query, counted)
     for turn in range(20):
         script.step(workers[turn % 2].post)
-    assert asked == []
+    assert queries == []
     workers[0].process(Change(script.name, lambda config: patch_config(config, {"propensity_floor": 0.1})))
-    asked.clear()
+    queries.clear()
     script.step(workers[1].post)
-    assert "read_revisions" in asked
+    assert "read_revisions" in queries
     check_rounds(script.decisions)
     assert direct().differences(script.name) == []
 
@@ -184,16 +184,16 @@ def test_two_workers_equal_one(start, direct, clock):
 # --- verify -------------------------------------------------------------------------------------------------------
 
 
-def changed(table, where, **values):
+def build_update(table, where, **values):
     return sa.update(table).where(where).values(values)
 
 
-def explained(tx, change):
+def update_explanation(tx, change):
     """Build the update that changes the stored explanation of round 40."""
     query = sa.select(decisions.c.explanation).where(decisions.c.round == 40)
     explanation = json.loads(tx.connection.execute(query).scalar_one())
     change(explanation)
-    return changed(decisions, decisions.c.round == 40, explanation=json.dumps(explanation))
+    return build_update(decisions, decisions.c.round == 40, explanation=json.dumps(explanation))
 
 
 def swap_action(action):
@@ -215,30 +215,30 @@ def other_theta(tx):
     query = sa.select(models.c.theta).where(models.c.version == 9)
     theta = np.frombuffer(tx.connection.execute(query).scalar_one(), "<f8").copy()
     theta[-1] += 1e-6
-    return changed(models, models.c.version == 9, theta=theta.tobytes())
+    return build_update(models, models.c.version == 9, theta=theta.tobytes())
 
 
 at_40 = decisions.c.round == 40
 TAMPERINGS = {  # what is changed, and what `verify` must say of it
-    "action": (lambda tx: changed(decisions, at_40, action=swap_action(decisions.c.action)), "round 40: action"),
-    "mode": (lambda tx: changed(decisions, at_40, mode="elsewhere"), "round 40: mode"),
-    "model version": (lambda tx: changed(decisions, at_40, model_version=3), "round 40: model_version"),
+    "action": (lambda tx: build_update(decisions, at_40, action=swap_action(decisions.c.action)), "round 40: action"),
+    "mode": (lambda tx: build_update(decisions, at_40, mode="elsewhere"), "round 40: mode"),
+    "model version": (lambda tx: build_update(decisions, at_40, model_version=3), "round 40: model_version"),
     "propensity": (
-        lambda tx: changed(decisions, at_40, propensity=decisions.c.propensity + 1e-6),
+        lambda tx: build_update(decisions, at_40, propensity=decisions.c.propensity + 1e-6),
         "round 40: propensity",
     ),
-    "belief": (lambda tx: explained(tx, shift_belief), "round 40: belief"),
-    "estimate": (lambda tx: explained(tx, shift_score("estimate")), "round 40: estimate"),
-    "bonus": (lambda tx: explained(tx, shift_score("bonus")), "round 40: bonus"),
-    "score": (lambda tx: explained(tx, shift_score("score")), "round 40: score"),
+    "belief": (lambda tx: update_explanation(tx, shift_belief), "round 40: belief"),
+    "estimate": (lambda tx: update_explanation(tx, shift_score("estimate")), "round 40: estimate"),
+    "bonus": (lambda tx: update_explanation(tx, shift_score("bonus")), "round 40: bonus"),
+    "score": (lambda tx: update_explanation(tx, shift_score("score")), "round 40: score"),
     "context": (
-        lambda tx: changed(decisions, at_40, context='{"season":"winter","spend":1,"tenure":7.9}'),
+        lambda tx: build_update(decisions, at_40, context='{"season":"winter","spend":1,"tenure":7.9}'),
         "round 40: ",
     ),
-    "impossible context": (lambda tx: changed(decisions, at_40, context='{"season":"monsoon"}'), "round 40"),
+    "impossible context": (lambda tx: build_update(decisions, at_40, context='{"season":"monsoon"}'), "round 40"),
     "coefficients": (other_theta, "model 9: its coefficients"),
-    "rewards folded": (lambda tx: changed(models, models.c.version == 9, folded=1), "model 9: folded"),
-    "kind of model": (lambda tx: changed(models, models.c.version == 1, kind="estimation"), "model 1: kind"),
+    "rewards folded": (lambda tx: build_update(models, models.c.version == 9, folded=1), "model 9: folded"),
+    "kind of model": (lambda tx: build_update(models, models.c.version == 1, kind="estimation"), "model 1: kind"),
     "no model": (lambda tx: sa.delete(models).where(models.c.version == 9), "model 9 is missing"),
     "another model": (
         lambda tx: sa.insert(models).from_select(
@@ -247,8 +247,8 @@ TAMPERINGS = {  # what is changed, and what `verify` must say of it
         ),
         "model 999 is stored",
     ),
-    "reward": (lambda tx: changed(rewards, rewards.c.round == 3, reward=rewards.c.reward + 0.01), "coefficients"),
-    "impossible reward": (lambda tx: changed(rewards, rewards.c.round == 3, reward=1e300), "round 3"),
+    "reward": (lambda tx: build_update(rewards, rewards.c.round == 3, reward=rewards.c.reward + 0.01), "coefficients"),
+    "impossible reward": (lambda tx: build_update(rewards, rewards.c.round == 3, reward=1e300), "round 3"),
     "no reward": (lambda tx: sa.delete(rewards).where(rewards.c.round == 3), "live arrived"),
     "no decision": (lambda tx: sa.delete(decisions).where(decisions.c.round == 45), "round 46: round"),
     "live round": (lambda tx: sa.update(live).values(round=live.c.round + 1), "live round"),
@@ -263,12 +263,12 @@ class Undone(Exception):  # noqa: N818 - not an error
     """Rolls a transaction back."""
 
 
-def tampered(store, name, change):
+def find_differences_after(store, name, change):
     """Return what `verify` finds after a change, and undo the change."""
     found = []
     with suppress(Undone), store.writing() as tx:
         tx.connection.execute(change(tx))
-        found += found_differences(tx, name)
+        found += verify_campaign(tx, name)
         raise Undone
     return found
 
@@ -287,11 +287,15 @@ def test_verify_finds_every_change(played, subtests):
     worker, name = played
     for what, (change, said) in TAMPERINGS.items():
         with subtests.test(what):
-            found = tampered(worker.store, name, change)
+            found = find_differences_after(worker.store, name, change)
             assert any(said in difference for difference in found), found
-    assert tampered(worker.store, name, TAMPERINGS["no model"][0]) == ["model 9 is missing"]  # and no other difference
-    other_machine = changed(decisions, at_40, propensity=decisions.c.propensity + 1e-12)
-    assert tampered(worker.store, name, lambda tx: other_machine) == []  # R15: across machines 1e-9 is allowed
+    assert find_differences_after(worker.store, name, TAMPERINGS["no model"][0]) == [
+        "model 9 is missing"
+    ]  # and no other difference
+    other_machine = build_update(decisions, at_40, propensity=decisions.c.propensity + 1e-12)
+    assert (
+        find_differences_after(worker.store, name, lambda tx: other_machine) == []
+    )  # R15: across machines 1e-9 is allowed
     assert worker.differences(name) == []
 
 
@@ -341,8 +345,8 @@ def test_a_failed_step_is_logged_and_decisions_go_on(start, direct, clock, broke
         answer = http_post(client)(path, body)
         if failed and not shown:
             shown.append(client.get(f"/campaigns/{config}").json()["failure"])
-            told = client.get(f"/campaigns/{config}/diagnostics").json()["findings"]
-            shown.append([finding["code"] for finding in told])
+            findings = client.get(f"/campaigns/{config}/diagnostics").json()["findings"]
+            shown.append([finding["code"] for finding in findings])
             shown.append(Scrape(client).value("campaign_failing", campaign=config))
         return answer
 
@@ -390,7 +394,7 @@ def often(monkeypatch):
     monkeypatch.setattr(service.engine.snapshots, "SNAPSHOT_ROUNDS", 4)
 
 
-def played_with_snapshots(worker, script, until):
+def play_with_snapshots(worker, script, until):
     """Play and store snapshots as they come; return the rounds of all of them."""
     made = []
     while script.round < until:
@@ -405,7 +409,7 @@ def test_snapshots_are_the_last_few_and_a_geometric_set(direct, clock, often):
     """R21: few enough to keep for ever, and a damaged one is never far from an older one."""
     worker = direct()
     script = Script(CONFIGS["given"], clock).create(worker.post)
-    made = played_with_snapshots(worker, script, 250)
+    made = play_with_snapshots(worker, script, 250)
     kept = [row["round"] for row in worker.rows(snapshots)]
     assert len(made) > 15
     assert set(kept) < set(made)
@@ -416,14 +420,14 @@ def test_snapshots_are_the_last_few_and_a_geometric_set(direct, clock, often):
     assert kept[0] <= 4 * made[0]
 
 
-def garbled(worker, name, contexts, last):
+def garble(worker, name, contexts, last):
     """Make the rounds up to `last` unreadable, so that a fold over them fails, and later ones readable again."""
     mine = decisions.c.campaign_id == worker.campaign(name).campaign_id
     contexts |= {row["round"]: row["context"] for row in worker.rows(decisions) if row["context"] != "gone"}
     restored = sa.case(contexts, value=decisions.c.round, else_=decisions.c.context)
     worker.execute(
-        changed(decisions, mine & (decisions.c.round > last), context=restored),
-        changed(decisions, mine & (decisions.c.round <= last), context="gone"),
+        build_update(decisions, mine & (decisions.c.round > last), context=restored),
+        build_update(decisions, mine & (decisions.c.round <= last), context="gone"),
     )
 
 
@@ -432,23 +436,25 @@ def test_a_restart_starts_at_the_newest_sound_snapshot(direct, clock, often):
     """R21: earlier rounds are not read; damaged snapshots are skipped; without any, the whole log is folded."""
     first, config = direct(), CONFIGS["default"]
     parts = Script(config, clock, name="parts").create(first.post)
-    played_with_snapshots(first, parts, 50)
+    play_with_snapshots(first, parts, 50)
     kept = {row["round"]: row["state"] for row in first.rows(snapshots)}
     *_, last_but_one, newest = sorted(kept)
     contexts = {}
 
     def damage(round):
         state = kept[round]
-        first.execute(changed(snapshots, snapshots.c.round == round, state=state[:-1] + bytes([state[-1] ^ 1])))
+        first.execute(build_update(snapshots, snapshots.c.round == round, state=state[:-1] + bytes([state[-1] ^ 1])))
 
-    garbled(first, "parts", contexts, newest)
+    garble(first, "parts", contexts, newest)
     parts.play(direct().post, 60)
     damage(newest)
-    (unread,) = direct().process(asked("parts", 1))  # the snapshot before it needs rounds that cannot be read
+    (unread,) = direct().process(
+        decide_operation("parts", 1)
+    )  # the snapshot before it needs rounds that cannot be read
     assert isinstance(unread, ValueError)
-    garbled(first, "parts", contexts, last_but_one)
+    garble(first, "parts", contexts, last_but_one)
     parts.play(direct().post, 68)
-    garbled(first, "parts", contexts, 0)
+    garble(first, "parts", contexts, 0)
     assert f"snapshot of round {newest}: " in first.differences("parts")[0]
     for round in kept:
         damage(round)
@@ -463,17 +469,17 @@ def test_a_restart_starts_at_the_newest_sound_snapshot(direct, clock, often):
 # --- gathered batches ---------------------------------------------------------------------------------------------
 
 
-def asked(campaign, number, **more):
+def decide_operation(campaign, number, **more):
     """Build a valid request for a decision."""
     context = {"season": "spring", "spend": 10 * number % 70, "tenure": 4}
     return operation("/decide", {"campaign": campaign, "decision_id": f"d{number}", "context": context} | more)
 
 
-def rewarded(campaign, number, reward):
+def reward_operation(campaign, number, reward):
     return operation("/reward", {"campaign": campaign, "decision_id": f"d{number}", "reward": reward})
 
 
-def batch(campaign, *numbers, **more):
+def batch_operation(campaign, *numbers, **more):
     items = [
         {"decision_id": f"d{n}", "context": {"season": "winter", "spend": n, "tenure": 1}, **more} for n in numbers
     ]
@@ -484,29 +490,29 @@ UNKNOWN_LEVEL = {"context": {"season": "monsoon", "spend": 1, "tenure": 1}}
 TOO_LARGE = {"context": {"season": "spring", "spend": 10**30, "tenure": 1}}
 
 
-def gathered():
+def list_requests():
     """List requests for two campaigns in one gather, each with the error that it must get."""
     return [
-        (asked("one", 1), None),
-        (asked("one", 2, **UNKNOWN_LEVEL), InvalidError),
-        (asked("two", 1), None),
-        (rewarded("one", 1, 0.5), None),  # decided a moment ago, in this very batch
-        (asked("one", 1), None),  # a twin
-        (asked("one", 1, subject="someone"), ConflictError),
-        (rewarded("one", 1, 0.5), None),
-        (rewarded("one", 1, 0.75), ConflictError),
-        (rewarded("one", 77, 1), NotFoundError),
-        (asked("nowhere", 1), NotFoundError),
-        (rewarded("two", 1, 1e6), InvalidError),
-        (batch("two", 2, 3, 4, 5, 6, 7), None),  # over a stage's end
-        (batch("two", 8, 9, excluded_actions=["none", "mail", "call"]), InvalidError),
-        (batch("one", 3, 4), None),
-        (asked("one", 5, **TOO_LARGE), InvalidError),
-        (asked("two", 8, at="2100-01-01T00:00:00Z"), InvalidError),
-        (asked("two", 9), None),
-        (asked("one", 6), None),
-        (rewarded("two", 9, -1), None),
-        (asked("two", 10, excluded_actions=["fax"]), InvalidError),
+        (decide_operation("one", 1), None),
+        (decide_operation("one", 2, **UNKNOWN_LEVEL), InvalidError),
+        (decide_operation("two", 1), None),
+        (reward_operation("one", 1, 0.5), None),  # decided a moment ago, in this very batch
+        (decide_operation("one", 1), None),  # a twin
+        (decide_operation("one", 1, subject="someone"), ConflictError),
+        (reward_operation("one", 1, 0.5), None),
+        (reward_operation("one", 1, 0.75), ConflictError),
+        (reward_operation("one", 77, 1), NotFoundError),
+        (decide_operation("nowhere", 1), NotFoundError),
+        (reward_operation("two", 1, 1e6), InvalidError),
+        (batch_operation("two", 2, 3, 4, 5, 6, 7), None),  # over a stage's end
+        (batch_operation("two", 8, 9, excluded_actions=["none", "mail", "call"]), InvalidError),
+        (batch_operation("one", 3, 4), None),
+        (decide_operation("one", 5, **TOO_LARGE), InvalidError),
+        (decide_operation("two", 8, at="2100-01-01T00:00:00Z"), InvalidError),
+        (decide_operation("two", 9), None),
+        (decide_operation("one", 6), None),
+        (reward_operation("two", 9, -1), None),
+        (decide_operation("two", 10, excluded_actions=["fax"]), InvalidError),
     ]
 
 
@@ -520,7 +526,7 @@ def create_two(worker):
         worker.post("/campaigns", CONFIGS["waiting"] | {"name": name})
 
 
-def told(outcome):
+def make_comparable(outcome):
     """Return an outcome in a form that can be compared."""
     return outcome.message if isinstance(outcome, ApiError) else json.loads(outcome)
 
@@ -530,7 +536,7 @@ def test_a_bad_request_in_a_gathered_batch_fails_alone(direct):
     """R17, R18: the others get the same answers as when sent alone, and no round is missing."""
     worker = direct()
     create_two(worker)
-    requests = gathered()
+    requests = list_requests()
     outcomes = worker.process(*(request for request, _ in requests))
     for (request, error), outcome in zip(requests, outcomes, strict=True):
         assert isinstance(outcome, error or bytes), (request, outcome)
@@ -542,7 +548,7 @@ def test_a_bad_request_in_a_gathered_batch_fails_alone(direct):
     worker.execute(sa.delete(campaigns))
     create_two(worker)
     alone = [worker.process(request)[0] for request, _ in requests]
-    assert [told(outcome) for outcome in outcomes] == [told(outcome) for outcome in alone]
+    assert [make_comparable(outcome) for outcome in outcomes] == [make_comparable(outcome) for outcome in alone]
 
 
 @on_sqlite
@@ -560,8 +566,8 @@ def test_a_failed_decision_undoes_its_stage_end(direct, clock, monkeypatch):
         return decide(policy, state, prepared)
 
     monkeypatch.setattr(StagedPolicy, "decide_prepared", bad_day)
-    again, before = batch("one", *range(100, 110)), worker.campaign("one")
-    failed, reward, other = worker.process(again, rewarded("one", unrewarded, 0.5), asked("two", 1))
+    again, before = batch_operation("one", *range(100, 110)), worker.campaign("one")
+    failed, reward, other = worker.process(again, reward_operation("one", unrewarded, 0.5), decide_operation("two", 1))
     assert isinstance(failed, ArithmeticError)
     assert json.loads(other)["round"] == 1
     after = worker.campaign("one")
@@ -580,7 +586,9 @@ def test_a_campaign_is_created_among_requests_for_it(direct):
     """R18: only a request before the creation fails."""
     worker = direct()
     create = operation("/campaigns", CONFIGS["given"])
-    early, made, again, late = worker.process(asked("given", 1), create, create, asked("given", 1))
+    early, made, again, late = worker.process(
+        decide_operation("given", 1), create, create, decide_operation("given", 1)
+    )
     assert isinstance(early, NotFoundError)
     assert isinstance(made, bytes), made
     assert again == made
@@ -592,7 +600,7 @@ def test_a_problem_is_named_by_its_place_in_the_batch(direct):
     """R17, R24: items that were decided before count too."""
     worker = direct()
     create_two(worker)
-    worker.process(batch("one", 1))
+    worker.process(batch_operation("one", 1))
     items = [
         {"decision_id": "d1", "context": {"season": "winter", "spend": 1, "tenure": 1}},
         {"decision_id": "d2", "context": {"season": "winter", "spend": 1, "tenure": 1}},
@@ -635,10 +643,10 @@ def after_23_rounds(worker, clock, name):
     Script(CONFIGS["waiting"], clock, name=name).create(worker.post).play(worker.post, 23)
     worker.post("/campaigns", CONFIGS["given"] | {"name": f"{name}-other"})
     return [
-        *(asked(name, number) for number in range(100, 108)),
-        rewarded(name, 101, 1),
-        asked(f"{name}-other", 1),
-        asked(f"{name}-other", 2, **UNKNOWN_LEVEL),
+        *(decide_operation(name, number) for number in range(100, 108)),
+        reward_operation(name, 101, 1),
+        decide_operation(f"{name}-other", 1),
+        decide_operation(f"{name}-other", 2, **UNKNOWN_LEVEL),
     ]
 
 
@@ -659,8 +667,8 @@ def test_a_database_error_fails_the_gather_and_leaves_no_trace(direct, clock, pl
     )
     saboteur.execute("DROP TRIGGER broken" + ("" if worker.store.embedded else " ON live"))
     retried = worker.process(*requests)
-    assert [told(outcome) for outcome in retried] == [
-        json.loads(json.dumps(told(outcome)).replace("twin", "main")) for outcome in expected
+    assert [make_comparable(outcome) for outcome in retried] == [
+        json.loads(json.dumps(make_comparable(outcome)).replace("twin", "main")) for outcome in expected
     ]
     assert worker.differences("main") == worker.differences("main-other") == []
 
@@ -673,11 +681,14 @@ def test_a_database_error_while_one_request_is_decided_fails_them_all(direct, cl
     assert [row["status"] for row in worker.rows(jobs)] == ["waiting"]  # so that the next stage's end reads the table
     numbers = range(100, 106)
     saboteur.execute("ALTER TABLE jobs RENAME TO elsewhere")
-    for requests in ([asked("smoothed", number) for number in numbers], [batch("smoothed", *numbers)]):
+    for requests in (
+        [decide_operation("smoothed", number) for number in numbers],
+        [batch_operation("smoothed", *numbers)],
+    ):
         with pytest.raises(UnavailableError):
             worker.process(*requests)
     saboteur.execute("ALTER TABLE elsewhere RENAME TO jobs")
-    (answer,) = worker.process(batch("smoothed", *numbers))
+    (answer,) = worker.process(batch_operation("smoothed", *numbers))
     check_rounds(script.decisions + json.loads(answer)["decisions"])
     assert worker.differences("smoothed") == []
 
@@ -693,7 +704,7 @@ def test_a_new_campaign_with_an_old_name_starts_afresh(direct, clock):
     version = first.campaign("spring").version
     second.execute(sa.delete(campaigns).where(campaigns.c.name == "spring"))
     assert [second.rows(table) for table in LOG] == [[] for _ in LOG]
-    (gone,) = first.process(asked("spring", 1))
+    (gone,) = first.process(decide_operation("spring", 1))
     assert isinstance(gone, NotFoundError)
 
     expected = Script(CONFIGS["given"], clock, name="expected", seed=2).create(second.post)

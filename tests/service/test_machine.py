@@ -22,7 +22,7 @@ from service.base.errors import CODES
 from tests.service.answers import error_of, good
 from tests.service.conftest import Clock, Worker
 from tests.service.documented import Documented
-from tests.service.playing import BEGIN, found_differences
+from tests.service.playing import BEGIN, verify_campaign
 from tests.service.rules_model import SEASONS, SECOND, Campaign, Refused, Round
 
 EXAMPLES = int(os.environ.get("UNDERCURRENT_EXAMPLES", "0"))
@@ -596,7 +596,7 @@ class Machine(RuleBasedStateMachine):
         rows = [json.loads(line) for line in self.ask("GET", f"/campaigns/{name}/decisions").text.splitlines()]
         assert [row["round"] for row in rows] == [round.number for round in campaign.rounds]
         with self.workers.running[0].service.store.reading() as tx:
-            assert found_differences(tx, name) == []
+            assert verify_campaign(tx, name) == []
 
 
 def _in_other_words(item: dict) -> dict:

@@ -17,7 +17,7 @@ from service.storage.tables import events
 from tests.service.answers import allowed_by_field, good
 from tests.service.conftest import Clock, Worker
 from tests.service.documented import Documented
-from tests.service.playing import CONFIGS, GIVEN, SEASONS, Direct, Script, found_differences, on_sqlite
+from tests.service.playing import CONFIGS, GIVEN, SEASONS, Direct, Script, on_sqlite, verify_campaign
 
 SPECIMEN: dict[str, Any] = {
     "actions": ["none", "mail", "call"],
@@ -108,7 +108,7 @@ def test_all_numbers_in_answers_are_finite(worker, kind, rewards):
     for line in client.get("/metrics").text.splitlines():
         assert line.startswith("#") or math.isfinite(float(line.rpartition(" ")[2])), line
     with worker.service.store.reading() as tx:
-        assert found_differences(tx, name) == []
+        assert verify_campaign(tx, name) == []
 
 
 def check_exports(client: httpx.Client, name: str) -> None:
@@ -157,7 +157,7 @@ def test_a_campaign_recovers_from_a_wild_reward(worker):
     for decision in recovered:
         assert max(abs(score["score"]) for score in decision["scores"]) < 100
     with worker.service.store.reading() as tx:
-        assert found_differences(tx, name) == []
+        assert verify_campaign(tx, name) == []
 
 
 @on_sqlite

@@ -28,7 +28,7 @@ from service.storage.campaigns import add_campaign
 from service.storage.store import Store
 from tests.service.answers import error_of, good
 from tests.service.conftest import Clock, Worker
-from tests.service.playing import eventually, found_differences
+from tests.service.playing import eventually, verify_campaign
 from tests.service.test_auth import bearer, make
 
 ONCE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # no database is involved
@@ -480,7 +480,7 @@ def test_ranks_and_decisions_teach_one_model(start):
     assert estimates[0] == estimates[1]
     assert any(estimates[0])
     with worker.service.store.reading() as tx:
-        assert found_differences(tx, "mixed") == []
+        assert verify_campaign(tx, "mixed") == []
     azure.client.close()
 
 

@@ -34,7 +34,7 @@ def state_of(worker, campaign):
     return state
 
 
-def without(worker, config, who):
+def follow_without(worker, config, who):
     """Follow the rows one by one, without a subject's contexts and rewards; return the state and the erased rounds."""
     policy = StagedPolicy(CampaignConfig.model_validate(config))
     state, rewarded = policy.initial_state(), worker.rows(rewards)
@@ -68,14 +68,14 @@ def assert_same_model(found, expected):
 def test_the_model_is_as_if_the_rewards_had_never_been(direct, clock, kind):
     worker = direct()
     script = Script(CONFIGS[kind], clock).create(worker.post).play(worker.post, ROUNDS)
-    expected, gone = without(worker, script.config, WHO)
+    expected, gone = follow_without(worker, script.config, WHO)
     before = state_of(worker, script.name)
     assert erase(worker, script.name) == len(gone) > 0
     found = state_of(worker, script.name)
     assert_same_model(found, expected)
     assert found.model_version == before.model_version + 1
     assert set(np.flatnonzero(found.history.contexts.symbols[: found.round] == MISSING) + 1) == gone
-    assert erase_nothing(worker, script.name)
+    assert has_nothing_to_erase(worker, script.name)
     assert worker.differences(script.name) == []
     # A restart, another worker and the campaign itself go on alike; what is erased gets no default reward either.
     other = direct()
@@ -88,7 +88,7 @@ def test_the_model_is_as_if_the_rewards_had_never_been(direct, clock, kind):
     assert all(later[round]["source"] == "erased" for round in gone if round in later)
 
 
-def erase_nothing(worker, campaign):
+def has_nothing_to_erase(worker, campaign):
     return prepare_erasure(worker.campaigns, campaign, WHO) is None
 
 

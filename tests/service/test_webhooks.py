@@ -51,14 +51,14 @@ def worker(direct):
     return direct()
 
 
-def told(worker, webhook, seasons=TWO_CHANGES):
+def queue_messages(worker, webhook, seasons=TWO_CHANGES):
     """Create a campaign whose regime changes; return the waiting messages."""
     worker.post("/campaigns", campaign(webhook))
     worker.post("/decide/batch", batch(seasons))
-    return waiting(worker)
+    return list_waiting(worker)
 
 
-def waiting(worker):
+def list_waiting(worker):
     return [row for row in worker.rows(outbox) if row["status"] == "waiting"]
 
 
@@ -72,11 +72,11 @@ async def sending(worker, clock, *, private=True, resolve=resolve_host, store=No
         await sender.close()
 
 
-async def until(found, what):
+async def wait_until(found, what):
     await asyncio.to_thread(eventually, found, what)
 
 
-def failed(worker, clock, attempts=1):
+def has_failed(worker, clock, attempts=1):
     """Return a check that this many attempts are recorded as failed, with the time of the next one."""
     due = clock.now + compute_delay(attempts, 0.5) * 1_000_000
     return lambda: [(row["attempts"], row["due_at"]) for row in worker.rows(outbox)] == [(attempts, due)]
@@ -177,15 +177,15 @@ def test_any_other_answer_is_retried(worker, clock, monkeypatch, answer, failure
         with receiving(answer) as receiver, monkeypatch.context() as patch:
             if answer == "hang":
                 patch.setattr(service.engine.webhooks, "ATTEMPT_SECONDS", 1)
-            told(worker, receiver.url, TWO_CHANGES[:20])
+            queue_messages(worker, receiver.url, TWO_CHANGES[:20])
             async with sending(worker, clock) as sender:
-                await until(failed(worker, clock), "tried")
+                await wait_until(has_failed(worker, clock), "tried")
                 (row,) = worker.rows(outbox)
                 assert (row["status"], row["failure"]) == ("waiting", failure)
                 patch.undo()
                 clock.advance(11)
                 sender.wake()
-                await until(lambda: not waiting(worker), "sent")
+                await wait_until(lambda: not list_waiting(worker), "sent")
             assert [message.path for message in receiver.received] == ["/hook?key=1"] * 2
 
     asyncio.run(run())
@@ -196,15 +196,15 @@ def test_a_message_that_is_never_accepted_is_given_up(worker, clock):
     """After 12 attempts in about three and a half hours."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]  # where, from now on, nobody listens
-    told(worker, f"http://127.0.0.1:{port}/", TWO_CHANGES[:20])
+    queue_messages(worker, f"http://127.0.0.1:{port}/", TWO_CHANGES[:20])
 
     async def run():
         async with sending(worker, clock) as sender:
             for attempt in range(1, MOST_ATTEMPTS):
-                await until(failed(worker, clock, attempt), "tried")
+                await wait_until(has_failed(worker, clock, attempt), "tried")
                 clock.advance(compute_delay(attempt, 0.5) + 0.1)
                 sender.wake()
-            await until(lambda: not waiting(worker), "given up")
+            await wait_until(lambda: not list_waiting(worker), "given up")
 
     begun = clock.now
     asyncio.run(run())
@@ -218,10 +218,10 @@ def test_a_message_that_is_never_accepted_is_given_up(worker, clock):
 def test_a_message_that_kills_every_sender_is_given_up(worker, clock):
     async def run():
         with receiving() as receiver:
-            told(worker, receiver.url, TWO_CHANGES[:20])
+            queue_messages(worker, receiver.url, TWO_CHANGES[:20])
             worker.execute(outbox.update().values(attempts=MOST_ATTEMPTS))
             async with sending(worker, clock):
-                await until(lambda: not waiting(worker), "given up")
+                await wait_until(lambda: not list_waiting(worker), "given up")
             assert receiver.received == []
 
     asyncio.run(run())
@@ -240,9 +240,9 @@ def test_the_message_of_a_dead_sender_is_sent_when_its_lease_ends(worker, clock,
 
     async def run():
         with receiving("hang") as receiver:
-            told(worker, receiver.url, TWO_CHANGES[:20])
+            queue_messages(worker, receiver.url, TWO_CHANGES[:20])
             async with sending(worker, clock):
-                await until(lambda: receiver.received, "received")
+                await wait_until(lambda: receiver.received, "received")
             (row,) = worker.rows(outbox)
             assert (row["status"], row["attempts"], row["failure"]) == ("waiting", 1, None)
             async with sending(worker, clock) as sender:
@@ -250,7 +250,7 @@ def test_the_message_of_a_dead_sender_is_sent_when_its_lease_ends(worker, clock,
                 assert len(receiver.received) == 1
                 clock.advance(61)
                 sender.wake()
-                await until(lambda: not waiting(worker), "sent")
+                await wait_until(lambda: not list_waiting(worker), "sent")
             assert len({message.headers["x-undercurrent-delivery"] for message in receiver.received}) == 1
             assert worker.rows(outbox)[0]["attempts"] == len(receiver.received) == 2
 
@@ -292,10 +292,10 @@ def test_two_senders_send_each_message_once(worker, clock, database_url):
 
     async def run():
         with receiving() as receiver:
-            count = len(told(worker, receiver.url, switching))
+            count = len(queue_messages(worker, receiver.url, switching))
             assert count > 30
             async with sending(worker, clock, store=stores[0]), sending(worker, clock, store=stores[1]):
-                await until(lambda: not waiting(worker), "sent")
+                await wait_until(lambda: not list_waiting(worker), "sent")
             names = [message.headers["x-undercurrent-delivery"] for message in receiver.received]
             assert len(names) == len(set(names)) == count
             assert {row["attempts"] for row in worker.rows(outbox)} == {1}
@@ -375,9 +375,9 @@ def test_a_private_address_gets_nothing(worker, clock, host):
 
     async def run():
         with receiving() as receiver:
-            told(worker, f"http://{host}:{receiver.port}/", TWO_CHANGES[:20])
+            queue_messages(worker, f"http://{host}:{receiver.port}/", TWO_CHANGES[:20])
             async with sending(worker, clock, private=False, resolve=resolve):
-                await until(failed(worker, clock), "refused")
+                await wait_until(has_failed(worker, clock), "refused")
             assert receiver.received == []
         (row,) = worker.rows(outbox)
         assert row["failure"] == ("the address is private; UNDERCURRENT_WEBHOOK_PRIVATE=true allows such addresses")
@@ -396,9 +396,9 @@ def test_the_connection_goes_to_the_address_that_was_checked(worker, clock):
 
     async def run():
         with receiving() as receiver:
-            told(worker, f"http://Hooks.Example:{receiver.port}/a%20b?c=d", TWO_CHANGES[:20])
+            queue_messages(worker, f"http://Hooks.Example:{receiver.port}/a%20b?c=d", TWO_CHANGES[:20])
             async with sending(worker, clock, resolve=resolve):
-                await until(lambda: not waiting(worker), "sent")
+                await wait_until(lambda: not list_waiting(worker), "sent")
             (message,) = receiver.received
             assert message.headers["host"] == f"hooks.example:{receiver.port}"
             assert message.path == "/a%20b?c=d"
@@ -422,9 +422,9 @@ def test_tls_uses_the_name(worker, clock):
         with socket.create_server(("127.0.0.1", 0)) as listener:
             thread = threading.Thread(target=answer, args=(listener,))
             thread.start()
-            told(worker, f"https://hooks.example:{listener.getsockname()[1]}/", TWO_CHANGES[:20])
+            queue_messages(worker, f"https://hooks.example:{listener.getsockname()[1]}/", TWO_CHANGES[:20])
             async with sending(worker, clock, resolve=lambda name, port: [ip_address("127.0.0.1")]):
-                await until(failed(worker, clock), "failed")
+                await wait_until(has_failed(worker, clock), "failed")
             thread.join()
 
     asyncio.run(run())
@@ -452,7 +452,7 @@ def test_the_secret_is_never_shown():
 @on_sqlite
 def test_without_a_secret_messages_wait(worker, clock):
     with receiving() as receiver:
-        told(worker, receiver.url)
+        queue_messages(worker, receiver.url)
 
         async def run():
             sender = Sender(worker.store, clock, Metrics(), None, True)
@@ -463,4 +463,4 @@ def test_without_a_secret_messages_wait(worker, clock):
 
         asyncio.run(run())
         assert receiver.received == []
-        assert len(waiting(worker)) == 2
+        assert len(list_waiting(worker)) == 2

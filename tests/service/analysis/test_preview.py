@@ -26,7 +26,7 @@ from service.storage.tables import decisions, jobs
 from service.storage.tables import metadata as tables
 from tests.service.answers import error_of, good, shaped
 from tests.service.conftest import Clock
-from tests.service.playing import CONFIGS, PLAIN, SEASONS, Script, found_differences, http_post
+from tests.service.playing import CONFIGS, PLAIN, SEASONS, Script, http_post, verify_campaign
 
 NUMBERS = itertools.count(1)
 SAME = ("round", "stage", "model_version", "mode", "action", "propensity", "belief", "scores")
@@ -195,7 +195,7 @@ def test_previews_do_not_disturb_decisions_made_meanwhile(start, clock, name):
     assert statuses[200] > 20
     assert watched.answers == alone.answers
     with worker.service.store.reading() as tx:
-        assert found_differences(tx, "watched") == []
+        assert verify_campaign(tx, "watched") == []
 
 
 def brute_force(policy, state, context, excluded, regime):
