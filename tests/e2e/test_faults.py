@@ -85,7 +85,7 @@ def folder(tmp_path):
     return folder
 
 
-NO_SPACE = ("The disk of the database is full: free some space", "The disk of the database fails, is full or over a")
+NO_SPACE = ("The disk of the database is full: free some space", "The disk of the database failed, is full or over its")
 
 
 @pytest.mark.parametrize("kind", DISKS)
