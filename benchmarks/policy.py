@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from benchmarks import Timing, Verdict, compute_ratio, describe_package, print_table, print_verdicts, time_in_turns
 from policy import CampaignConfig, FeatureMap, HmmParameters, StagedPolicy, em, spectral
-from policy.features import Contexts
+from policy.encoding import Contexts
 from simulator import presets
 from simulator.environment import load_environment
 

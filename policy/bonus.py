@@ -17,8 +17,6 @@ from policy import bounds, kernels
 from policy.config import THEORY_CONSTANTS, CampaignConfig
 from policy.features import FeatureMap
 
-__all__ = ["get_effective_ridge", "make_exploration", "tabulate_bonus"]
-
 _FORMS = {
     "complex": kernels.COMPLEX,
     "simplified": kernels.SIMPLIFIED,

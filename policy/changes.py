@@ -6,8 +6,8 @@ from copy import copy
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from policy.arrays import FloatArray, IndexArray
 from policy.config import CampaignConfig
 from policy.defaults import TRIAL_SHARE
 from policy.errors import ArgumentError, ConfigError, FieldProblem, FixedError, PolicyError
@@ -16,17 +16,6 @@ from policy.kernels import Statistics
 from policy.staged import StagedPolicy
 from policy.stages import find_stage_start
 from policy.state import State
-
-__all__ = [
-    "CHANGEABLE",
-    "add_config_action",
-    "append_actions",
-    "clone_config",
-    "patch_config",
-    "resume_after_erasure",
-    "retire_config_action",
-    "roll_back",
-]
 
 # The fields that may change without resetting the model. Actions change only as `append_actions` allows.
 CHANGEABLE = (
@@ -246,24 +235,20 @@ def _start_trial(policy: StagedPolicy, state: State, first: int) -> State:
     return state._replace(trial_end=end, trial_first=first)
 
 
-def _match_columns(before: StagedPolicy, after: StagedPolicy, regimes: int) -> tuple[npt.NDArray[np.intp], int]:
+def _match_columns(before: StagedPolicy, after: StagedPolicy, regimes: int) -> tuple[IndexArray, int]:
     """The positions of the old columns among the new ones, and the number of new ones."""
     places = {column: place for place, column in enumerate(after.maps[regimes].column_parts)}
     old = before.maps[regimes].column_parts
     return np.array([places[column] for column in old], np.intp), len(places)
 
 
-def _spread(
-    vector: npt.NDArray[np.float64], places: npt.NDArray[np.intp], size: int, rest: float
-) -> npt.NDArray[np.float64]:
+def _spread(vector: FloatArray, places: IndexArray, size: int, rest: float) -> FloatArray:
     wide = np.full(size, rest)
     wide[places] = vector
     return wide
 
 
-def _append_columns(
-    old: Statistics, places: npt.NDArray[np.intp], size: int, features: FeatureMap, ridge: float
-) -> Statistics:
+def _append_columns(old: Statistics, places: IndexArray, size: int, features: FeatureMap, ridge: float) -> Statistics:
     block, fresh = np.ix_(places, places), np.setdiff1d(np.arange(size), places)
     factored = old.counters[1] >= 0
     gram, inverse = np.eye(size) * ridge, np.eye(size) / ridge

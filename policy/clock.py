@@ -4,15 +4,12 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from policy.arrays import IntArray, SmallInts
 from policy.config import Clock
 from policy.errors import ContextError, FieldProblem, format_value
 from policy.state import State
 
-__all__ = ["LONGEST_GAP", "NO_GAPS", "NO_PERIODS", "check_time", "count_steps"]
-
-SmallInts = npt.NDArray[np.int16]
 LONGEST_GAP = 32  # periods between two decisions that count, each as a missing observation
 NO_GAPS, NO_PERIODS = np.empty(0, np.int16), np.empty(0, np.int64)
 
@@ -28,7 +25,7 @@ def check_time(at: float | None, field: str) -> float:
 
 def count_steps(
     clock: Clock | None, state: State, times: Sequence[float | None], field: str = "at"
-) -> tuple[SmallInts, npt.NDArray[np.int64]]:
+) -> tuple[SmallInts, IntArray]:
     """Steps of the chain before each decision, and the period it falls in; both empty without a clock.
 
     Decisions in one period share a regime. The chain moves once for each period that has passed, up to LONGEST_GAP. A

@@ -23,8 +23,6 @@ from policy.kernels import Statistics
 from policy.selection import Candidate, Estimate, Selection
 from policy.state import State
 
-__all__ = ["SCHEMA", "decode", "decode_estimate", "encode", "encode_estimate"]
-
 SCHEMA = 3
 _MAGIC = b"UCSTATE\n"
 _PLAIN = ("round", "next_estimation", "next_update", "model_version", "arrived", "folded", "rebuild", "period")

@@ -5,30 +5,6 @@ binary, sparse, belief-rewards, three-regimes and nelson environments, and never
 default is judged. docs/policy.md describes what else was tried. Gains are in nats.
 """
 
-__all__ = [
-    "CREDIT",
-    "ENTER",
-    "FIRST_ITERATIONS",
-    "FIRST_ROUNDS",
-    "FORGETTING",
-    "GROWTH",
-    "IDLE_ITERATIONS",
-    "ITERATIONS",
-    "KAPPA",
-    "KINDS",
-    "LEAST_NOISE",
-    "LEAST_PERIODS",
-    "RESTARTS_UNTIL",
-    "RIDGE",
-    "STAGE_LENGTH",
-    "STAY",
-    "TRIAL_AGAIN",
-    "TRIAL_GAIN",
-    "TRIAL_LENGTH",
-    "TRIAL_SHARE",
-    "WARM_START_ROUNDS",
-]
-
 # --- decisions: defaults of the configuration ---
 STAGE_LENGTH = 10
 RIDGE = 1.0

@@ -16,8 +16,8 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from policy.arrays import FloatArray
 from policy.errors import ArgumentError
 from policy.features import FeatureMap
 from policy.hmm import HmmParameters, stationary_law
@@ -25,17 +25,6 @@ from policy.selection import Verdict
 from policy.staged import StagedPolicy
 from policy.state import State
 
-__all__ = [
-    "Coefficient",
-    "HmmDescription",
-    "ModelDescription",
-    "SymbolProbability",
-    "WarmStart",
-    "describe",
-    "get_warm_start",
-]
-
-FloatArray = npt.NDArray[np.float64]
 LEAST_FREEDOM = 4.0  # rewards beyond the effective parameters that an estimate of the noise needs
 
 

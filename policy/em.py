@@ -10,12 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from policy import kernels, spectral
+from policy.arrays import FloatArray, SmallInts
 from policy.errors import ArgumentError
 from policy.hmm import NO_EVIDENCE, HmmParameters, check_steps, check_symbols, spell_out_gaps
-
-__all__ = ["SMOOTHING", "EmFit", "estimate", "fit", "log_prior", "maximise", "open_zeros"]
-
-FloatArray = npt.NDArray[np.float64]
 
 RANDOM_STARTS = 4  # EM from one random start often ends in a poor optimum (docs/performance-notes.md)
 TRIAL_ITERATIONS = 10  # for every start, before the likeliest goes on
@@ -151,7 +148,7 @@ def open_zeros(start: HmmParameters) -> HmmParameters:
     )
 
 
-def _random_start(seen: npt.NDArray[np.int16], regimes: int, count: int, seed: int, counter: int) -> HmmParameters:
+def _random_start(seen: SmallInts, regimes: int, count: int, seed: int, counter: int) -> HmmParameters:
     """Persistent regimes whose emissions scatter around the symbols' frequencies."""
     generator = spectral.random_stream(seed, kernels.EM_DRAW, counter)
     frequencies = np.bincount(seen, minlength=count) + 0.5

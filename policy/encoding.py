@@ -8,16 +8,12 @@ from math import inf, isfinite, nextafter
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from policy.arrays import FloatArray, IndexArray, SmallInts
 from policy.config import CampaignConfig, Variable
 from policy.errors import ArgumentError, ContextError, FieldProblem, format_value
 
-__all__ = ["ContextEncoder", "Contexts"]
-
 MOST_PROBLEMS = 20  # unknown variables that an error names
-FloatArray = npt.NDArray[np.float64]
-SmallInts = npt.NDArray[np.int16]
 _NO_NUMBERS = np.empty((1, 0))
 _WRONG = (KeyError, TypeError, ValueError, OverflowError)  # what encoders raise on a value that is not allowed
 
@@ -32,7 +28,7 @@ class Contexts(NamedTuple):
     def rows(self, start: int, stop: int) -> "Contexts":
         return Contexts(self.levels[start:stop], self.values[start:stop], self.symbols[start:stop])
 
-    def take(self, rows: npt.NDArray[np.intp]) -> "Contexts":
+    def take(self, rows: IndexArray) -> "Contexts":
         return Contexts(self.levels[rows], self.values[rows], self.symbols[rows])
 
     def write(self, start: int, other: "Contexts") -> None:

@@ -12,18 +12,6 @@ PolicyError
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-__all__ = [
-    "ArgumentError",
-    "CodecError",
-    "ConfigError",
-    "ContextError",
-    "FieldProblem",
-    "FixedError",
-    "PolicyError",
-    "RewardError",
-    "format_value",
-]
-
 
 class FieldProblem(NamedTuple):
     """One mistake: the field's dotted name, what was wrong, and what is allowed."""

@@ -18,25 +18,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from policy.arrays import BoolArray, FloatArray, IndexArray
 from policy.lift import ALONE, LEAST, NORMAL, Compared, cumulative_lift, in_units
 
-__all__ = [
-    "ALONE",
-    "GROUPS",
-    "LEAST",
-    "Estimate",
-    "Lift",
-    "LiftSums",
-    "Mean",
-    "OffPolicy",
-    "OffPolicySums",
-    "Refusal",
-    "Rewarded",
-]
-
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
-IntArray = npt.NDArray[np.intp]
 GROUPS = 16_384  # groups of subjects: memory stays bounded, and merging independent clusters does no harm
 NOTHING = Compared(np.empty(0), np.empty(0, np.bool_), np.empty(0), np.empty(0, np.int64))
 
@@ -70,7 +54,7 @@ class Sums:
         self._groups = np.zeros((0, columns))
         self._present = np.zeros(0, np.bool_)
 
-    def add(self, columns: FloatArray, clusters: IntArray) -> None:
+    def add(self, columns: FloatArray, clusters: IndexArray) -> None:
         """Add rows (n × columns); the cluster of a row is a number below GROUPS, or ALONE."""
         self.totals += columns.sum(axis=0)
         together = clusters != ALONE
@@ -109,11 +93,11 @@ class Rewarded(NamedTuple):
     """Decisions whose law and reward are known."""
 
     rewards: FloatArray  # T
-    taken: IntArray  # T
+    taken: IndexArray  # T
     propensity: FloatArray  # T
     law: FloatArray  # T×K, NaN where an action was not eligible
     predictions: FloatArray  # T×K: r̂, of the eligible actions
-    clusters: IntArray  # T
+    clusters: IndexArray  # T
 
     def take(self, rows: BoolArray) -> "Rewarded":
         rewards, taken, propensity, law, predictions, clusters = self

@@ -8,17 +8,14 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from policy import kernels
+from policy.arrays import FloatArray
 from policy.config import ACTIONS, INTERCEPT, CampaignConfig, Term
 from policy.encoding import ContextEncoder, Contexts
 from policy.errors import ArgumentError, ConfigError, FieldProblem
 
-__all__ = ["Column", "Contexts", "FeatureMap", "get_feature_map", "get_feature_maps"]
-
 MAX_COLUMNS = 1024
-FloatArray = npt.NDArray[np.float64]
 
 
 class Column(NamedTuple):

@@ -5,18 +5,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from policy import joint, kernels
+from policy.arrays import BoolArray, FloatArray, SmallInts
 from policy.clock import LONGEST_GAP
-from policy.features import Contexts
+from policy.encoding import Contexts
 from policy.staged import StagedPolicy
 from policy.state import State
 
-__all__ = ["FrozenModel", "choose_greedily"]
-
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
 _NO_MATRIX = np.empty((0, 0))
 
 
@@ -57,7 +53,7 @@ class FrozenModel:
         levels[present], values[present], symbols[present] = known
         return Contexts(levels, values, symbols), present
 
-    def _count_steps(self, times: Sequence[float | None]) -> npt.NDArray[np.int16]:
+    def _count_steps(self, times: Sequence[float | None]) -> SmallInts:
         """Moves of the chain before each row, as decisions count them (StagedPolicy): 1, or what the clock says."""
         if self._clock is None:
             steps = np.ones(len(times), np.int16)

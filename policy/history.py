@@ -9,12 +9,9 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from policy.features import Contexts
+from policy.arrays import BoolArray, FloatArray, IntArray, SmallInts
+from policy.encoding import Contexts
 
-__all__ = ["History"]
-
-FloatArray = npt.NDArray[np.float64]
-SmallInts = npt.NDArray[np.int16]
 _NO_ROWS = np.empty(0, np.int64)
 
 
@@ -46,7 +43,7 @@ class History:
     beliefs: FloatArray  # of record: as decided, or as last recomputed (R4)
     rewards: FloatArray  # NaN where none has arrived, or where it was erased (R22)
     # Rows whose folded rewards no longer count after a rollback (R21) or an erasure: sorted, never changed in place.
-    excluded: npt.NDArray[np.int64]
+    excluded: IntArray
     rounds: int
     arrived: int
     shape: tuple[int, int, int]  # categorical variables, numeric variables, most regimes
@@ -68,7 +65,7 @@ class History:
         self.rounds = 0
         self.arrived = 0
 
-    def get_arrivals(self, start: int, stop: int) -> npt.NDArray[np.int64]:
+    def get_arrivals(self, start: int, stop: int) -> IntArray:
         """The rows of arrivals number start … stop-1, in round order, without those that do not count."""
         if start == stop:
             return _NO_ROWS
@@ -77,10 +74,10 @@ class History:
         if not self.excluded.size:
             return rows
         places = np.searchsorted(self.excluded, rows)  # it is sorted, and may be long
-        counted: npt.NDArray[np.bool_] = self.excluded[np.minimum(places, self.excluded.size - 1)] != rows
+        counted: BoolArray = self.excluded[np.minimum(places, self.excluded.size - 1)] != rows
         return rows[counted]
 
-    def get_arrival_order(self, arrived: int) -> npt.NDArray[np.int64]:
+    def get_arrival_order(self, arrived: int) -> IntArray:
         """The rows of the first `arrived` rewards in order of arrival, including excluded ones."""
         return self._order[:arrived]
 
@@ -104,9 +101,9 @@ class History:
         actions: SmallInts,
         beliefs: FloatArray,
         *,
-        arrivals: npt.NDArray[np.int64],
+        arrivals: IntArray,
         rewards: FloatArray,
-        excluded: npt.NDArray[np.int64] | None = None,
+        excluded: IntArray | None = None,
     ) -> Self:
         """A history from its columns (T rows each); `rewards` belong to the rows in `arrivals`."""
         history = cls(levels.shape[1], values.shape[1], beliefs.shape[1], _get_capacity(actions.size))

@@ -11,27 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from policy import kernels
+from policy.arrays import FloatArray, IndexArray, SmallInts
 from policy.errors import ArgumentError
 
-__all__ = [
-    "MISSING",
-    "RECENT",
-    "Beliefs",
-    "Expectations",
-    "HmmParameters",
-    "check_symbols",
-    "compute_expectations",
-    "filter_history",
-    "filter_recent",
-    "filter_step",
-    "sample",
-    "smooth_history",
-    "stationary_law",
-]
-
 MISSING = -1  # the code of a missing symbol
-FloatArray = npt.NDArray[np.float64]
-SmallInts = npt.NDArray[np.int16]
 RECENT = 300  # contexts that give the belief after a re-estimation: the filter forgets exponentially fast (R5)
 NO_EVIDENCE = np.empty((0, 0))  # beyond the symbols; see kernels.filter_path
 
@@ -66,7 +49,7 @@ class HmmParameters(NamedTuple):
                 raise ArgumentError(field, "does not sum to 1", "rows that sum to 1")
         return cls(**arrays)
 
-    def permute(self, order: npt.NDArray[np.intp]) -> "HmmParameters":
+    def permute(self, order: IndexArray) -> "HmmParameters":
         """The same model with regime h renamed: the new h is the old order[h]."""
         return HmmParameters(
             np.ascontiguousarray(self.transition[np.ix_(order, order)]),
@@ -156,7 +139,7 @@ class SpelledOut(NamedTuple):
 
     symbols: SmallInts
     steps: SmallInts
-    rows: npt.NDArray[np.intp]  # positions of the original rows
+    rows: IndexArray  # positions of the original rows
 
     def original(self, table: FloatArray) -> FloatArray:
         """The original rows of a table that has all of them."""

@@ -13,42 +13,29 @@ on a few rounds. Decisions never use γ: at decision time there is no reward yet
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from policy import em, kernels, linucb
+from policy.arrays import FloatArray, IndexArray, IntArray, SmallInts
 from policy.defaults import LEAST_NOISE
-from policy.features import Contexts, FeatureMap
+from policy.encoding import Contexts
+from policy.features import FeatureMap
 from policy.history import History
 from policy.hmm import HmmParameters, check_steps, compute_expectations, spell_out_gaps
 from policy.kernels import Statistics
 
-__all__ = [
-    "Design",
-    "Fit",
-    "Rounds",
-    "estimate_noise",
-    "fit_joint",
-    "fit_smoothed",
-    "gather",
-    "make_design",
-    "predict",
-    "solve",
-]
-
-FloatArray = npt.NDArray[np.float64]
 LARGEST_TABLE = 1 << 18  # most combinations of levels and actions for grouping rounds by a table
 
 
 class Rounds(NamedTuple):
     """The data of a fit: one row per round, gaps as rows without symbol and reward; and the profiles."""
 
-    symbols: npt.NDArray[np.int16]
-    steps: npt.NDArray[np.int16]
-    rows: npt.NDArray[np.intp]  # positions of the rounds among the rows
+    symbols: SmallInts
+    steps: SmallInts
+    rows: IndexArray  # positions of the rounds among the rows
     rewards: FloatArray  # less their mean; NaN where unknown
-    profiles: npt.NDArray[np.int64]  # the profile of each row: rounds with the same context and action share one
+    profiles: IntArray  # the profile of each row: rounds with the same context and action share one
     contexts: Contexts  # of the profiles
-    actions: npt.NDArray[np.int16]
+    actions: SmallInts
     known: int  # rewards
     centre: float  # their mean
     squares: float  # the sum of their squares after subtracting the mean
@@ -62,10 +49,10 @@ class Rounds(NamedTuple):
 class Design(NamedTuple):
     """The non-zero columns of z of every profile (kernels.profile_columns), and the feature map."""
 
-    columns: npt.NDArray[np.int64]
+    columns: IntArray
     weights: FloatArray
-    owners: npt.NDArray[np.int64]
-    counts: npt.NDArray[np.int64]
+    owners: IntArray
+    counts: IntArray
     features: FeatureMap
 
 
@@ -101,9 +88,7 @@ def gather(features: FeatureMap, history: History, rounds: int, arrived: int) ->
     )  # fmt: skip
 
 
-def _group_by_profile(
-    features: FeatureMap, contexts: Contexts, actions: npt.NDArray[np.int16]
-) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int64]]:
+def _group_by_profile(features: FeatureMap, contexts: Contexts, actions: SmallInts) -> tuple[IndexArray, IntArray]:
     """The first round of every profile, and every round's profile."""
     keys, every = actions.astype(np.int64), np.arange(actions.size)
     sizes = [max(len(variable.level_names), 1) for variable in features.variables]
@@ -121,7 +106,7 @@ def _group_by_profile(
     return first_of[there], (there.cumsum() - 1)[keys]
 
 
-def make_design(features: FeatureMap, contexts: Contexts, actions: npt.NDArray[np.int16]) -> Design:
+def make_design(features: FeatureMap, contexts: Contexts, actions: SmallInts) -> Design:
     """The non-zero columns of z for given contexts and actions."""
     columns, weights, owners, counts = kernels.profile_columns(features.plan, contexts.levels, contexts.values, actions)
     return Design(columns, weights, owners, counts, features)

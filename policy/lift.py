@@ -9,12 +9,9 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-__all__ = ["ALONE", "LEAST", "NORMAL", "Compared", "Group", "Lifts", "cumulative_lift", "in_units"]
+from policy.arrays import BoolArray, FloatArray, IntArray
 
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 ALONE = -1  # the cluster of a round without a subject
 LEAST = 20  # the least effective number of decisions or clusters behind a published number
 NORMAL = 1.959963984540054  # the 97.5 % quantile of the normal law
@@ -24,7 +21,7 @@ class Compared(NamedTuple):
     """Rewarded rounds after the warm start while control was on, in order."""
 
     rewards: FloatArray
-    controlled: npt.NDArray[np.bool_]
+    controlled: BoolArray
     share: FloatArray  # of the control, > 0
     clusters: IntArray  # numbers ≥ 0, or ALONE
 
@@ -79,7 +76,7 @@ def in_units(rewards: FloatArray) -> tuple[FloatArray, int]:
     return np.ldexp(rewards, -exponent), exponent
 
 
-def _group(rows: Compared, mine: npt.NDArray[np.bool_], chance: FloatArray, level: float, ends: IntArray) -> Group:
+def _group(rows: Compared, mine: BoolArray, chance: FloatArray, level: float, ends: IntArray) -> Group:
     places = np.flatnonzero(mine)
     weights = 1.0 / chance[places]
     values = weights * (rows.rewards[places] - level)
@@ -102,9 +99,7 @@ def _group(rows: Compared, mine: npt.NDArray[np.bool_], chance: FloatArray, leve
     return Group(counts, level + mean, variance, clusters)
 
 
-def _before(
-    weights: FloatArray, values: FloatArray, clusters: IntArray
-) -> tuple[FloatArray, FloatArray, npt.NDArray[np.bool_]]:
+def _before(weights: FloatArray, values: FloatArray, clusters: IntArray) -> tuple[FloatArray, FloatArray, BoolArray]:
     """The sums of each row's cluster before that row, and whether it is the first row of its cluster."""
     own = np.where(clusters == ALONE, -1 - np.arange(clusters.size), clusters)
     order = np.argsort(own, kind="stable")

@@ -5,16 +5,13 @@ updated; arguments never change.
 """
 
 import numpy as np
-import numpy.typing as npt
 
 from policy import kernels
+from policy.arrays import FloatArray, IntArray, SmallInts
+from policy.encoding import Contexts
 from policy.errors import ArgumentError
-from policy.features import Contexts, FeatureMap
+from policy.features import FeatureMap
 from policy.kernels import Statistics
-
-__all__ = ["Statistics", "copy_statistics", "create_statistics", "is_current", "update_statistics"]
-
-FloatArray = npt.NDArray[np.float64]
 
 
 def create_statistics(dimension: int, ridge: float) -> Statistics:
@@ -47,10 +44,10 @@ def update_statistics(
     features: FeatureMap,
     ridge: float,
     contexts: Contexts,
-    actions: npt.NDArray[np.int16],
+    actions: SmallInts,
     beliefs: FloatArray,
     rewards: FloatArray,
-    rows: npt.NDArray[np.int64],
+    rows: IntArray,
 ) -> Statistics:
     """Statistics after folding `rows` of the history, in the order given (R1, R2)."""
     if not rows.size and is_current(statistics):

@@ -3,15 +3,10 @@
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from policy.arrays import BoolArray, FloatArray, IndexArray
 from policy.defaults import TRIAL_SHARE
 
-__all__ = ["Logged", "compute_logging_law", "list_floors", "mark_first_eligible"]
-
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
-IntArray = npt.NDArray[np.intp]
 TOLERANCE = 1e-12  # between a stored propensity and the one that its law gives
 NEARLY = 1e-9  # scores this close, relative to the largest, may have been equal or not before they were stored
 
@@ -21,7 +16,7 @@ class Logged(NamedTuple):
 
     scores: FloatArray  # T×K
     warm: BoolArray  # T: decided in the warm start
-    taken: IntArray  # T: the action's place
+    taken: IndexArray  # T: the action's place
     propensity: FloatArray  # T
     share: FloatArray  # T: of the control
     baseline: BoolArray  # T: the control plays the baseline

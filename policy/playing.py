@@ -4,22 +4,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from policy import hmm, kernels, linucb
+from policy.arrays import FloatArray, SmallInts
 from policy.clock import count_steps
 from policy.config import LARGEST_REWARD
+from policy.encoding import Contexts
 from policy.errors import ArgumentError
-from policy.features import Contexts
 from policy.stages import is_estimation_due
 from policy.state import State
 
 if TYPE_CHECKING:
     from policy.staged import StagedPolicy
-
-__all__ = ["Episode", "play_episode"]
-
-FloatArray = npt.NDArray[np.float64]
 
 
 class Episode(NamedTuple):
@@ -53,9 +49,7 @@ def play_episode(policy: "StagedPolicy", state: State, episode: Episode) -> Stat
     return state
 
 
-def _play_part(
-    policy: "StagedPolicy", state: State, episode: Episode, gaps: npt.NDArray[np.int16], done: int, stop: int
-) -> State:
+def _play_part(policy: "StagedPolicy", state: State, episode: Episode, gaps: SmallInts, done: int, stop: int) -> State:
     """Play rows done … stop-1, between which nothing is re-estimated."""
     part, regimes, count = episode.contexts.rows(done, stop), state.belief.size, stop - done
     if episode.beliefs is None:

@@ -8,25 +8,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from policy.arrays import FloatArray
 from policy.config import ACTIONS, INTERCEPT, CampaignConfig
 from policy.description import ModelDescription, SymbolProbability, describe, get_warm_start
 from policy.hmm import RECENT
 from policy.staged import StagedPolicy
 from policy.state import State
 
-__all__ = [
-    "ExpectedReward",
-    "LevelShare",
-    "Likeliest",
-    "RegimeDescription",
-    "describe_regimes",
-    "explain_no_regimes",
-    "get_likeliest_regime",
-]
-
-FloatArray = npt.NDArray[np.float64]
 TYPICAL_SYMBOLS = 3
 LEAST_DIFFERENCE = 0.05  # a level is mentioned if its probability is this much above the average
 MOST_NAMED = 3  # levels mentioned in a sentence

@@ -8,16 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from policy import hmm
+from policy.arrays import BoolArray, FloatArray, SmallInts
 from policy.clock import check_time
 from policy.config import CampaignConfig
 from policy.errors import ArgumentError, ContextError, FieldProblem, format_value
 from policy.features import FeatureMap
 from policy.state import PastRound, Request
 
-__all__ = ["Encoder", "Prepared", "PreparedPast"]
-
-FloatArray = npt.NDArray[np.float64]
-SmallInts = npt.NDArray[np.int16]
 _NO_SUBJECT = np.zeros((1, 2), np.uint64)
 
 
@@ -26,7 +23,7 @@ class Prepared(NamedTuple):
 
     codes: SmallInts  # n × (V + 1): levels, then the symbol
     numbers: FloatArray  # n × numeric variables
-    eligible: npt.NDArray[np.bool_]  # n × K
+    eligible: BoolArray  # n × K
     subjects: npt.NDArray[np.uint64]  # n × 2: hash, 1 if there is a subject
     times: Sequence[float | None]
 
@@ -108,7 +105,7 @@ class Encoder:
 
     def encode_rules(
         self, excluded: Collection[str], subject: str | None, prefix: str = ""
-    ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.uint64]]:
+    ) -> tuple[BoolArray, npt.NDArray[np.uint64]]:
         """A request's exclusions and subject as tables of one row: eligible actions, and (hash, 1 if present)."""
         eligible, key = self._active, _NO_SUBJECT
         if excluded:

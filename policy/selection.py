@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from policy import em, hmm, joint, kernels, spectral
+from policy.arrays import FloatArray, IndexArray, IntArray
 from policy.defaults import (
     CREDIT,
     ENTER,
@@ -36,10 +36,6 @@ from policy.defaults import (
 from policy.features import FeatureMap
 from policy.history import History
 from policy.hmm import HmmParameters
-
-__all__ = ["Candidate", "Estimate", "Selection", "Verdict", "estimate"]
-
-FloatArray = npt.NDArray[np.float64]
 
 
 class Candidate(NamedTuple):
@@ -158,7 +154,7 @@ def _judge(
 
 
 def _score(
-    features: FeatureMap, history: History, rounds: int, start: int, rows: npt.NDArray[np.int64], model: Candidate
+    features: FeatureMap, history: History, rounds: int, start: int, rows: IntArray, model: Candidate
 ) -> tuple[float, float]:
     """Log-likelihood of the symbols from `start` on; minus the squared errors on the rewards of `rows`."""
     symbols, steps = history.contexts.symbols[:rounds], history.steps[:rounds]
@@ -289,7 +285,7 @@ def _align(
     return joint.Fit(parameters, statistics.theta, fit.noise, posterior, fit.objective)
 
 
-def _is_unchanged(order: npt.NDArray[np.intp]) -> bool:
+def _is_unchanged(order: IndexArray) -> bool:
     """Does every regime keep its number?"""
     return bool((order == np.arange(order.size)).all())
 

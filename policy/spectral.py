@@ -12,12 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from policy import kernels
+from policy.arrays import FloatArray, IndexArray
 from policy.errors import ArgumentError
 from policy.hmm import HmmParameters, check_symbols
 
-__all__ = ["NotEstimable", "align", "estimate", "random_stream"]
-
-FloatArray = npt.NDArray[np.float64]
 _ROTATIONS = 8  # draws of Γ before giving up
 
 
@@ -117,7 +115,7 @@ def _decompose(
     return HmmParameters(m / totals[:, None], np.ascontiguousarray(e.T), np.full(regimes, 1.0 / regimes))
 
 
-def align(new: HmmParameters, previous: HmmParameters) -> tuple[HmmParameters, npt.NDArray[np.intp]]:
+def align(new: HmmParameters, previous: HmmParameters) -> tuple[HmmParameters, IndexArray]:
     """Number the new regimes like the previous ones (R6); also returns the order: regime h was order[h].
 
     The order minimises the largest L2 distance between emissions, then the total distance among pairs within that
@@ -131,7 +129,7 @@ def align(new: HmmParameters, previous: HmmParameters) -> tuple[HmmParameters, n
         )
     distances = np.zeros((regimes, regimes))  # new regimes are equally near to every place
     distances[:before] = np.linalg.norm(previous.emission[:, None, :] - new.emission[None, :, :], axis=2)
-    order: npt.NDArray[np.intp] = distances.argmin(axis=1)
+    order: IndexArray = distances.argmin(axis=1)
     if np.unique(order).size < order.size:
         largest, _ = _match(distances, max)
         _, best = _match(np.where(distances <= largest, distances, np.inf), add)

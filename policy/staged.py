@@ -12,12 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from policy import bonus, hmm, kernels, linucb
+from policy.arrays import BoolArray, FloatArray, IntArray, SmallInts
 from policy.clock import NO_GAPS, NO_PERIODS, count_steps
 from policy.config import LARGEST_REWARD, CampaignConfig
 from policy.defaults import TRIAL_SHARE
+from policy.encoding import Contexts
 from policy.errors import ArgumentError, RewardError, format_value
 from policy.estimators import Estimate, make_estimator
-from policy.features import Contexts, get_feature_maps
+from policy.features import get_feature_maps
 from policy.history import History
 from policy.playing import Episode, play_episode
 from policy.requests import Encoder, Prepared, PreparedPast
@@ -25,9 +27,6 @@ from policy.spectral import NotEstimable
 from policy.stages import count_rounds_ahead, is_estimation_due, is_update_due
 from policy.state import Decided, Decision, PastRound, Request, Score, State
 
-__all__ = ["StagedPolicy"]
-
-FloatArray = npt.NDArray[np.float64]
 _FOREVER = 2**62
 _NO_MATRIX = np.empty((0, 0))
 
@@ -35,10 +34,10 @@ _NO_MATRIX = np.empty((0, 0))
 class _Rows(NamedTuple):
     """Requests as `kernels.decide_rounds` takes them: the tables of `Prepared`, with steps of the chain for times."""
 
-    gaps: npt.NDArray[np.int16]  # n, or empty without a clock
-    codes: npt.NDArray[np.int16]
+    gaps: SmallInts  # n, or empty without a clock
+    codes: SmallInts
     numbers: FloatArray
-    eligible: npt.NDArray[np.bool_]
+    eligible: BoolArray
     subjects: npt.NDArray[np.uint64]
 
     def part(self, start: int, stop: int) -> "_Rows":
@@ -227,7 +226,7 @@ class StagedPolicy:
             scores.append(decided.decisions()[0].scores)
         return scores
 
-    def _advance(self, state: State, rows: _Rows, periods: npt.NDArray[np.int64]) -> tuple[State, list[Decided]]:
+    def _advance(self, state: State, rows: _Rows, periods: IntArray) -> tuple[State, list[Decided]]:
         """Decide rows, stopping at each boundary for what is due there."""
         tables: list[Decided] = []
         done, count = 0, len(rows.codes)

@@ -2,8 +2,6 @@
 
 from policy.state import State
 
-__all__ = ["count_rounds_ahead", "find_stage_start", "is_estimation_due", "is_update_due"]
-
 
 def find_stage_start(t: int, stage_length: int) -> int:
     """The first round ≥ t that begins a stage."""

@@ -4,16 +4,13 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from policy.arrays import BoolArray, FloatArray
 from policy.history import History
 from policy.hmm import HmmParameters
 from policy.kernels import Statistics
 from policy.selection import Selection
 
-__all__ = ["MODES", "Decided", "Decision", "PastRound", "Request", "Score", "State"]
-
-FloatArray = npt.NDArray[np.float64]
 MODES = ("warm_start", "optimistic", "control")
 
 
@@ -55,7 +52,7 @@ class Decided(NamedTuple):
     stage_length: int
     first_version: int  # model version of the first round
     actions: tuple[str, ...]
-    eligible: npt.NDArray[np.bool_]  # rounds × K
+    eligible: BoolArray  # rounds × K
     answers: FloatArray  # a row per round: action, mode, propensity, K estimates, K bonuses, H beliefs
 
     @property

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from policy.features import Contexts
+from policy.encoding import Contexts
 from policy.hmm import HmmParameters, filter_history, sample
 from simulator.prepare import load_profiles
 

@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from policy import bounds
 from policy.config import THEORY_CONSTANTS, CampaignConfig
-from policy.features import Contexts, FeatureMap
+from policy.encoding import Contexts
+from policy.features import FeatureMap
 from simulator.environment import Environment
 
 FloatArray = npt.NDArray[np.float64]

@@ -5,21 +5,20 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from policy.arrays import FloatArray, IntArray
 from policy.errors import ArgumentError
 
-Floats = NDArray[np.float64]
 
-
-def smallest_singular(matrix: Floats) -> tuple[float, float]:
+def smallest_singular(matrix: FloatArray) -> tuple[float, float]:
     """(smallest singular value over the rows, the value up to which it counts as zero in floating point)."""
     values = np.linalg.svd(matrix, compute_uv=False)
     smallest = values[-1] if len(matrix) <= matrix.shape[1] else 0.0
     return float(smallest), float(values[0] * max(matrix.shape) * np.finfo(np.float64).eps)
 
 
-def check_matrix(field: str, value: ArrayLike, rows: int | None = None, columns: int | None = None) -> Floats:
+def check_matrix(field: str, value: ArrayLike, rows: int | None = None, columns: int | None = None) -> FloatArray:
     """A matrix of finite numbers; None allows any number of rows or columns."""
     matrix = np.asarray(value, dtype=np.float64)
     fits = matrix.ndim == 2 and matrix.size > 0
@@ -31,7 +30,7 @@ def check_matrix(field: str, value: ArrayLike, rows: int | None = None, columns:
     return matrix
 
 
-def check_probabilities(field: str, value: ArrayLike, rows: int, columns: int | None = None) -> Floats:
+def check_probabilities(field: str, value: ArrayLike, rows: int, columns: int | None = None) -> FloatArray:
     """A matrix whose rows are laws."""
     matrix = check_matrix(field, value, rows, columns)
     if matrix.min() < 0 or np.abs(matrix.sum(axis=1) - 1).max() > 1e-6:
@@ -39,13 +38,13 @@ def check_probabilities(field: str, value: ArrayLike, rows: int, columns: int | 
     return matrix
 
 
-def check_transition(value: ArrayLike) -> Floats:
+def check_transition(value: ArrayLike) -> FloatArray:
     """A square matrix whose rows are laws (H × H)."""
     regimes = np.atleast_1d(value).shape[0]
     return check_probabilities("transition", value, regimes, regimes)
 
 
-def check_whole_numbers(field: str, value: ArrayLike, least: int) -> NDArray[np.int64]:
+def check_whole_numbers(field: str, value: ArrayLike, least: int) -> IntArray:
     """Whole numbers ≥ least."""
     numbers = np.asarray(value)
     if numbers.dtype.kind not in "iu" or (numbers.size and numbers.min() < least):

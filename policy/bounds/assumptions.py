@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from policy.bounds.arguments import Floats, check_matrix, check_probabilities, check_transition, smallest_singular
+from policy.arrays import FloatArray
+from policy.bounds.arguments import check_matrix, check_probabilities, check_transition, smallest_singular
 from policy.bounds.thresholds import forgetting_rate
 
 _ROUNDING = 1e-9  # slack on an assumption of the form "at most"
@@ -40,7 +41,7 @@ def check_assumptions(
     pi = check_probabilities("initial", np.asarray(initial)[None], 1, len(M))
     checks: list[AssumptionCheck] = []
 
-    def at_most(name: str, values: Floats, limit: float, label: str) -> None:
+    def at_most(name: str, values: FloatArray, limit: float, label: str) -> None:
         value = float(values.max())
         checks.append(AssumptionCheck(name, value <= limit + _ROUNDING, value, f"at most {limit:g}", label))
 

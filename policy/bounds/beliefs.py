@@ -4,16 +4,17 @@ import math
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from policy.bounds.arguments import Floats, check_arguments, check_whole_numbers
+from policy.arrays import FloatArray, IntArray
+from policy.bounds.arguments import check_arguments, check_whole_numbers
 from policy.errors import ArgumentError
 
 Law = tuple[float, int, int]  # (risk, regimes, symbols): all that U_belief depends on besides the round
 _BLOCK = 1024  # rounds per tabulated block
 
 
-def belief_error(t: ArrayLike, risk: float, regimes: int, symbols: int) -> Floats:
+def belief_error(t: ArrayLike, risk: float, regimes: int, symbols: int) -> FloatArray:
     """U_belief(t, δ) of lm:beliefestimationerror, elementwise over t >= 1.
 
     >>> belief_error([1, 100], risk=0.05, regimes=2, symbols=20).round(3)
@@ -26,14 +27,14 @@ def belief_error(t: ArrayLike, risk: float, regimes: int, symbols: int) -> Float
     return _belief_error(rounds, (risk, regimes, symbols))
 
 
-def belief_error_sum(n: ArrayLike, risk: float, regimes: int, symbols: int) -> Floats:
+def belief_error_sum(n: ArrayLike, risk: float, regimes: int, symbols: int) -> FloatArray:
     """The sum of U_belief(τ, δ) over τ = 1 … n, elementwise over n >= 0; the first call costs O(n)."""
     counts = check_whole_numbers("n", n, 0)
     check_arguments(risk=risk, regimes=regimes, symbols=symbols)
     return tabulate_sum(counts, (risk, regimes, symbols))
 
 
-def _belief_error(t: Floats, law: Law) -> Floats:
+def _belief_error(t: FloatArray, law: Law) -> FloatArray:
     risk, regimes, symbols = law
     log_t = np.log(t)
     confidence = math.log(6 * symbols / risk) + log_t + np.log1p(t)  # ln(6 X t(t+1) / δ)
@@ -54,7 +55,7 @@ def _block_ends(law: Law) -> dict[int, float]:
 
 
 @lru_cache(maxsize=256)
-def _block(index: int, law: Law) -> tuple[Floats, Floats]:
+def _block(index: int, law: Law) -> tuple[FloatArray, FloatArray]:
     ends = _block_ends(law)
     for k in range(min(len(ends) - 1, index), index + 1):
         errors = _belief_error(np.arange(k * _BLOCK + 1, (k + 1) * _BLOCK + 1, dtype=np.float64), law)
@@ -63,7 +64,7 @@ def _block(index: int, law: Law) -> tuple[Floats, Floats]:
     return errors, sums
 
 
-def _tabulate(column: int, rounds: NDArray[np.int64], law: Law) -> Floats:
+def _tabulate(column: int, rounds: IntArray, law: Law) -> FloatArray:
     """U_belief or its running sum at the given rounds; 0 at round 0."""
     if rounds.size == 0:
         return np.zeros(rounds.shape)
@@ -76,11 +77,11 @@ def _tabulate(column: int, rounds: NDArray[np.int64], law: Law) -> Floats:
     return np.where(rounds > 0, table[places - first * _BLOCK], 0.0)
 
 
-def tabulate_error(rounds: NDArray[np.int64], law: Law) -> Floats:
+def tabulate_error(rounds: IntArray, law: Law) -> FloatArray:
     """U_belief at the given rounds; 0 at round 0."""
     return _tabulate(_ERROR, rounds, law)
 
 
-def tabulate_sum(rounds: NDArray[np.int64], law: Law) -> Floats:
+def tabulate_sum(rounds: IntArray, law: Law) -> FloatArray:
     """The sum of U_belief over rounds 1 … n, for each of the given n."""
     return _tabulate(_SUM, rounds, law)

@@ -5,7 +5,8 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from policy.bounds.arguments import Floats, check_arguments, check_whole_numbers
+from policy.arrays import FloatArray
+from policy.bounds.arguments import check_arguments, check_whole_numbers
 from policy.bounds.beliefs import tabulate_error, tabulate_sum
 
 
@@ -36,7 +37,7 @@ def general_bonus(
     c_theta: float,
     gamma: float,
     c_eta: float,
-) -> tuple[Floats, Floats]:
+) -> tuple[FloatArray, FloatArray]:
     """(additive, factor) with ε_{t,a} = additive_t + factor_t ‖G⁻¹z‖₂: theorem:total-regret-bound.
 
     G is that of the last stage end, factor the theorem's f_t; the first stage has 1 + √d/λ and 0.
@@ -71,7 +72,7 @@ def simplified_bonus(
     risk: float,
     c_theta: float,
     v_eta: float,
-) -> tuple[Floats, Floats]:
+) -> tuple[FloatArray, FloatArray]:
     """(additive, factor) with ε_{t,a} = additive_t + factor_t ‖z‖_{G⁻¹}: eq:def-esp-simple.
 
     Box B has stages of one round: G is that of round t - 1, and round 1 has 1 + √d/λ and 0.

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from policy import hmm, selection, spectral
+from policy.arrays import FloatArray
 from policy.config import CampaignConfig, GrowthFactor
 from policy.errors import ArgumentError
 from policy.features import FeatureMap
@@ -17,7 +17,6 @@ from policy.hmm import HmmParameters
 from policy.spectral import NotEstimable
 from policy.state import State
 
-FloatArray = npt.NDArray[np.float64]
 Estimate = HmmParameters | selection.Estimate  # what can be published
 
 

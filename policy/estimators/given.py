@@ -1,8 +1,6 @@
 """Parameters that the configuration gives: in force from round 1, never estimated."""
 
-import numpy as np
-import numpy.typing as npt
-
+from policy.arrays import FloatArray
 from policy.estimators.base import Estimate, Estimator
 from policy.history import History
 from policy.hmm import HmmParameters
@@ -21,6 +19,6 @@ class GivenEstimator(Estimator):
     def estimate(self, state: State) -> Estimate | NotEstimable | None:
         return NotEstimable("the parameters are given")
 
-    def restore_belief(self, state: State, past: State, history: History) -> npt.NDArray[np.float64]:
+    def restore_belief(self, state: State, past: State, history: History) -> FloatArray:
         """The parameters are the same in every model, so the belief stays as it is."""
         return state.belief

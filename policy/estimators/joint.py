@@ -5,7 +5,6 @@ at once.
 """
 
 import numpy as np
-import numpy.typing as npt
 
 from policy import hmm, joint, selection
 from policy.defaults import FIRST_ROUNDS, ITERATIONS, LEAST_PERIODS
@@ -17,8 +16,6 @@ from policy.selection import Candidate
 from policy.spectral import NotEstimable
 from policy.stages import find_stage_start
 from policy.state import State
-
-FloatArray = npt.NDArray[np.float64]
 
 
 class JointEstimator(ScheduledEstimator):

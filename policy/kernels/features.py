@@ -6,12 +6,9 @@ Rows of tables are reached by index, not as views: a view costs numba two change
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from policy.arrays import FloatArray, IntArray, SmallInts
 from policy.kernels.compiling import inline, jit
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 # Columns of Plan.terms.
 _VARIABLE, _VALUE, _START, _WIDTH, _PER_REGIME, _POSITIONS = range(6)
@@ -31,7 +28,7 @@ class Plan(NamedTuple):
 class Inputs(NamedTuple):
     """What z depends on besides the action, a row per round."""
 
-    levels: npt.NDArray[np.int16]  # T × V
+    levels: SmallInts  # T × V
     values: FloatArray  # T × numeric variables
     beliefs: FloatArray  # T × H
 

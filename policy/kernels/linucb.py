@@ -7,13 +7,10 @@ chain ((x + ab) + cd) + … in the order written, so the bits are the same where
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from policy.arrays import FloatArray, IntArray
 from policy.kernels.compiling import inline, jit
 from policy.kernels.features import Inputs, add_square, all_columns, column_room
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 # Columns of Statistics.counters.
 FOLDED, _SINCE_FACTORED = 0, 1

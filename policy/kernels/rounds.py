@@ -3,15 +3,13 @@
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from policy.arrays import FloatArray
 from policy.kernels.chance import Chance, choose_action
 from policy.kernels.compiling import inline, jit
 from policy.kernels.features import Inputs, Plan, active_columns
 from policy.kernels.hmm import belief_path
 from policy.kernels.linucb import FOLDED, combine_rows, make_scratch, norm_with, reset_statistics, update_rows
-
-FloatArray = npt.NDArray[np.float64]
 
 # Forms of the bonus. COMPLEX, SIMPLIFIED and TABLED scale ‖G⁻¹z‖₂, the others ‖z‖_{G⁻¹}.
 COMPLEX, SIMPLIFIED, PLAIN, ELLIPTICAL, TABLED, TABLED_ELLIPTICAL = range(6)

@@ -12,9 +12,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from policy.evaluation import ALONE, GROUPS, LiftSums, OffPolicySums, Rewarded
+from policy.evaluation import GROUPS, LiftSums, OffPolicySums, Rewarded
 from policy.frozen import FrozenModel, choose_greedily
-from policy.lift import Compared
+from policy.lift import ALONE, Compared
 from policy.logging_law import Logged, compute_logging_law, list_floors, mark_first_eligible
 from service.base.times import SECOND
 from service.storage.reading import LoggedDecision

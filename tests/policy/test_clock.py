@@ -8,7 +8,7 @@ import pytest
 
 from policy import CampaignConfig, ConfigError, ContextError, Request, StagedPolicy, decode, em, encode, hmm, selection
 from policy.clock import LONGEST_GAP
-from policy.features import Contexts
+from policy.encoding import Contexts
 from policy.hmm import HmmParameters
 
 MISSING = -1

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from policy.evaluation import ALONE, LEAST, LiftSums, OffPolicySums, Rewarded
-from policy.lift import Compared
+from policy.evaluation import LiftSums, OffPolicySums, Rewarded
+from policy.lift import ALONE, LEAST, Compared
 from tests.policy.make_obp import PATH, log_of
 
 # Four decisions between two actions; the second is what the target always takes.

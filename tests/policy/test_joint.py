@@ -8,7 +8,8 @@ import pytest
 from sklearn.linear_model import Ridge
 
 from policy import CampaignConfig, StagedPolicy, em, encode, hmm, joint, spectral
-from policy.features import Contexts, get_feature_map
+from policy.encoding import Contexts
+from policy.features import get_feature_map
 from policy.history import History
 from policy.hmm import HmmParameters
 from simulator.environment import load_environment

@@ -22,8 +22,9 @@ print(symbols.tolist(), sum(sample_path.stats.cache_hits.values()))
 @pytest.fixture
 def run(tmp_path):
     """Run PROGRAM on a copy of the package; returns what it prints."""
-    package = tmp_path / "policy" / "kernels"
-    shutil.copytree(Path(kernels.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    source, package = Path(kernels.__file__).parent, tmp_path / "policy" / "kernels"
+    shutil.copytree(source, package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(source.parent / "arrays.py", package.parent)
     (package.parent / "__init__.py").touch()  # the kernels need nothing else of policy, and start faster without it
 
     def run(**environment):

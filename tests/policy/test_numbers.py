@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from policy import CampaignConfig, ConfigError, StagedPolicy, describe
 from policy.config import LARGEST_REWARD
-from policy.features import Contexts
+from policy.encoding import Contexts
 
 EXAMPLES = int(os.environ.get("UNDERCURRENT_EXAMPLES", "0"))  # `make machine` sets it
 NUMBERS = settings(derandomize=not EXAMPLES, max_examples=EXAMPLES or 30)

@@ -19,7 +19,7 @@ from policy import (
     hmm,
     linucb,
 )
-from policy.features import Contexts
+from policy.encoding import Contexts
 from policy.hmm import HmmParameters
 from policy.spectral import NotEstimable, align
 

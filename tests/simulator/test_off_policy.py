@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from policy import CampaignConfig, Request, StagedPolicy
-from policy.evaluation import ALONE, GROUPS, LiftSums, OffPolicySums, Rewarded
-from policy.lift import Compared
+from policy.evaluation import GROUPS, LiftSums, OffPolicySums, Rewarded
+from policy.lift import ALONE, Compared
 from policy.logging_law import Logged, compute_logging_law
 from simulator.environment import load_environment
 from simulator.presets import build_config

@@ -14,8 +14,8 @@ import pytest
 import sqlalchemy as sa
 
 from policy import CampaignConfig, StagedPolicy
-from policy.evaluation import ALONE, LiftSums, OffPolicySums, Rewarded
-from policy.lift import Compared
+from policy.evaluation import LiftSums, OffPolicySums, Rewarded
+from policy.lift import ALONE, Compared
 from service.api.reports import Report
 from tests.service.answers import error_of, good
 from tests.service.conftest import Clock, Worker
