@@ -9,7 +9,7 @@ import pytest
 from sklearn.linear_model import Ridge
 
 from policy import ArgumentError, CampaignConfig, FeatureMap, StagedPolicy, bounds, kernels, linucb
-from policy.features import Contexts
+from policy.encoding import Contexts
 
 MAIN_EFFECTS = ["age", "education", "marital", "revenue", "risk"]
 PER_REGIME = [
@@ -105,12 +105,15 @@ def assert_scores_agree(rounds, statistics, exact, sides, rtol):
 
 @pytest.mark.parametrize("ridge", [1e-3, 0.3, 10, 100])
 @pytest.mark.parametrize("count", [30, 1000])
-def test_theta_is_scikit_learns_ridge_on_the_stacked_design(rounds, ridge, count):
-    """eq. estimate-theta, fewer rounds than columns included."""
-    ours = rounds.folded(ridge, range(count))
-    theirs = Ridge(alpha=ridge, fit_intercept=False, solver="cholesky").fit(
-        rounds.design[:count], rounds.rewards[:count]
-    )
+def test_sums_inverse_and_theta_are_numpys_and_scikit_learns(rounds, ridge, count):
+    """eq. estimate-theta on the stacked design, fewer rounds than columns included."""
+    ours, design, rewards = rounds.folded(ridge, range(count)), rounds.design[:count], rounds.rewards[:count]
+    gram, sides = design.T @ design + ridge * np.eye(51), rounds.design[count : count + 30]
+    assert ours.counters.tolist() == [count, 0]
+    np.testing.assert_allclose(ours.gram, gram, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(ours.moment, design.T @ rewards, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(sides @ ours.inverse, np.linalg.solve(gram, sides.T).T, rtol=1e-7, atol=1e-9)
+    theirs = Ridge(alpha=ridge, fit_intercept=False, solver="cholesky").fit(design, rewards)
     np.testing.assert_allclose(ours.theta, theirs.coef_, rtol=1e-8, atol=1e-10)
 
 
