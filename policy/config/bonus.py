@@ -9,7 +9,7 @@ from policy.defaults import KAPPA
 
 
 class Bonus(Part):
-    """The confidence bonus: its form (bonus.py), its scale C, and the constants of the two theorems' forms.
+    """The confidence bonus: its form, its scale C, and the constants of the two theorems' forms.
 
     The theorems assume mean rewards within [-1, 1]; under their forms `scale` is the true bound on them.
     """

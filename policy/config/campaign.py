@@ -36,7 +36,7 @@ MOST_AUTO_REGIMES = 4
 
 
 class CampaignConfig(Part):
-    """A campaign. `CampaignConfig(**fields)` and `model_validate` raise ConfigError, never pydantic's error."""
+    """A campaign: its actions and variables, and how it decides and learns."""
 
     name: Slug
     actions: Annotated[tuple[Name, ...], Field(min_length=2, max_length=64)]
@@ -60,6 +60,8 @@ class CampaignConfig(Part):
     retired_actions: tuple[str, ...] = ()  # chosen no more; what was learned about them stays
     paused: Annotated[bool, Strict()] = False  # decides nothing new, takes rewards
     seed: Annotated[Whole, Field(ge=0, le=MAX_SEED)] = Field(default_factory=lambda: secrets.randbits(53))
+
+    # All three ways to make one raise ConfigError, never pydantic's error.
 
     def __init__(self, /, **data: Any) -> None:
         with config_errors(_SECTIONS):
