@@ -17,8 +17,6 @@ from starlette.types import Scope
 
 from service.base.errors import ForbiddenError
 
-__all__ = ["Visitors"]
-
 READS = frozenset({"GET", "HEAD", "OPTIONS"})  # change nothing (R25); other sites cannot read their answers
 OWN_SITES = frozenset({b"same-origin", b"none"})  # values of Sec-Fetch-Site: our pages, or the address bar
 MOST_KNOWN = 100  # hosts remembered as allowed

@@ -12,20 +12,6 @@ from service.access.keys import Key
 from service.base.errors import ForbiddenError
 from service.storage.audit import Record, record_request
 
-__all__ = [
-    "COOKIE",
-    "HOW_TO_SEND",
-    "KEY",
-    "PAGE",
-    "PERSONALIZER",
-    "PERSONALIZER_HEADER",
-    "get_key_campaigns",
-    "make_record",
-    "read_key",
-    "require_campaign",
-    "require_page",
-]
-
 KEY = "undercurrent.key"  # in the scope: the key of the request
 HOW_TO_SEND = "Send it in the header Authorization: Bearer KEY, or X-API-Key: KEY"
 PERSONALIZER = "/personalizer/"  # the clients of these routes send a key in a header of their own

@@ -23,8 +23,6 @@ from service.storage.audit import Record, add_record
 from service.storage.keys import read_keys
 from service.storage.store import Store
 
-__all__ = ["Keys"]
-
 RELOAD_SECONDS = 0.5  # a new key, or a revoked one, takes effect within a second on every worker
 RECORD_SECONDS = 60.0  # between two records of refused keys, so that nobody can fill the disk with them
 UNKNOWN_ACTOR = "unknown"  # the actor in the audit log of requests whose key is refused

@@ -13,8 +13,6 @@ from hashlib import sha256
 from service.base.errors import ForbiddenError, TooManyRequestsError
 from service.storage.rows import KeyRow
 
-__all__ = ["Key", "get_key_id", "make_key"]
-
 
 def make_key(
     role: str, campaigns: Collection[str], rate_limit: float | None, name: str, now: int

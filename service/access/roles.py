@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeVar
 
-__all__ = ["ADMINS", "ANYONE", "DECIDERS", "READERS", "ROLES", "WATCHERS", "Access", "allow", "get_access"]
-
 ROLES = ("admin", "client", "viewer")
 ANYONE: frozenset[str] = frozenset()  # no key is needed
 ADMINS = frozenset({"admin"})

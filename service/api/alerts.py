@@ -15,8 +15,6 @@ from service.engine.worker import Service
 from service.storage.outbox import AlertRow, read_alert_page
 from service.web.openapi import describe_errors
 
-__all__ = ["add_alert_routes"]
-
 
 class NamedRegime(BaseModel):
     """A regime, counted from 1, and its current label."""

@@ -15,8 +15,6 @@ from service.storage.rows import AuditRow
 from service.web.openapi import describe_errors
 from service.web.times import TIME, QueryTime, make_interval
 
-__all__ = ["add_audit_routes", "make_entry"]
-
 
 class AuditEntry(BaseModel):
     """An action of an administrator, or an attempt."""

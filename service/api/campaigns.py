@@ -27,8 +27,6 @@ from service.storage.rows import LiveRow
 from service.web.application import Application
 from service.web.openapi import describe_errors
 
-__all__ = ["CampaignPage", "CampaignState", "add_campaign_routes", "apply_change", "check_name", "load_campaign"]
-
 NewCampaign = Annotated[CampaignConfig, Body(examples=[CAMPAIGN_EXAMPLE])]
 Confirmation = Annotated[str, Query(description="the campaign's name, again")]
 

@@ -29,8 +29,6 @@ from service.storage.rows import RevisionRow
 from service.web.application import Application
 from service.web.openapi import describe_errors
 
-__all__ = ["RevisionPage", "add_change_routes"]
-
 PATCH_EXAMPLE: dict[str, Any] = {
     "rewards": {"wait_seconds": 259_200},
     "control": {"share": 0.1},

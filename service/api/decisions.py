@@ -23,18 +23,6 @@ from service.storage.transaction import Transaction
 from service.web.application import Answer, Application
 from service.web.openapi import describe_errors
 
-__all__ = [
-    "DecisionAnswer",
-    "DecisionBatch",
-    "RewardAnswer",
-    "RewardResults",
-    "Score",
-    "StoredDecision",
-    "StoredReward",
-    "add_decision_routes",
-    "load_decision",
-]
-
 
 class Score(BaseModel):
     """The reward expected of an action, and a bonus for what choosing it would teach."""

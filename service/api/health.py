@@ -11,8 +11,6 @@ from service.engine.worker import Service
 from service.storage.schema import require_current
 from service.web.openapi import describe_errors
 
-__all__ = ["Health", "add_health_routes"]
-
 
 class Health(BaseModel):
     """The service works; its version."""

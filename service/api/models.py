@@ -23,8 +23,6 @@ from service.storage.models import read_model_page
 from service.storage.rows import ModelRow
 from service.web.openapi import describe_errors
 
-__all__ = ["Model", "StagePage", "SymbolProbability", "add_model_routes", "load_current"]
-
 
 class Stage(BaseModel):
     """One model: of a stage update, a re-estimation, an added action, a rollback, or an erasure."""

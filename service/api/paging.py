@@ -6,8 +6,6 @@ from fastapi import Query
 
 from policy.config import MOST_ROUNDS
 
-__all__ = ["Limit", "NameCursor", "NumberCursor"]
-
 MAX_PAGE = 200
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE)]
 NameCursor = Annotated[str, Query(max_length=64, pattern=r"^[^\x00]*$")]

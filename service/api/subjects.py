@@ -26,8 +26,6 @@ from service.storage.erasure import read_subject_campaigns
 from service.storage.reading import LoggedDecision, read_subject_decisions
 from service.web.openapi import describe_errors
 
-__all__ = ["add_subject_routes"]
-
 log = logging.getLogger("undercurrent")
 
 

@@ -17,8 +17,6 @@ from service.storage.campaigns import get_newest_revisions, read_campaigns
 from service.storage.rows import LiveRow, RevisionRow
 from service.storage.store import Store
 
-__all__ = ["Directory", "Shape", "flatten_features"]
-
 RELOAD_SECONDS = 0.5  # how soon changes by other workers are known, as with keys
 MOST_VALUES = 5_000  # in a request's features
 MOST_NAMED = 5  # campaigns that an error names

@@ -7,8 +7,6 @@ from pydantic import BaseModel, ConfigDict, Field, Strict
 from service.engine.requests import Reward
 from service.engine.requests import Text as EventId
 
-__all__ = ["EventReward", "RankRequest", "RankResponse"]
-
 MOST_ACTIONS = 64  # that a campaign can have
 RANK_EXAMPLE: dict[str, Any] = {
     "eventId": "75269AD0-BFEE-4598-8196-C57383D38E10",

@@ -21,8 +21,6 @@ from service.engine.worker import Service
 from service.web.application import Application
 from service.web.openapi import describe_errors
 
-__all__ = ["add_personalizer_routes"]
-
 PREFIX = "/personalizer/v1.0"
 EventPath = Annotated[str, Path(alias="eventId", min_length=1, max_length=200, pattern=PLAIN_TEXT)]
 

@@ -21,8 +21,6 @@ from service.engine.requests import DecideItem
 from service.engine.worker import Service
 from service.storage.campaigns import get_config_at, read_campaign_page, read_campaigns
 
-__all__ = ["Event", "Ranker", "translate_fields"]
-
 TRIES = 5  # a campaign that changes between being matched and deciding is matched again
 # What a client of Personalizer calls the fields of our own requests.
 THEIR_NAMES = {"context": "contextFeatures", "excluded_actions": "excludedActions", "reward": "value"}

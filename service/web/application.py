@@ -18,8 +18,6 @@ from service.web.protocol import SendWhole, read_ahead
 from service.web.requests import Requests
 from service.web.routing import DeclaredRoute, LeanRoute, find_access, find_route, get_path
 
-__all__ = ["Answer", "Application"]
-
 Answer = asyncio.Future[bytes]
 LeanEndpoint = TypeVar("LeanEndpoint", bound=Callable[..., Awaitable[bytes]])
 

@@ -12,8 +12,6 @@ from starlette.types import Receive, Scope, Send
 
 from service.access.roles import ANYONE, Access
 
-__all__ = ["KIND", "Assets", "Kind", "Pairs", "encode_headers", "get_root"]
-
 Kind = Literal["api", "asset", "page", "swagger", "redoc"]
 Pairs = tuple[tuple[bytes, bytes], ...]
 KIND = "undercurrent.headers"  # in the scope: the kind of answer

@@ -11,8 +11,6 @@ from service.base.errors import ErrorBody
 from service.web.protocol import BODILESS
 from service.web.routing import DeclaredRoute
 
-__all__ = ["describe_api", "describe_errors"]
-
 MEANINGS = {
     401: "The key is missing or not valid",
     403: "The key does not allow this",

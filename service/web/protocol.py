@@ -12,8 +12,6 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from service.base.errors import RequestTimeoutError, TooLargeError
 from service.web.errors import make_error_response
 
-__all__ = ["KEEP_ALIVE_SECONDS", "LARGEST_BODY", "SEND_WHOLE", "Protocol", "SendWhole", "read_ahead", "read_body"]
-
 LARGEST_BODY = 4 * 2**20
 REQUEST_SECONDS = 30.0  # for a request's headers, and again for its body
 KEEP_ALIVE_SECONDS = 75  # longer than the 60 s of common proxies, so that they close idle connections first

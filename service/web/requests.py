@@ -20,8 +20,6 @@ from service.web.errors import make_failure_response, make_response
 from service.web.headers import KIND, encode_headers
 from service.web.protocol import SEND_WHOLE, SendWhole
 
-__all__ = ["ANSWER", "Requests"]
-
 HEADER = b"x-request-id"
 ANSWER = "undercurrent.answer"  # our own ASGI message: a whole answer in JSON
 ALLOWED = re.compile(rb"[!-~]{1,128}")  # visible ASCII: safe in a header and in a log

@@ -21,8 +21,6 @@ from service.engine.requests import MAX_BATCH
 from service.web.protocol import read_body
 from service.web.requests import ANSWER
 
-__all__ = ["DeclaredRoute", "LeanRoute", "find_access", "find_route", "get_path"]
-
 MOST_MISTAKES = 1_000  # that an error lists
 Body = TypeVar("Body", bound=BaseModel)
 
