@@ -1,6 +1,8 @@
 """The API as its callers see it, over real HTTP; on both databases where the database matters.
 
-The state machine (test_machine.py) checks batches, retries and rewards in any order, on both databases.
+Other tests send anything to every route. test_machine.py checks creation, lists, retries, batches, rewards,
+propensities and default rewards, in any order, against a model of the rules. test_nasty.py tries invalid values and
+strange texts, test_limits.py large and slow bodies.
 """
 
 import itertools
@@ -27,7 +29,6 @@ from service.base.errors import ConflictError
 from service.storage.store import Store
 from service.storage.tables import metadata
 from tests.service.answers import allowed_by_field, error_of, good, shaped
-from tests.service.conftest import Clock, Worker
 from tests.service.playing import operation
 
 ACTIONS = ["none", "email", "call"]
@@ -48,7 +49,6 @@ CHAIN = {
     "initial": [0.6, 0.4],
 }
 TWO_REGIMES = QUICK | {"regimes": 2, "beliefs": {"estimator": "given", "parameters": CHAIN}}
-GREATEST_BODY = 4 * 2**20
 ONCE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # no database is involved
 NAMES = (f"campaign-{number}" for number in itertools.count())
 
@@ -107,18 +107,10 @@ class Campaign:
         return {"decision_id": f"d{number}", "context": context(number), **more}
 
 
-@pytest.fixture(scope="module")
-def sqlite(new_database: Callable[[str], str]) -> Iterator[httpx.Client]:
-    """A client of a worker on SQLite, for behaviour that does not depend on the database."""
-    worker = Worker(new_database("sqlite"), Clock())
-    yield worker.client
-    worker.stop()
-
-
 @pytest.fixture
-def new(sqlite: httpx.Client) -> Callable[..., Campaign]:
+def new(http: httpx.Client) -> Callable[..., Campaign]:
     """Create a campaign on SQLite: with this configuration, or with QUICK and changes."""
-    return lambda config=QUICK, **changes: Campaign(sqlite, config | {"name": next(NAMES)} | changes)
+    return lambda config=QUICK, **changes: Campaign(http, config | {"name": next(NAMES)} | changes)
 
 
 @pytest.fixture
@@ -140,43 +132,29 @@ def at(seconds: float) -> str:
 # --- campaigns ------------------------------------------------------------------------------------------------------
 
 
-def test_creating_fills_in_every_default(shared, new_on_both):
+def test_creating_fills_in_every_default(shared):
+    """R11: a seed too, if none is given."""
     config = REQUIRED | {"name": next(NAMES), "seed": 11}
     created = shaped(CampaignConfig, shared.post("/campaigns", json=config), 201)
     assert created == CampaignConfig(**config).model_dump(mode="json")
     assert created.keys() == CampaignConfig.model_fields.keys()
-    filled = created.keys() - {"clock", "retention_days"}
-    assert all(created[field] is not None for field in filled)
+    assert all(created[field] is not None for field in created.keys() - {"clock", "retention_days"})
     assert (created["signals"], created["regimes"]) == (["risk", "revenue"], "auto")
-    assert good(shared.get(f"/campaigns/{config['name']}"))["config"] == created
-
-
-def test_a_campaign_without_a_seed_gets_one_that_stays(sqlite):
-    """R11."""
-    bodies = [REQUIRED | {"name": next(NAMES)} for _ in range(2)]
-    first, second = (good(sqlite.post("/campaigns", json=body), 201) for body in bodies)
-    assert first["seed"] != second["seed"]
-    assert good(sqlite.get(f"/campaigns/{first['name']}"))["config"]["seed"] == first["seed"]
+    drawn = [good(shared.post("/campaigns", json=REQUIRED | {"name": next(NAMES)}), 201) for _ in range(2)]
+    assert drawn[0]["seed"] != drawn[1]["seed"]
+    for one in (created, *drawn):
+        assert good(shared.get(f"/campaigns/{one['name']}"))["config"] == one
 
 
 def test_creating_again_with_the_same_body_is_a_retry(shared):
-    """R17, for campaigns: the same body in other words too, and after decisions."""
+    """R17: also in other words, and after decisions."""
     body = REQUIRED | {"name": next(NAMES), "ridge": 2}
     created = shared.post("/campaigns", json=body)
     again = shared.post("/campaigns", content=json.dumps(dict(reversed((body | {"ridge": 2.0}).items()))))
     good(shared.post("/decide", json={"campaign": body["name"], "context": context(1)}))
     later = shared.post("/campaigns", json=body)
-    assert (created.status_code, again.status_code, later.status_code) == (201, 201, 201)
+    assert good(created, 201)["ridge"] == 2
     assert again.content == later.content == created.content
-
-
-def test_creating_again_with_another_body_is_a_conflict(sqlite, new):
-    campaign = new()
-    for change in ({"seed": 8}, {"actions": ["none", "email"]}, {"stage_length": 6}):
-        error = error_of(sqlite.post("/campaigns", json=QUICK | {"name": campaign.name} | change), 409)
-        assert error["code"] == "conflict"
-        assert repr(campaign.name) in error["message"]
-    assert campaign.state()["config"] == campaign.config
 
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
@@ -194,7 +172,7 @@ def test_creating_at_the_same_time_on_two_workers(start):
             assert good(first, 201) == good(second, 201)
 
 
-def test_a_configuration_is_refused_with_every_mistake(sqlite):
+def test_a_configuration_is_refused_with_every_mistake(http):
     mistakes = {
         "name": "Spring Offers",
         "actions": ["none"],
@@ -205,17 +183,9 @@ def test_a_configuration_is_refused_with_every_mistake(sqlite):
         "ridge": "1",
         "colour": "blue",
     }
-    allowed = allowed_by_field(sqlite.post("/campaigns", json=mistakes))
-    assert allowed.keys() == {
-        "name",
-        "actions",
-        "variables[0].levels",
-        "variables[1].cuts",
-        "rewards.range",
-        "control.share",
-        "stage_length",
-        "ridge",
-        "colour",
+    allowed = allowed_by_field(http.post("/campaigns", json=mistakes))
+    assert allowed.keys() == mistakes.keys() - {"variables", "rewards", "control"} | {
+        *("variables[0].levels", "variables[1].cuts", "rewards.range", "control.share")
     }
     assert "a-z" in allowed["name"]
     assert allowed["rewards.range"] == "[low, high] with low < high"
@@ -223,91 +193,73 @@ def test_a_configuration_is_refused_with_every_mistake(sqlite):
     assert allowed["colour"] == list(CampaignConfig.model_fields)
 
 
-def test_a_configuration_that_does_not_fit_together_is_refused(sqlite, subtests):
+def test_a_configuration_that_does_not_fit_together_is_refused(http, subtests):
     many = [{"name": f"v{i}", "levels": list("abcdefgh")} for i in range(60)]
     for change, field in (
         ({"actions": ["none", "none"]}, "actions"),
         ({"signals": ["age"]}, "signals[0]"),
         ({"features": {"shared": ["actions:age"]}}, "features.shared[0]"),
         ({"propensity_floor": 0.5}, "propensity_floor"),
-        ({"actions": ["none", "call\n"]}, "actions[1]"),
+        ({"actions": ["none", "Call\tback"]}, "actions[1]"),
         ({"rewards": {"wait_seconds": 60}}, "rewards.default"),
         ({"variables": many, "regimes": 1}, "features"),
     ):
         with subtests.test(change=change):
             body = REQUIRED | {"name": next(NAMES)} | change
-            allowed = allowed_by_field(sqlite.post("/campaigns", json=body))
+            allowed = allowed_by_field(http.post("/campaigns", json=body))
             assert allowed.keys() == {field}
             assert allowed[field] is not None
-            assert sqlite.get(f"/campaigns/{body['name']}").status_code == 404
-
-
-def test_a_name_that_is_no_name_but_text_is_not_called_a_slug(sqlite):
-    """R24: `allowed` is what is allowed there; an action may be "Call back"."""
-    body = REQUIRED | {"name": next(NAMES), "actions": ["none", "Call\tback"]}
-    assert "a-z" not in str(allowed_by_field(sqlite.post("/campaigns", json=body))["actions[1]"])
-    good(sqlite.post("/campaigns", json=body | {"actions": ["none", "Call back"]}), 201)
-
-
-def test_a_campaign_that_can_be_created_can_decide(sqlite):
-    """A wait longer than the calendar is refused, or waits."""
-    body = QUICK | {"name": next(NAMES), "rewards": {"wait_seconds": 1e300, "default": 0}}
-    created = sqlite.post("/campaigns", json=body)
-    if created.status_code != 422:
-        campaign = Campaign(sqlite, body)
-        assert good(campaign.decide_batch(*map(campaign.item, range(6))))["decisions"][5]["round"] == 6
+            assert "a-z" not in str(allowed[field])  # what is allowed there: an action may be "Call back"
+            assert http.get(f"/campaigns/{body['name']}").status_code == 404
 
 
 def test_campaigns_come_in_pages(client):
-    """R25: every campaign exactly once, whatever the size of a page."""
-    names = {"a", "a-1", "a_1", "a1", "b", "0", "ab"}
-    campaigns = [Campaign(client, QUICK | {"name": name}) for name in names]
-    campaigns[0].play(1, 7)
-    for limit in (1, 3, 7, 200):
-        pages, cursor = [], ""
+    """R25: in the order of their names, which both databases must compare alike."""
+    names = ["0", "a", "a-1", "a1", "a_1", "ab", "b"]
+    campaigns = {name: Campaign(client, QUICK | {"name": name}) for name in reversed(names)}
+    campaigns["a"].play(1, 7)
+    for limit, sizes in ((3, [3, 3, 1]), (7, [7])):
+        pages: list[list[dict]] = []
+        cursor: str | None = ""
         while cursor is not None:
             page = shaped(CampaignPage, client.get("/campaigns", params={"limit": limit, "cursor": cursor}))
-            pages.append([campaign["name"] for campaign in page["campaigns"]])
+            pages.append(page["campaigns"])
             cursor = page["next_cursor"]
-        assert {len(page) for page in pages[:-1]} <= {limit}
-        found = [name for page in pages for name in page]
-        assert sorted(found) == sorted(names)
-    whole = good(client.get("/campaigns"))
-    assert (len(whole["campaigns"]), whole["next_cursor"]) == (7, None)
-    states = {campaign.name: campaign.state() for campaign in campaigns}
-    for summary in whole["campaigns"]:
-        assert summary.items() <= states[summary["name"]].items()
+        assert [len(page) for page in pages] == sizes
+        summaries = [summary for page in pages for summary in page]
+        assert [summary["name"] for summary in summaries] == names
+        for summary in summaries:
+            assert summary.items() <= campaigns[summary["name"]].state().items()
+    for cursor, left in (("", 7), ("a0", 4), ("zzz", 0)):  # no campaign needs to have it
+        assert len(good(client.get("/campaigns", params={"cursor": cursor}))["campaigns"]) == left
+    for cursor in ("\x00", "x" * 65):
+        assert allowed_by_field(client.get("/campaigns", params={"cursor": cursor})).keys() == {"cursor"}
 
 
 def test_models_come_in_pages_newest_first(new_on_both):
-    """R25."""
+    """R25; R1: the update that ends stage s runs just before round sℓ+1, with the rewards that had arrived by then."""
     campaign = new_on_both(stage_length=1)
     campaign.play(1, 8)
-    found: list[dict] = []
-    sizes = []
+    pages: list[list[dict]] = []
     query: dict[str, int] = {}
     while query is not None:
         page = shaped(StagePage, campaign.get("/stages", limit=3, **query))
-        sizes.append(len(page["stages"]))
-        found += page["stages"]
+        pages.append(page["stages"])
         query = {"cursor": page["next_cursor"]} if page["next_cursor"] is not None else None
-    assert sizes == [3, 3, 1]
-    assert [stage["model_version"] for stage in found] == [7, 6, 5, 4, 3, 2, 1]
-    assert {stage["kind"] for stage in found} == {"update"}
-    # R1: the update that ends stage s runs just before round sℓ+1, with the rewards that had arrived by then.
-    assert [(s["round"], s["stage"], s["rewards_folded"], s["regimes"]) for s in found] == [
-        (n, n + 1, n, 1) for n in range(7, 0, -1)
-    ]
+    assert [len(page) for page in pages] == [3, 3, 1]
+    fields = ("model_version", "kind", "round", "stage", "rewards_folded", "regimes")
+    stages = [tuple(stage[field] for field in fields) for page in pages for stage in page]
+    assert stages == [(n, "update", n, n + 1, n, 1) for n in range(7, 0, -1)]
 
 
-def test_limits_and_cursors_of_pages_have_bounds(sqlite, new):
+def test_limits_and_cursors_of_pages_have_bounds(http, new):
     """R24: a bad one is the caller's mistake, not the service's."""
     name = new().name
     for path in ("/campaigns", f"/campaigns/{name}/stages"):
         for limit, allowed in (("0", "≥ 1"), ("201", "≤ 200"), ("many", None)):
-            assert allowed_by_field(sqlite.get(path, params={"limit": limit})) == {"limit": allowed}
+            assert allowed_by_field(http.get(path, params={"limit": limit})) == {"limit": allowed}
     for cursor in ("x", "9" * 30, "-" + "9" * 30, "-1", "1.5"):
-        response = sqlite.get(f"/campaigns/{name}/stages", params={"cursor": cursor})
+        response = http.get(f"/campaigns/{name}/stages", params={"cursor": cursor})
         assert allowed_by_field(response).keys() == {"cursor"}
 
 
@@ -336,51 +288,19 @@ def test_a_decision_can_be_looked_up_as_it_was_made(new_on_both):
     assert (stored["context"], stored["excluded_actions"], stored["reward"]) == (context(1), ["call"], None)
     assert datetime.fromisoformat(stored["at"]) == datetime.fromisoformat(at(-5))
     assert "customer 5" not in json.dumps(stored)
-    taken = shaped(RewardAnswer, campaign.reward(1, 2))
-    assert campaign.stored(1)["reward"] == {key: taken[key] for key in ("reward", "source", "received_at")}
 
 
-ODD_IDS = [
-    "a/b",
-    "/",
-    "//a//",
-    "a b",
-    " ",
-    "%",
-    "%2F",
-    "100%",
-    "ä€🙂",
-    "a?b=c&d",
-    "a#b",
-    "a+b",
-    "'; --",
-    '"\\',
-    "decisions/d1",
-    "..",
-    "1",
-    "x" * 200,
-    "é" * 200,
-]
-
-
-def test_decision_ids_may_be_any_text(new_on_both):
-    """Each is its own decision: decided, rewarded and looked up."""
-    campaign = new_on_both()
-    for round, name in enumerate(ODD_IDS, 1):
-        made = good(campaign.post("/decide", decision_id=name, context=context(round)))
-        assert (made["decision_id"], made["round"]) == (name, round)
-        good(campaign.post("/reward", decision_id=name, reward=round))
-        found = good(campaign.client.get(f"/campaigns/{campaign.name}/decisions/{quote(name, '').replace('.', '%2E')}"))
-        assert (found["decision_id"], found["round"], found["reward"]["reward"]) == (name, round, round)
-
-
-def test_a_decision_without_an_id_gets_one(new):
+def test_ids_of_decisions(new):
+    """Any text, also one that looks like part of a path; a decision without an id gets one."""
     campaign = new()
     first, second = (good(campaign.post("/decide", context=context(1))) for _ in range(2))
-    assert (first["round"], second["round"]) == (1, 2)
     assert first["decision_id"] != second["decision_id"]
-    good(campaign.post("/reward", decision_id=first["decision_id"], reward=1))
-    assert good(campaign.get(f"/decisions/{first['decision_id']}"))["reward"]["reward"] == 1
+    for name in ("/", "//a//", "..", "decisions/d1", "a?b=c#d", "é" * 200):
+        assert good(campaign.post("/decide", decision_id=name, context=context(1)))["decision_id"] == name
+    for round, name in ((1, first["decision_id"]), (2, second["decision_id"]), (3, "/"), (4, "//a//"), (5, "..")):
+        good(campaign.post("/reward", decision_id=name, reward=round))
+        stored = good(campaign.get(f"/decisions/{quote(name, '').replace('.', '%2E')}"))
+        assert (stored["round"], stored["reward"]["reward"]) == (round, round)
 
 
 def level_of(revenue: float) -> str:
@@ -461,28 +381,6 @@ def test_reading_changes_nothing(client, direct):
 # --- the same request again (R17) -----------------------------------------------------------------------------------
 
 
-def test_a_repeated_decide_gets_the_same_bytes(start):
-    """R17: at once, after many more rounds, and after a restart; it never counts again."""
-    worker = start()
-    campaign = Campaign(worker.client, TWO_REGIMES | {"name": "repeat"})
-    first = [campaign.decide(number, subject="s", excluded_actions=["none"]) for number in range(1, 6)]
-
-    def repeated() -> list[bytes]:
-        return [campaign.decide(number, subject="s", excluded_actions=["none"]).content for number in range(1, 6)]
-
-    assert repeated() == [answer.content for answer in first]
-    # The update that ends the stage is due; a repeated request is no reason to run it.
-    assert (campaign.state()["round"], campaign.state()["model_version"]) == (5, 0)
-    campaign.play(6, 40)
-    good(campaign.reward(1))
-    assert repeated() == [answer.content for answer in first]
-    worker.stop()
-    campaign.client = start().client
-    assert repeated() == [answer.content for answer in first]
-    assert campaign.state()["round"] == 40
-    assert good(campaign.decide(41))["round"] == 41
-
-
 SAME = [
     ({"context": {"risk": "low", "revenue": 36}}, {"context": {"revenue": 36.0, "risk": "low"}}),
     ({"context": {"risk": "low", "revenue": 0}}, {"context": {"risk": "low", "revenue": -0.0}}),
@@ -543,58 +441,8 @@ def test_a_known_id_with_another_request_is_a_conflict(new, subtests):
 # --- rewards --------------------------------------------------------------------------------------------------------
 
 
-def test_a_repeated_reward_gets_the_same_bytes(start, clock):
-    """R17: also later, after its update, and after a restart; another one is a conflict."""
-    worker = start()
-    campaign = Campaign(worker.client, QUICK | {"name": "reward"})
-    good(campaign.decide(1))
-    answer = campaign.reward(1, 2)
-    taken = shaped(RewardAnswer, answer)
-    assert (taken["decision_id"], taken["round"], taken["reward"], taken["source"]) == ("d1", 1, 2, "client")
-    clock.advance(60)
-    assert campaign.reward(1, 2.0).content == answer.content
-    campaign.play(2, 12)
-    worker.stop()
-    campaign.client = start().client
-    assert campaign.reward(1, 2).content == answer.content
-    error = error_of(campaign.reward(1, 2.5), 409)
-    assert error["code"] == "conflict"
-    assert "'d1'" in error["message"]
-    assert "2.0" in error["message"]
-    assert campaign.stored(1)["reward"]["reward"] == 2
-    assert campaign.state()["rewards_received"] == 12
-
-
-def test_an_erased_decision_is_gone(start):
-    """R17: to every request about it; the others stay."""
-    worker = start()
-    campaign = Campaign(worker.client, QUICK | {"name": "erasing"})
-    for number in (1, 2):
-        good(campaign.decide(number))
-    with worker.service.store.writing() as tx:
-        decisions = metadata.tables["decisions"]
-        tx.connection.execute(sa.update(decisions).where(decisions.c.decision_id == "d1").values(erased=True))
-    reward = campaign.post("/reward", decision_id="d1", reward=1)
-    for answer in (campaign.decide(1), reward, campaign.get("/decisions/d1")):
-        assert error_of(answer, 410)["code"] == "gone"
-    results = good(campaign.post("/reward/batch", items=[{"decision_id": f"d{n}", "reward": 1} for n in (1, 2)]))
-    assert [(result["error"] or {}).get("code") for result in results["results"]] == ["gone", None]
-    assert campaign.state()["round"] == 2
-
-
-def test_a_reward_needs_a_decision_of_the_campaign(sqlite, new):
-    campaign, other = new(), new()
-    good(other.decide(1))
-    error = error_of(campaign.reward(1), 404)
-    assert error["code"] == "not_found"
-    assert "'d1'" in error["message"]
-    body = {"campaign": "nowhere", "decision_id": "d1", "reward": 1}
-    assert "'nowhere'" in error_of(sqlite.post("/reward", json=body), 404)["message"]
-    batch = {"campaign": "nowhere", "items": [{"decision_id": "d1", "reward": 1}]}
-    assert "'nowhere'" in error_of(sqlite.post("/reward/batch", json=batch), 404)["message"]
-
-
-def test_a_reward_out_of_range_is_refused(new):
+def test_refused_rewards(new):
+    """Out of range, another one than before, and for a decision of another campaign."""
     campaign, free = new(rewards={"range": [-10, 100]}), new()
     for one in (campaign, free):
         good(one.decide(1))
@@ -602,14 +450,18 @@ def test_a_reward_out_of_range_is_refused(new):
         assert allowed_by_field(campaign.reward(1, reward)) == {"reward": [-10, 100]}
     assert "1e+100" in allowed_by_field(free.reward(1, -1e101))["reward"]
     assert campaign.stored(1)["reward"] is None
-    assert good(campaign.reward(1, -10))["reward"] == -10
+    assert shaped(RewardAnswer, campaign.reward(1, -10))["reward"] == -10
+    message = error_of(campaign.reward(1, 2.5), 409)["message"]
+    assert "'d1'" in message
+    assert "-10.0" in message
+    good(free.decide(2))
+    assert "'d2'" in error_of(campaign.reward(2), 404)["message"]
 
 
 def test_a_reward_batch_has_a_result_for_each(new_on_both):
     """Valid ones are committed even if others are refused."""
     campaign = new_on_both(rewards={"range": [0, 10]})
-    for number in range(1, 6):
-        good(campaign.decide(number))
+    good(campaign.decide_batch(*map(campaign.item, range(1, 6))))
     before = good(campaign.reward(2, 5))
     items = ((1, 1), (2, 6), (9, 1), (3, 11), (2, 5), (4, 4), (4, 4), (4, 3))
     batch = campaign.reward_batch(*items)
@@ -617,14 +469,10 @@ def test_a_reward_batch_has_a_result_for_each(new_on_both):
     assert [result["decision_id"] for result in results] == [f"d{number}" for number, _ in items]
     codes = [result["error"] and result["error"]["code"] for result in results]
     assert codes == [None, "conflict", "not_found", "invalid", None, None, None, "conflict"]
-    for result, (_, reward) in zip(results, items, strict=True):
-        assert (result["committed"] is None) == (result["error"] is not None)
-        assert result["committed"] is None or result["committed"]["reward"] == reward
     assert results[3]["error"]["fields"] == [{"field": "reward", "message": "11.0 is out of range", "allowed": [0, 10]}]
     assert results[4]["committed"] == before
     assert results[5] == results[6]
     assert campaign.state()["rewards_received"] == 3
-    assert [campaign.stored(n)["reward"] is not None for n in range(1, 6)] == [True, True, False, True, False]
     assert campaign.reward_batch(*items).content == batch.content
 
 
@@ -661,37 +509,27 @@ def test_a_batch_is_what_single_calls_in_its_order_give(new, config):
     assert [single.state()[field] for field in kept] == [batched.state()[field] for field in kept]
 
 
-def test_a_batch_is_all_or_nothing(new_on_both):
-    """R18: one bad item and nothing has happened; the error names it by its place."""
-    campaign, twin = new_on_both(TWO_REGIMES), new_on_both(TWO_REGIMES)
+def test_a_batch_names_every_bad_item(new):
+    """R18, R26: as `items[1]`, whatever is wrong with the item; and nothing has happened."""
+    campaign = new()
     campaign.play(1, 4)
-    twin.play(1, 4)
-    bad = [
-        ({"context": {"risk": "odd", "revenue": 1}}, "context.risk", ["low", "high"]),
-        ({"excluded_actions": ["fax"]}, "excluded_actions", ACTIONS),
-        ({"at": at(90)}, "at", None),
-    ]
-    for change, field, allowed in bad:
-        # The stage ends within the batch, and its last item is known.
-        items = [campaign.item(5), campaign.item(6), campaign.item(7, **change), campaign.item(8), campaign.item(4)]
-        answered = allowed_by_field(campaign.decide_batch(*items))
-        assert answered.keys() == {f"items[2].{field}"}
-        assert allowed in (None, *answered.values())
+    good_ones = [campaign.item(5), campaign.item(6), campaign.item(4)]  # the stage ends within them, and one is known
+    for change, problems in (
+        ({"context": {"risk": "odd", "revenue": 1}}, {"context.risk": ["low", "high"]}),
+        ({"context": {"risk": "odd", "revenue": "x"}}, {"context.risk": ..., "context.revenue": ...}),
+        ({"excluded_actions": ["fax"]}, {"excluded_actions": ACTIONS}),
+        ({"at": at(90)}, {"at": ...}),
+        ({"decision_id": None}, {"decision_id": ...}),
+    ):
+        bad = [campaign.item(number, **change) for number in ((7, 8) if "context" in change else (7,))]
+        answered = allowed_by_field(campaign.decide_batch(*good_ones[:2], *bad, good_ones[2]))
+        expected = {
+            f"items[{i}].{field}": allowed for i in range(2, 2 + len(bad)) for field, allowed in problems.items()
+        }
+        assert answered == {field: answered[field] if a is ... else a for field, a in expected.items()}
         state = campaign.state()
         assert (state["round"], state["model_version"]) == (4, 0)
-        assert error_of(campaign.get("/decisions/d5"), 404)["code"] == "not_found"
-    answers = [good(one.decide_batch(*map(one.item, range(5, 13))))["decisions"] for one in (campaign, twin)]
-    assert apart_from_names(answers[0]) == apart_from_names(answers[1])
-
-
-def test_a_batch_names_every_bad_item(new):
-    """R26: as `items[1]`, whatever is wrong with the item."""
-    campaign = new()
-    items = [campaign.item(1), *(campaign.item(n, context={"risk": "odd", "revenue": "x"}) for n in (2, 3))]
-    fields = [f"items[{i}].context.{name}" for i in (1, 2) for name in ("risk", "revenue")]
-    assert list(allowed_by_field(campaign.decide_batch(*items))) == fields
-    nameless = {"context": context(1)}
-    assert allowed_by_field(campaign.decide_batch(campaign.item(1), nameless)).keys() == {"items[1].decision_id"}
+        error_of(campaign.get("/decisions/d5"), 404)
     rewards = [{"decision_id": "d1", "reward": 1}, {"decision_id": "d2", "reward": "1"}]
     assert allowed_by_field(campaign.post("/reward/batch", items=rewards)).keys() == {"items[1].reward"}
 
@@ -731,30 +569,14 @@ UNDECIDABLE = [
     ({"context": {}}, {"context.risk": ["low", "high"], "context.revenue": "a finite number"}),
     ({"context": {"risk": "low", "revenue": 1, "age": 5}}, {"context.age": ["risk", "revenue"]}),
     ({"context": {"risk": "odd", "age": 5}}, {"context.risk": ..., "context.age": ..., "context.revenue": ...}),
-    ({"context": [1, 2]}, {"context": ...}),
-    ({"context": None}, {"context": ...}),
     ({"excluded_actions": ACTIONS}, {"excluded_actions": "at least one action left"}),
     ({"excluded_actions": ["none", "fax"]}, {"excluded_actions": ACTIONS}),
-    ({"excluded_actions": "call"}, {"excluded_actions": ...}),
     ({"excluded_actions": ["call"] * 65}, {"excluded_actions": "length ≤ 64"}),
     ({"colour": "blue"}, {"colour": ...}),
     ({"decision_id": ""}, {"decision_id": "length ≥ 1"}),
-    ({"decision_id": "x" * 201}, {"decision_id": "length ≤ 200"}),
-    ({"decision_id": 5}, {"decision_id": ...}),
-    ({"decision_id": "a\nb"}, {"decision_id": ...}),
-    ({"decision_id": "a\x00"}, {"decision_id": ...}),
-    ({"subject": ""}, {"subject": "length ≥ 1"}),
     ({"subject": "x" * 201}, {"subject": "length ≤ 200"}),
-    ({"subject": "a\x7fb"}, {"subject": ...}),
-    ({"subject": "\t"}, {"subject": ...}),
-    ({"campaign": ""}, {"campaign": "length ≥ 1"}),
-    ({"campaign": "x" * 65}, {"campaign": "length ≤ 64"}),
     ({"context": {"risk": json.loads("[" * 150 + "]" * 150), "revenue": 1}}, {"context.risk": ["low", "high"]}),
-    *(
-        ({"at": when}, {"at": ...}) for when in ("2026-09-21T14:13:20", "2026-09-21", "2026-09-21 14:13:20.5")
-    ),  # no zone
-    ({"at": "yesterday"}, {"at": ...}),
-    ({"at": True}, {"at": ...}),
+    *(({"at": when}, {"at": ...}) for when in ("2026-09-21T14:13:20", "2026-09-21", "yesterday")),  # no zone
 ]
 
 
@@ -773,59 +595,7 @@ def test_a_request_that_cannot_be_decided_is_refused(new, subtests):
     good(campaign.post("/decide", **DECIDABLE))
 
 
-def test_what_is_no_finite_number_is_refused(new, subtests):
-    """R24: in a context and as a reward."""
-    campaign = new()
-    good(campaign.decide(1))
-    for number in ("NaN", "Infinity", "-Infinity", "1e400", "-1e400", "9" * 400, "true", '"1"', "null", "[1]"):
-        with subtests.test(number=number):
-            body = f'{{"campaign": "{campaign.name}", "decision_id": "d1", "reward": {number}}}'
-            assert allowed_by_field(campaign.client.post("/reward", content=body)).keys() == {"reward"}
-            body = f'{{"campaign": "{campaign.name}", "context": {{"risk": "low", "revenue": {number}}}}}'
-            assert allowed_by_field(campaign.client.post("/decide", content=body)).keys() == {"context.revenue"}
-    state = campaign.state()
-    assert (state["round"], state["rewards_received"]) == (1, 0)
-
-
-MALFORMED = {
-    "empty": b"",
-    "half": b'{"campaign": ',
-    "not UTF-8": b'{"campaign": "\xff"}',
-    "half a character": b'{"campaign": "\\ud800"}',
-    "a list": b"[]",
-    "a number": b"5",
-    "null": b"null",
-    "two": b"{} {}",
-    "deep": b'{"campaign": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
-    "a number without end": b'{"campaign": ' + b"9" * 100_000 + b"}",
-}
-
-
-def test_a_body_that_is_no_object_is_refused(sqlite, subtests):
-    """R24, also for errors of the JSON parser."""
-    for path in ("/decide", "/decide/batch", "/reward", "/reward/batch", "/campaigns"):
-        for kind, body in MALFORMED.items():
-            with subtests.test(path=path, kind=kind):
-                (place,) = allowed_by_field(sqlite.post(path, content=body))
-                assert place in ("body", "config")
-
-
-@pytest.mark.parametrize("chunked", [False, True])
-def test_a_body_that_is_too_large_is_refused(new, chunked):
-    campaign = new()
-    whole = json.dumps({"campaign": campaign.name, **campaign.item(1)}).encode()
-    body = whole + b" " * (GREATEST_BODY + 1 - len(whole))
-    for size, status in ((GREATEST_BODY, 200), (GREATEST_BODY + 1, 413)):
-        parts = (body[start : min(size, start + 2**16)] for start in range(0, size, 2**16))
-        response = campaign.client.post("/decide", content=parts if chunked else body[:size])
-        assert response.status_code == status, response.text
-    error = error_of(response, 413)
-    assert error["code"] == "too_large"
-    assert str(GREATEST_BODY) in error["message"]
-    good(campaign.decide(2))
-
-
-def test_an_unknown_campaign_is_not_found(sqlite):
+def test_an_unknown_campaign_is_not_found(http):
     """R24: whatever its name is."""
     bodies = {
         "/decide": {"context": {}, "decision_id": "d1"},
@@ -835,61 +605,27 @@ def test_an_unknown_campaign_is_not_found(sqlite):
     }
     for name in ("nowhere", "Spring", "a b", "ä", "x" * 64):
         for path, body in bodies.items():
-            error = error_of(sqlite.post(path, json={"campaign": name, **body}), 404)
+            error = error_of(http.post(path, json={"campaign": name, **body}), 404)
             assert error["code"] == "not_found"
             assert repr(name) in error["message"]
         for path in ("", "/model", "/stages", "/decisions/d1"):
-            assert error_of(sqlite.get(f"/campaigns/{quote(name)}{path}"), 404)["code"] == "not_found"
-
-
-@pytest.mark.parametrize("name", ["a\x00b", "\x1f"])
-def test_a_name_that_no_campaign_can_have(shared, name):
-    """R24: the caller's mistake on both databases, although a query of PostgreSQL cannot contain a NUL."""
-    items = [{"decision_id": "d1", "reward": 1}]
-    for path, body in (("/decide", DECIDABLE), ("/reward/batch", {"items": items})):
-        assert allowed_by_field(shared.post(path, json={"campaign": name, **body})).keys() == {"campaign"}
-    for path in ("", "/model", "/stages", "/decisions/d1"):
-        assert error_of(shared.get(f"/campaigns/{quote(name)}{path}"), 404)["code"] == "not_found"
-
-
-def test_an_unknown_decision_is_not_found(shared, new_on_both):
-    campaign = new_on_both()
-    for name in ("d1", "", "a/b", "\x00", "x" * 300, "\ufffd"):
-        response = shared.get(f"/campaigns/{campaign.name}/decisions/{quote(name)}")
-        assert error_of(response, 404)["code"] == "not_found"
-    assert error_of(shared.get(f"/campaigns/{campaign.name}/decisions/%ff"), 404)["code"] == "not_found"
-
-
-def test_a_cursor_that_no_campaign_has_is_just_a_place(shared, new_on_both):
-    campaign = new_on_both()
-    for cursor, found in (("0", True), ("campaign", True), ("zzz", False)):
-        page = good(shared.get("/campaigns", params={"cursor": cursor, "limit": 200}))
-        assert (campaign.name in [one["name"] for one in page["campaigns"]]) == found
-    for cursor in ("\x00", "x" * 65):
-        assert allowed_by_field(shared.get("/campaigns", params={"cursor": cursor})).keys() == {"cursor"}
+            assert error_of(http.get(f"/campaigns/{quote(name)}{path}"), 404)["code"] == "not_found"
 
 
 # --- time (R27) -----------------------------------------------------------------------------------------------------
 
 
-def test_a_time_may_be_a_little_ahead(new):
-    """R27: and the refusal of one that is further ahead names the server's time."""
-    campaign = new()
+def test_a_time_may_be_a_little_ahead(new_on_both):
+    """R27: the refusal of one that is further ahead names the server's time. Others are kept to the microsecond."""
+    campaign = new_on_both()
     for ahead in (60.000001, 61, 10**9):
         allowed = allowed_by_field(campaign.decide(1, at=at(ahead)))
         assert allowed.keys() == {"at"}
         assert "60 seconds" in allowed["at"]
         assert "2026-09-21T14:13:20.000000Z" in allowed["at"]
-    for number, ahead in ((1, 1), (2, 60)):
-        good(campaign.decide(number, at=at(ahead)))
-        assert datetime.fromisoformat(campaign.stored(number)["at"]) == datetime.fromisoformat(at(ahead))
-
-
-def test_a_time_is_kept_to_the_microsecond(new_on_both):
-    for when in ("2005-01-09T06:08:34.568349+00:00", "2026-09-21T14:13:19.999999+00:00", "2026-09-21T14:13:20+00:00"):
-        campaign = new_on_both()
-        good(campaign.decide(1, at=when))
-        assert datetime.fromisoformat(campaign.stored(1)["at"]) == datetime.fromisoformat(when)
+    for number, when in enumerate(("2005-01-09T06:08:34.568349+00:00", at(-0.000001), at(0), at(1), at(60))):
+        good(campaign.decide(number, at=when))
+        assert datetime.fromisoformat(campaign.stored(number)["at"]) == datetime.fromisoformat(when)
 
 
 def test_an_earlier_time_counts_as_the_last_one(new):
@@ -913,19 +649,13 @@ def test_an_earlier_time_counts_as_the_last_one(new):
 @ONCE
 def test_a_clocked_campaign_takes_the_servers_time_if_none_is_given(start, clock):
     """R27."""
-    campaigns = [
-        Campaign(start().client, TWO_REGIMES | {"name": "clocked", "clock": {"period_seconds": 10}}),
-        Campaign(start().client, TWO_REGIMES | {"name": "twin", "clock": {"period_seconds": 10}}),
-    ]
-    answers = []
+    client, clocked = start().client, TWO_REGIMES | {"clock": {"period_seconds": 10}}
+    silent, telling = (Campaign(client, clocked | {"name": name}) for name in ("silent", "telling"))
     for number in range(1, 5):
-        answers.append([good(campaigns[0].decide(number)), good(campaigns[1].decide(number, at=at(10 * number - 10)))])
+        answers = [good(silent.decide(number)), good(telling.decide(number, at=at(10 * number - 10)))]
+        assert answers[0] == answers[1] | {"campaign": "silent"}
+        assert silent.stored(number)["at"] == telling.stored(number)["at"]
         clock.advance(10)
-    for first, second in answers:
-        assert apart_from_names([first]) == apart_from_names([second])
-    assert [datetime.fromisoformat(campaigns[0].stored(n)["at"]) for n in (1, 4)] == [
-        datetime.fromisoformat(at(seconds)) for seconds in (0, 30)
-    ]
 
 
 # --- chance (R12, R13) ----------------------------------------------------------------------------------------------
@@ -950,58 +680,9 @@ def test_a_subject_keeps_its_control_assignment(new):
     assert (answer["mode"], answer["action"]) == ("control", "email")
 
 
-def test_propensities_are_the_true_probabilities(new):
-    """R12: 1/K while warming up; then c·q + (1-c)·p, with the floor in p. All actions together have 1."""
-    share, floor = 0.3, 0.04
-    campaign = new(control={"share": share}, propensity_floor=floor)
-    warm = [good(campaign.decide(n, excluded_actions=["call"] * (n % 2))) for n in range(1, 6)]
-    assert [answer["propensity"] for answer in warm] == [1 / (3 - n % 2) for n in range(1, 6)]
-    assert {answer["mode"] for answer in warm} == {"warm_start"}
-    good(campaign.reward_batch(*((n, earned(n)) for n in range(1, 6))))
-    good(campaign.decide(6))
-    seen = set()
-    for number in range(7, 57):
-        answer = good(campaign.decide(number, excluded_actions=["email"] * (number % 2)))
-        scores = {score["action"]: score["score"] for score in answer["scores"]}
-        count, best = len(scores), max(scores, key=scores.__getitem__)
-        assert list(scores.values()).count(scores[best]) == 1
-        law = {a: share / count + (1 - share) * (floor + (1 - count * floor) * (a == best)) for a in scores}
-        assert sum(law.values()) == pytest.approx(1, abs=1e-12)
-        assert answer["propensity"] == pytest.approx(law[answer["action"]], abs=1e-12)
-        seen.add((answer["mode"], answer["action"] == best))
-    assert {("optimistic", True), ("control", True), ("control", False)} <= seen
-
-
 # --- default rewards (R20) ------------------------------------------------------------------------------------------
 
 WAITING = QUICK | {"rewards": {"range": [-2, 5], "wait_seconds": 100, "default": -1}}
-
-
-def test_a_reward_that_does_not_come_counts_as_the_default(start, clock):
-    """R20: from the first stage update after the wait on, not before, and like any other reward."""
-    campaign = Campaign(start().client, WAITING | {"name": "waiting"})
-    good(campaign.decide_batch(*map(campaign.item, range(1, 6))))
-    good(campaign.reward(2, 4))
-    clock.advance(99.999999)
-    good(campaign.decide_batch(*map(campaign.item, range(6, 11))))  # an update: a microsecond early
-    assert campaign.state()["rewards_received"] == 1
-    clock.advance(0.000001)
-    good(campaign.reward(5, 3))  # late, but no update has come before it
-    assert [campaign.stored(number)["reward"] for number in (1, 3, 4)] == [None] * 3
-    good(campaign.decide(11))
-    defaulted = {"reward": -1, "source": "default", "received_at": "2026-09-21T14:15:00.000000Z"}
-    assert [campaign.stored(number)["reward"] for number in (1, 3, 4)] == [defaulted] * 3
-    assert [campaign.stored(number)["reward"]["source"] for number in (2, 5)] == ["client"] * 2
-    assert [campaign.stored(number)["reward"] for number in range(6, 12)] == [None] * 6
-    state, model = campaign.state(), good(campaign.get("/model"))
-    assert (state["rewards_received"], state["rewards_waiting"], model["rewards_folded"]) == (5, 0, 5)
-
-    error = error_of(campaign.reward(1, 4), 409)
-    assert "default" in error["message"]
-    assert campaign.stored(1)["reward"] == defaulted
-    (result,) = good(campaign.reward_batch((3, 4)))["results"]
-    assert result["error"]["code"] == "conflict"
-    assert "default" in result["error"]["message"]
 
 
 def test_a_default_counts_even_for_a_reward_of_the_same_gather(direct, clock):
