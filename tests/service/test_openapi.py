@@ -11,46 +11,6 @@ from service.cli.application import create_app
 from tests.service.answers import good
 
 ONCE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # no database is involved
-ROUTES = {
-    ("post", "/campaigns"),
-    ("post", "/campaigns/check"),
-    ("get", "/campaigns"),
-    ("get", "/campaigns/{name}"),
-    ("get", "/campaigns/{name}/decisions"),
-    ("get", "/campaigns/{name}/decisions/{decision_id}"),
-    ("get", "/campaigns/{name}/model"),
-    ("get", "/campaigns/{name}/stages"),
-    ("patch", "/campaigns/{name}"),
-    ("delete", "/campaigns/{name}"),
-    ("post", "/campaigns/{name}/actions"),
-    ("post", "/campaigns/{name}/actions/retire"),
-    ("post", "/campaigns/{name}/archive"),
-    ("post", "/campaigns/{name}/clone"),
-    ("get", "/campaigns/{name}/report"),
-    ("get", "/campaigns/{name}/revisions"),
-    ("get", "/campaigns/{name}/alerts"),
-    ("get", "/campaigns/{name}/regimes"),
-    ("get", "/campaigns/{name}/diagnostics"),
-    ("post", "/campaigns/{name}/rollback"),
-    ("post", "/campaigns/{name}/unarchive"),
-    ("get", "/campaigns/{name}/series"),
-    ("post", "/campaigns/{name}/preview"),
-    ("post", "/campaigns/{name}/explain"),
-    ("post", "/decide"),
-    ("post", "/decide/batch"),
-    ("post", "/reward"),
-    ("post", "/reward/batch"),
-    ("post", "/personalizer/v1.0/rank"),
-    ("post", "/personalizer/v1.0/events/{eventId}/reward"),
-    ("post", "/personalizer/v1.0/events/{eventId}/activate"),
-    ("get", "/healthz"),
-    ("get", "/readyz"),
-    ("post", "/campaigns/{name}/import"),
-    ("post", "/subjects/erase"),
-    ("post", "/subjects/export"),
-    ("get", "/metrics"),
-    ("get", "/audit"),
-}
 BODIES = {
     "/campaigns": ("CampaignConfig", "201", "CampaignConfig"),
     "/campaigns/check": ("CampaignConfig", "200", "CampaignConfig"),
@@ -86,13 +46,12 @@ def examples(document, path):
 
 
 def test_every_route_is_described(document):
-    """R24: its purpose, its parameters, and the one shape of its errors."""
-    found = operations(document)
-    assert {(method, path) for method, path, _ in found} == ROUTES
-    for method, path, operation in found:
+    """R24: its purpose, its parameters, and the one shape of its errors. Which routes and errors: test_fuzz.py."""
+    assert not document["components"]["schemas"].keys() & {"HTTPValidationError", "ValidationError"}
+    for method, path, operation in operations(document):
         assert operation["description"], path
         for status, answer in operation["responses"].items():
-            if status >= "400":  # which they are: test_fuzz.py
+            if status >= "400":
                 assert answer == {"$ref": f"#/components/responses/{status}"}
                 _, name = schema_of(document, document["components"]["responses"][status]["content"])
                 assert name == "ErrorBody"
