@@ -36,9 +36,9 @@ def test_programs_and_our_own_pages_are_served(client):
     good(create(client, origin="https://behind.example", sec_fetch_site="same-origin"), 201)  # a proxy changed the host
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
+def test_another_sites_page_changes_nothing(client):
+    requests = [("POST", "/campaigns"), ("POST", "/decide"), ("POST", "/subjects/export"), ("DELETE", "/campaigns/a")]
+    for headers in (
         {"origin": "https://evil.example", "sec-fetch-site": "cross-site"},
         {"origin": "http://127.0.0.1:1", "sec-fetch-site": "same-site"},  # another port of this machine
         {"sec-fetch-site": "cross-site"},
@@ -48,27 +48,23 @@ def test_programs_and_our_own_pages_are_served(client):
         {"origin": "null", **TEXT},
         {"origin": "http://["},
         {"origin": "http://localhost.evil.example", **TEXT},
-    ],
-)
-def test_another_sites_page_changes_nothing(client, headers):
-    requests = [("POST", "/campaigns"), ("POST", "/decide"), ("POST", "/subjects/export"), ("DELETE", "/campaigns/a")]
-    for method, path in requests:
-        answer = client.request(method, path, json=BODY, headers=headers)
-        assert "another site" in error_of(answer, 403)["message"]
+    ):
+        for method, path in requests:
+            answer = client.request(method, path, json=BODY, headers=headers)
+            assert "another site" in error_of(answer, 403)["message"]
+        assert client.get("/", headers=headers).status_code == 200  # a link leads here
     assert good(client.get("/campaigns"))["campaigns"] == []
     assert good(client.get("/audit"))["entries"] == []
-    assert client.get("/", headers=headers).status_code == 200  # a link leads here
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "10.0.0.1", "0.0.0.0"])
-def test_a_name_that_means_this_machine_only_now_is_refused(client, host):
+def test_a_name_that_means_this_machine_only_now_is_refused(client):
     """DNS rebinding: the page's own name points here by now, so to the browser it is one of ours."""
-    for method, path in (("GET", "/campaigns"), ("POST", "/campaigns"), ("GET", "/"), ("GET", "/metrics")):
-        answer = client.request(method, path, headers={"host": host, "sec-fetch-site": "same-origin"})
-        error = error_of(answer, 403)
-        assert repr(host) in error["message"]
-        assert "UNDERCURRENT_ALLOWED_HOSTS" in error["message"]
-    assert "access-control-allow-origin" not in answer.headers
+    for host in ("evil.example", "evil.example:8000", "127.0.0.1.evil.example", "10.0.0.1", "0.0.0.0"):
+        for method, path in (("GET", "/campaigns"), ("POST", "/campaigns"), ("GET", "/"), ("GET", "/metrics")):
+            answer = client.request(method, path, headers={"host": host, "sec-fetch-site": "same-origin"})
+            message = error_of(answer, 403)["message"]
+            assert repr(host) in message
+            assert "UNDERCURRENT_ALLOWED_HOSTS" in message
 
 
 def refused(visitors: Visitors, host: str, origin: str | None = None) -> bool:
