@@ -1,5 +1,6 @@
 """The project's commands, locks and documentation, and no dependence on one machine."""
 
+import ast
 import os
 import re
 import subprocess
@@ -116,3 +117,13 @@ def test_no_file_depends_on_one_machine():
 )
 def test_the_search_for_machine_traces_finds_them(line):
     assert MACHINE.search(line)
+
+
+@pytest.mark.parametrize("package", ["policy", "service", "simulator"])
+def test_no_module_and_no_function_is_too_long(package):
+    for path in (ROOT / package).rglob("*.py"):
+        source = path.read_text(encoding="utf-8")
+        assert len(source.splitlines()) <= 400, f"{path.relative_to(ROOT)} has two subjects"
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None:
+                assert node.end_lineno - node.lineno < 60, f"{path.relative_to(ROOT)}: {node.name} is too long"
