@@ -14,11 +14,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from policy.arrays import FloatArray
 from policy.encoding import Contexts
 from policy.hmm import HmmParameters, filter_history, sample
 from simulator.prepare import load_profiles
 
-FloatArray = npt.NDArray[np.float64]
 RewardModel = Literal["regime", "belief"]
 ENVIRONMENTS = ("credit-card", "nelson", "three-regimes")
 # Variants of the credit-card environment, each of which breaks one assumption (data/hostile.json).

@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
+from policy.arrays import FloatArray, IntArray
 
 CLIENTS = 30_000
 DEFAULT = "DEFAULT_PAYMENT_NEXT_MONTH"

@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from policy import bounds
+from policy.arrays import FloatArray
 from policy.config import THEORY_CONSTANTS, CampaignConfig
 from policy.encoding import Contexts
 from policy.features import FeatureMap
 from simulator.environment import Environment
-
-FloatArray = npt.NDArray[np.float64]
 
 # The paper re-estimates every round. Re-estimating whenever the number of rounds has grown by 2 % gives the same regret
 # within the error bars (docs/reproduction.md), with 198 estimates instead of 49,000.

@@ -13,12 +13,12 @@ import numpy.typing as npt
 from scipy.optimize import linear_sum_assignment
 
 from policy import CampaignConfig, StagedPolicy
+from policy.arrays import FloatArray
 from simulator.agents import Agent, LocalAgent
 from simulator.delivery import AT_ONCE, Delivery, Schedule
 from simulator.environment import Environment, Episode, RewardModel
 from simulator.presets import Preset, build_config, require_fit
 
-FloatArray = npt.NDArray[np.float64]
 LARGEST_STEP = 1_000  # most rounds in one request
 ORACLE = "oracle"  # knows every parameter; its pseudo-regret is 0 by definition
 

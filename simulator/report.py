@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from policy.arrays import FloatArray
 from simulator.replay import average, pick_checkpoints
 from simulator.sweep import RIDGES, SCALES, STAGE_LENGTHS, Cell, load_results, read_sweep
 
-FloatArray = npt.NDArray[np.float64]
 TITLES = {
     "plain-linucb": "Plain LinUCB",
     "paper-complex": "LinUCB-Belief-Complex",

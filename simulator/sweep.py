@@ -15,6 +15,7 @@ from joblib import Parallel, delayed
 from tqdm import tqdm
 
 from policy import StagedPolicy
+from policy.arrays import FloatArray
 from simulator.environment import load_environment
 from simulator.presets import build_config
 from simulator.replay import pick_checkpoints
@@ -23,7 +24,6 @@ STAGE_LENGTHS = (1, 15, 37, 224)
 RIDGES = (1e-9, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
 SCALES = (5e-6, 5e-5, 5e-4, 5e-3, 5e-2, 5e-1)
 SAVE_EVERY = 50  # cells; a stop loses a few seconds of work per core
-FloatArray = npt.NDArray[np.float64]
 
 
 class Cell(NamedTuple):

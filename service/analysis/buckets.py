@@ -6,10 +6,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from policy.arrays import FloatArray, IntArray
 from service.engine.alerts import find_regime_changes
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 
 class Changes(NamedTuple):

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from policy import CampaignConfig, StagedPolicy, State, describe
+from policy.arrays import FloatArray
 from policy.description import ModelDescription
 from policy.state import MODES
 from service.base.times import SECOND
@@ -18,7 +18,6 @@ from service.storage.reading import LoggedDecision, read_decision_pages
 from service.storage.rows import LiveRow, RevisionRow, RewardRow
 from service.storage.transaction import Transaction
 
-FloatArray = npt.NDArray[np.float64]
 RECENT_ROUNDS = 2_000  # decisions, and rewards, read from the log
 SCORED_ROUNDS = 300  # the last of these decisions, whose scores are read
 MAX_SCORES = 600  # whose standard errors are computed: about 10 ms

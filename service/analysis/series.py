@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from policy import CampaignConfig
+from policy.arrays import FloatArray, IntArray
 from policy.lift import Compared, Lifts, cumulative_lift
 from service.analysis.buckets import Changes, bucket_starts, find_lasting_changes, mean_beliefs, tally
 from service.analysis.columns import KINDS, MODES, ColumnCache, Columns
@@ -21,8 +22,6 @@ from service.storage.rows import RevisionRow
 from service.storage.transaction import Transaction
 
 Beliefs = Literal["as_decided", "now"]
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 MAX_POINTS = 2_000  # buckets, and regime changes
 MAX_NOTES = 200  # publications, and revisions: the newest
 

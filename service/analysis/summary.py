@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
+from policy.arrays import BoolArray, FloatArray, IntArray
 from policy.evaluation import GROUPS, LiftSums, OffPolicySums, Rewarded
 from policy.frozen import FrozenModel, choose_greedily
 from policy.lift import ALONE, Compared
@@ -19,10 +19,6 @@ from policy.logging_law import Logged, compute_logging_law, list_floors, mark_fi
 from service.base.times import SECOND
 from service.storage.reading import LoggedDecision
 from service.storage.rows import RevisionRow
-
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
-IntArray = npt.NDArray[np.intp]
 
 
 class _Score(msgspec.Struct, gc=False):
@@ -86,10 +82,8 @@ class Summary:
         not count yet: the rewards that have already come are not like those that have not."""
         self._settled = math.inf if settled is None else settled
         configs = [msgspec.json.decode(row.config, type=_Config) for row in revisions]
-        self.actions, self._stage_length = (
-            configs[-1].actions,
-            configs[-1].stage_length,
-        )  # actions are only ever appended
+        self.actions = configs[-1].actions  # actions are only ever appended
+        self._stage_length = configs[-1].stage_length
         self._index = {action: place for place, action in enumerate(self.actions)}
         self._since = np.array([row.round for row in revisions])  # a revision is in force from the next round on
         self._share = np.array([config.control.share for config in configs])

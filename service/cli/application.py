@@ -1,8 +1,9 @@
-"""The FastAPI application: every route, around one worker."""
+"""The FastAPI application, with every route around one worker, and how uvicorn serves it."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import uvicorn
 from fastapi import FastAPI
 
 from service import __version__
@@ -21,6 +22,7 @@ from service.api.regimes import add_regime_routes
 from service.api.reports import add_report_routes
 from service.api.series import add_series_routes
 from service.api.subjects import add_subject_routes
+from service.base.logs import build_log_config
 from service.base.settings import Settings
 from service.compat.personalizer import add_personalizer_routes
 from service.dashboard import add_dashboard
@@ -28,6 +30,7 @@ from service.documentation import add_documentation
 from service.engine.worker import Service
 from service.web.application import Application
 from service.web.errors import install_error_handlers
+from service.web.protocol import KEEP_ALIVE_SECONDS, Protocol
 from service.web.requests import Requests
 
 
@@ -76,3 +79,22 @@ def create_app(
     add_dashboard(app, worker)
     add_documentation(app)
     return app
+
+
+def configure_server(app: object, **options: object) -> uvicorn.Config:
+    """The options of every server we run; these can be overridden."""
+    defaults = {
+        "log_level": "warning",
+        "access_log": False,
+        "server_header": False,
+        "proxy_headers": False,  # no route depends on the caller's address
+        "http": Protocol,
+        "timeout_keep_alive": KEEP_ALIVE_SECONDS,
+        "timeout_graceful_shutdown": 30,  # seconds for clients that never finish sending
+    }
+    return uvicorn.Config(app, **{**defaults, **options})  # type: ignore[arg-type]
+
+
+def configure_server_with_logs(app: object, settings: Settings) -> uvicorn.Config:
+    """The same, and uvicorn sets up our logs."""
+    return configure_server(app, log_config=build_log_config(settings), log_level=None)

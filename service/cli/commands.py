@@ -9,59 +9,56 @@ from typing import NamedTuple
 from service import __version__
 from service.base.errors import ApiError
 from service.base.settings import SettingsError
-from service.cli import audit, config_check, database, export, imports, keys, serve, verify
-from service.cli.flags import Flags
+from service.cli import config_check, database, export, imports, keys, serve
+from service.cli.flags import Flags, add_settings
 
 
 class Command(NamedTuple):
     help: str
-    description: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[Flags], int]  # gives the exit code
+    details: str = ""  # for `undercurrent COMMAND --help`
 
 
 COMMANDS = {
-    "serve": Command("start the service", "Start the service.", serve.add_arguments, serve.run),
+    "serve": Command("start the service", serve.add_arguments, serve.run),
     "migrate": Command(
         "bring the database's schema up to date",
-        "Bring the database's schema up to date. `serve` does this by itself for SQLite.",
-        database.add_migrate_arguments,
+        add_settings,
         database.run_migrate,
+        "`serve` does this by itself for SQLite.",
     ),
     "verify": Command(
         "replay the log and compare it with what is stored",
-        "Replay the log of one campaign, or of all, from its first round, and compare every decision and every model "
-        "with what is stored. The exit code is 1 if anything differs.",
-        verify.add_arguments,
-        verify.run,
+        database.add_verify_arguments,
+        database.run_verify,
+        "Every decision and every model of one campaign, or of all, is compared, from the first round on. "
+        "The exit code is 1 if anything differs.",
     ),
     "export": Command(
         "write a campaign's decisions and rewards to a file",
-        "Write a campaign's decisions with their rewards, in round order, like GET /campaigns/NAME/decisions, but read "
-        "from the database directly.",
         export.add_arguments,
         export.run,
+        "The file is the one of GET /campaigns/NAME/decisions, but read from the database directly.",
     ),
     "import": Command(
         "warm-start a new campaign from a file of past decisions",
-        "Warm-start a new campaign from a file of past decisions, in their order: all rows or none. Columns have the "
-        "names that `undercurrent export` writes; only the action and the variables are required.",
         imports.add_arguments,
         imports.run,
+        "Rows are taken in their order: all or none. Columns have the names that `undercurrent export` writes; only "
+        "the action and the variables are required.",
     ),
     "config-check": Command(
-        "check a campaign's configuration",
-        "Check a campaign's configuration (JSON) and print it with every default filled in.",
+        "check a campaign's configuration (JSON) and print it with every default filled in",
         config_check.add_arguments,
         config_check.run,
     ),
     "audit": Command(
-        "print what administrators did",
-        "Print what administrators did, newest first, as lines of JSON, like GET /audit.",
-        audit.add_arguments,
-        audit.run,
+        "print what administrators did, newest first, as lines of JSON",
+        database.add_audit_arguments,
+        database.run_audit,
     ),
-    "keys": Command("create, list and revoke keys", "Create, list and revoke keys.", keys.add_arguments, keys.run),
+    "keys": Command("create, list and revoke keys", keys.add_arguments, keys.run),
 }
 
 
@@ -87,5 +84,6 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"undercurrent {__version__}")
     parsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
-        command.add_arguments(parsers.add_parser(name, help=command.help, description=command.description))
+        description = f"{command.help[0].upper()}{command.help[1:]}. {command.details}"
+        command.add_arguments(parsers.add_parser(name, help=command.help, description=description))
     return parser

@@ -20,9 +20,8 @@ from service import __version__
 from service.base.errors import ApiError
 from service.base.logs import JsonFormatter, build_log_config
 from service.base.settings import Settings
-from service.cli.application import create_app
+from service.cli.application import configure_server_with_logs, create_app
 from service.cli.flags import SETTINGS, Flags, add_settings, load_settings
-from service.cli.server import configure_server_with_logs
 from service.cli.supervisor import Supervisor, serve_worker
 from service.engine.metrics import SHARED_FOLDER
 from service.engine.warm_up import load_first, warm_up

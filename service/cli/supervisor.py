@@ -16,8 +16,7 @@ from pathlib import Path
 import uvicorn
 
 from service.base.settings import Settings
-from service.cli.application import create_app
-from service.cli.server import configure_server_with_logs
+from service.cli.application import configure_server_with_logs, create_app
 from service.engine.metrics import SHARED_FOLDER
 
 CANNOT_START = 3  # exit code of a worker

@@ -11,8 +11,7 @@ import uvicorn
 
 import service.web.requests
 from service.base.settings import Settings
-from service.cli.application import create_app
-from service.cli.server import configure_server
+from service.cli.application import configure_server, create_app
 from service.engine.worker import Service
 from tests.service.playing import Direct
 

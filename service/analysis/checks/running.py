@@ -33,13 +33,8 @@ def check_paused(facts: Facts) -> Iterator[Finding]:
 
 def check_decisions(facts: Facts) -> Iterator[Finding]:
     if not facts.state.round:
-        yield Finding(
-            "no_decisions",
-            "info",
-            "No decisions yet.",
-            {"round": 0},
-            "Send the first customer to POST /decide.",
-        )
+        advice = "Send the first customer to POST /decide."
+        yield Finding("no_decisions", "info", "No decisions yet.", {"round": 0}, advice)
 
 
 def check_last_update(facts: Facts) -> Iterator[Finding]:
