@@ -595,6 +595,9 @@ def test_a_request_that_cannot_be_decided_is_refused(new, subtests):
     good(campaign.post("/decide", **DECIDABLE))
 
 
+READ_PATHS = ("", "/model", "/stages", "/decisions/d1", "/decisions", "/regimes", "/diagnostics", "/report", "/series")
+
+
 def test_an_unknown_campaign_is_not_found(http):
     """R24: whatever its name is."""
     bodies = {
@@ -608,7 +611,7 @@ def test_an_unknown_campaign_is_not_found(http):
             error = error_of(http.post(path, json={"campaign": name, **body}), 404)
             assert error["code"] == "not_found"
             assert repr(name) in error["message"]
-        for path in ("", "/model", "/stages", "/decisions/d1"):
+        for path in READ_PATHS:
             assert error_of(http.get(f"/campaigns/{quote(name)}{path}"), 404)["code"] == "not_found"
 
 

@@ -1,19 +1,22 @@
-"""`undercurrent migrate | verify | keys | config-check`, what `serve` refuses, settings, kernels compiled at start."""
+"""`undercurrent migrate | verify | keys | config-check`, what `serve` refuses, the settings, and compiling at start."""
 
 import argparse
 import hashlib
 import io
 import json
+import os
 import re
 import shlex
 import socket
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
+import service.cli.serve
 from policy import CampaignConfig
 from service.access.keys import get_key_id
 from service.base.settings import PREFIX, Settings, SettingsError
@@ -32,7 +35,7 @@ CONFIG = {"name": "spring", "actions": ["none", "mail"], "variables": [{"name": 
 
 @pytest.fixture(autouse=True)
 def plain_environment(monkeypatch, tmp_path):
-    """No setting of the machine, and an empty folder to be in."""
+    """Run in an empty folder, without settings from the environment."""
     for name in Settings.model_fields:
         monkeypatch.delenv(PREFIX + name.upper(), raising=False)
     monkeypatch.chdir(tmp_path)
@@ -40,159 +43,134 @@ def plain_environment(monkeypatch, tmp_path):
 
 @pytest.fixture
 def database_url(request, new_database):
-    """SQLite, unless a test asks for another."""
+    """A new SQLite database, or one of the kind that the test names."""
     return new_database(getattr(request, "param", "sqlite"))
 
 
 @pytest.fixture
-def called(capsys):
-    """`undercurrent …`: the exit code, what it printed, and what it complained about."""
+def run(capsys):
+    """A function that runs `undercurrent …` and returns the exit code, the output and the error output."""
 
-    def call(*arguments):
+    def run(*arguments):
         try:
             code = main([str(argument) for argument in arguments])
         except SystemExit as stop:
             code = stop.code
         return code, *capsys.readouterr()
 
-    return call
+    return run
 
 
 @pytest.fixture
-def taken():
-    """A port on which nobody else can listen: `serve` gets as far as that, and stops."""
+def busy_port(monkeypatch):
+    """A port that is busy_port: `serve` does everything up to listening, except for loading the kernels, and stops."""
+    monkeypatch.setattr(service.cli.serve, "_load_kernels", lambda report: None)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield listener.getsockname()[1]
 
 
-@pytest.fixture
-def old_database(database_url):
-    """A database of another schema: what it says of itself, before any table is made."""
-    store = Store(database_url)
-    with store.writing() as tx:
-        metadata.drop_all(tx.connection)
-        tx.connection.execute(sa.text("DROP TABLE alembic_version"))
-    store.close()
-    return database_url
-
-
-def revision(url):
-    store = Store(url)
-    with store.reading() as tx:
-        found = get_schema_revision(tx)
-    store.close()
-    return found
+def transact(url, function):
+    """What the function returns, given a transaction of the database."""
+    with closing(Store(url)) as store, store.writing() as tx:
+        return function(tx)
 
 
 def execute(url, statement):
-    store = Store(url)
-    with store.writing() as tx:
-        tx.connection.execute(statement)
-    store.close()
+    transact(url, lambda tx: tx.connection.execute(sa.text(statement)))
+
+
+def get_revision(url):
+    return transact(url, get_schema_revision)
+
+
+@pytest.fixture
+def old_database(database_url):
+    """A database without tables."""
+    transact(database_url, lambda tx: metadata.drop_all(tx.connection))
+    execute(database_url, "DROP TABLE alembic_version")
+    return database_url
 
 
 on_both = pytest.mark.parametrize("database_url", ["sqlite", "postgresql"], indirect=True)
 only_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 
-# --- migrate, and what serve makes of a schema --------------------------------------------------------------------
+# --- migrate, and how serve treats a schema ------------------------------------------------------------------------
 
 
 @on_both
-def test_migrate_brings_a_database_up_to_date(called, old_database):
-    assert called("migrate", "--database-url", old_database) == (0, "The database is up to date.\n", "")
-    assert revision(old_database) == get_head()
-    assert called("migrate", "--database-url", old_database) == (0, "The database is up to date.\n", "")
+def test_migrate_updates_a_database(run, old_database):
+    for _ in range(2):
+        assert run("migrate", "--database-url", old_database) == (0, "The database is up to date.\n", "")
+        assert get_revision(old_database) == get_head()
 
 
-def test_migrate_reads_the_variable(called, tmp_path, monkeypatch):
+def test_migrate_reads_the_variable(run, tmp_path, monkeypatch):
     monkeypatch.setenv("UNDERCURRENT_DATABASE_URL", "sqlite:///from-variable.db")
-    assert called("migrate")[0] == 0
-    assert revision(f"sqlite:///{tmp_path}/from-variable.db") == get_head()
-    assert called("migrate", "--database-url", "sqlite:///from-flag.db")[0] == 0
+    assert run("migrate")[0] == 0
+    assert get_revision(f"sqlite:///{tmp_path}/from-variable.db") == get_head()
+    assert run("migrate", "--database-url", "sqlite:///from-flag.db")[0] == 0
     assert (tmp_path / "from-flag.db").exists()
 
 
-def test_migrate_refuses_a_database_of_a_newer_version(called, database_url):
-    execute(database_url, sa.text("UPDATE alembic_version SET version_num = '9999'"))
-    code, printed, complaint = called("migrate", "--database-url", database_url)
-    assert (code, printed) == (1, "")
-    assert "9999" in complaint
-    assert "newer" in complaint
+def test_migrate_refuses_a_database_of_a_newer_version(run, database_url):
+    execute(database_url, "UPDATE alembic_version SET version_num = '9999'")
+    code, output, error = run("migrate", "--database-url", database_url)
+    assert (code, output, "9999" in error, "newer" in error) == (1, "", True, True)
 
 
-def test_serve_migrates_an_embedded_database_by_itself(called, old_database, taken):
-    code, _, complaint = called("serve", "--port", taken, "--database-url", old_database)
-    assert (code, "cannot listen" in complaint) == (1, True)
-    assert revision(old_database) == get_head()
+def test_serve_creates_and_migrates_an_embedded_database(run, old_database, busy_port, tmp_path):
+    code, _, error = run("serve", "--port", busy_port, "--database-url", old_database)
+    assert (code, "cannot listen" in error) == (1, True)
+    assert get_revision(old_database) == get_head()
+    run("serve", "--port", busy_port)
+    assert get_revision(f"sqlite:///{tmp_path}/undercurrent.db") == get_head()
 
 
-def test_serve_makes_its_database_where_it_is_started(called, tmp_path, taken):
-    called("serve", "--port", taken)
-    assert revision(f"sqlite:///{tmp_path}/undercurrent.db") == get_head()
-
-
-def named_command(complaint):
-    """The command that a refusal says to run, as a shell would take it."""
-    _, found, command = complaint.partition("run: ")
-    assert found, complaint
-    words = shlex.split(command)
-    assert words[0] == "undercurrent"
-    return words[1:]
+def read_advice(error):
+    """The arguments of the command that an error message says to run, split as a shell would."""
+    _, advice, command = error.partition("run: ")
+    assert advice, error
+    program, *arguments = shlex.split(command)
+    assert program == "undercurrent"
+    return arguments
 
 
 @only_postgresql
-def test_serve_refuses_a_server_without_tables_and_names_the_command(called, old_database, taken):
-    arguments = ("serve", "--port", taken, "--database-url", old_database)
-    code, printed, complaint = called(*arguments)
-    assert (code, printed) == (1, "")
-    assert "has no tables yet" in complaint
-    assert revision(old_database) is None  # nothing was done to it
-    assert called(*named_command(complaint))[0] == 0
-    assert "cannot listen" in called(*arguments)[2]  # so the database was good
-
-
-@only_postgresql
-def test_serve_refuses_another_schema(called, database_url, taken):
-    serve = ("serve", "--port", taken, "--database-url", database_url)
-    execute(database_url, sa.text("UPDATE alembic_version SET version_num = '0000'"))
-    code, _, complaint = called(*serve)
-    assert code == 1
-    assert f"is at revision 0000, not {get_head()}" in complaint
-    assert named_command(complaint)[0] == "migrate"
-    execute(database_url, sa.text("UPDATE alembic_version SET version_num = '9999'"))
-    code, _, complaint = called(*serve)
-    assert (code, "upgrade the service" in complaint, "migrate" in complaint) == (1, True, False)
-
-
-@only_postgresql
-def test_no_password_is_printed(called, old_database, taken):
+def test_serve_refuses_a_server_without_tables_and_names_the_command(run, old_database, busy_port):
+    serve = ("serve", "--port", busy_port, "--database-url")
     url = sa.make_url(old_database).set(password="swordfish").render_as_string(hide_password=False)
-    code, printed, complaint = called("serve", "--port", taken, "--database-url", url)
-    assert code == 1
-    assert "has no tables yet" in complaint
-    assert "swordfish" not in printed + complaint
+    code, output, error = run(*serve, url)
+    assert (code, output) == (1, "")
+    assert "has no tables yet" in error
+    assert "swordfish" not in error
+    _, _, error = run(*serve, old_database)
+    assert get_revision(old_database) is None  # nothing was changed
+    assert run(*read_advice(error))[0] == 0
+    assert "cannot listen" in run(*serve, old_database)[2]  # the database is accepted
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "",
-        "undercurrent.db",
-        "mysql://host/name",
-        "sqlite://",
-        "sqlite:///:memory:",
-        "sqlite:///file?mode=memory",
-        "postgres://user@host/name",
-        "postgresql+asyncpg://user@host/name",
-        "postgresql://",
-        "postgresql://user@host:port/name",
-    ],
-)
-def test_a_bad_database_address_is_refused_by_name(called, url, tmp_path):
-    code, printed, complaint = called("migrate", "--database-url", url)
-    assert (code, printed) == (2, "")
-    assert "--database-url" in complaint
-    assert "sqlite:///FILE" in complaint
+@only_postgresql
+def test_serve_refuses_another_schema(run, database_url, busy_port):
+    serve = ("serve", "--port", busy_port, "--database-url", database_url)
+    execute(database_url, "UPDATE alembic_version SET version_num = '0000'")
+    code, _, error = run(*serve)
+    assert (code, f"is at revision 0000, not {get_head()}" in error) == (1, True)
+    assert read_advice(error)[0] == "migrate"
+    execute(database_url, "UPDATE alembic_version SET version_num = '9999'")
+    code, _, error = run(*serve)
+    assert (code, "upgrade the service" in error, "migrate" in error) == (1, True, False)
+
+
+BAD_ADDRESSES = """
+undercurrent.db mysql://host/name sqlite:// sqlite:///:memory: sqlite:///file?mode=memory postgres://user@host/name
+postgresql+asyncpg://user@host/name postgresql:// postgresql://user@host:port/name
+"""
+
+
+@pytest.mark.parametrize("url", ["", *BAD_ADDRESSES.split()])
+def test_a_bad_database_address_is_refused(run, url, tmp_path):
+    code, output, error = run("migrate", "--database-url", url)
+    assert (code, output, "--database-url" in error, "sqlite:///FILE" in error) == (2, "", True, True)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -204,34 +182,34 @@ def test_a_bad_database_address_is_refused_by_name(called, url, tmp_path):
     ],
 )
 @pytest.mark.parametrize("command", ["serve", "migrate", "verify"])
-def test_a_database_that_is_away_is_said_plainly(called, command, url, reason):
-    code, printed, complaint = called(command, "--database-url", url)
-    assert (code, printed) == (1, "")
-    assert complaint.startswith("undercurrent: ")
-    assert any(word in complaint for word in reason.split("|"))
-    assert complaint.count("\n") == 1
+def test_an_unreachable_database_is_reported_in_one_line(run, command, url, reason):
+    code, output, error = run(command, "--database-url", url)
+    assert (code, output) == (1, "")
+    assert error.startswith("undercurrent: ")
+    assert any(word in error for word in reason.split("|"))
+    assert error.count("\n") == 1
 
 
-def test_serve_refuses_several_workers_on_sqlite(called, tmp_path):
-    """R19: with the reason, and before anything is done."""
-    code, _, complaint = called("serve", "--workers", 2)
+def test_serve_refuses_several_workers_on_sqlite(run, tmp_path):
+    """R19: with the reason, and before anything is written."""
+    code, _, error = run("serve", "--workers", 2)
     assert code == 2
-    assert "--workers: SQLite has one writer" in complaint
+    assert "--workers: SQLite has one writer" in error
     assert list(tmp_path.iterdir()) == []
 
 
 @only_postgresql
-def test_every_command_lets_go_of_its_database(called, database_url, taken):
-    """Whether it succeeds or fails: a server has only so many connections."""
+def test_every_command_closes_its_connections(run, database_url, busy_port):
+    """Whether it succeeds or fails: a server has a limited number of connections."""
     watching = sa.create_engine(sa.make_url(database_url).set(database="postgres"), isolation_level="AUTOCOMMIT")
     count = sa.text("SELECT count(*) FROM pg_stat_activity WHERE datname = :name")
     name = {"name": sa.make_url(database_url).database}
     with watching.connect() as connection:
         keys = (["keys", "list"], ["keys", "create", "--role", "viewer"], ["keys", "revoke", "nobody"])
-        for command in (["migrate"], ["verify"], ["verify", "nobody"], ["serve", "--port", taken], *keys):
-            called(*command, "--database-url", database_url)
+        for command in (["migrate"], ["verify"], ["verify", "nobody"], ["serve", "--port", busy_port], *keys):
+            run(*command, "--database-url", database_url)
             # The server notices a moment later that a connection is gone.
-            eventually(lambda: connection.execute(count, name).scalar_one() == 0, f"let go by {command}")
+            eventually(lambda: connection.execute(count, name).scalar_one() == 0, f"closed by {command}")
     watching.dispose()
 
 
@@ -239,8 +217,8 @@ def test_every_command_lets_go_of_its_database(called, database_url, taken):
 
 
 @pytest.fixture
-def two_played(direct, clock):
-    """Two campaigns of a few stages."""
+def played(direct, clock):
+    """A worker with two campaigns of a few stages."""
     worker = direct()
     for name in ("given", "smoothed"):
         Script(CONFIGS[name], clock).create(worker.post).play(worker.post, 20)
@@ -248,69 +226,60 @@ def two_played(direct, clock):
 
 
 @on_both
-def test_verify_says_what_it_found(called, database_url, two_played):
-    """R14: exit code 0 when all is as stored, 1 when anything differs, whichever campaign it is."""
+def test_verify_reports_differences(run, database_url, played):
+    """R14: exit code 0 if everything is as stored, 1 if anything differs in any campaign."""
     at = ("--database-url", database_url)
-    rows = [two_played.campaign(name) for name in ("given", "smoothed")]
-    said = [f"{r.name}: {r.round} decisions, {r.arrived} rewards, model {r.model_version}" for r in rows]
-    good = f"{said[0]}: as stored\n{said[1]}: as stored\n"
-    assert called("verify", *at) == (0, good, "")
-    assert called("verify", "smoothed", *at) == (0, f"{said[1]}: as stored\n", "")
+    rows = [played.campaign(name) for name in ("given", "smoothed")]
+    given, smoothed = (f"{r.name}: {r.round} decisions, {r.arrived} rewards, model {r.model_version}" for r in rows)
+    assert run("verify", *at) == (0, f"{given}: as stored\n{smoothed}: as stored\n", "")
+    assert run("verify", "smoothed", *at) == (0, f"{smoothed}: as stored\n", "")
 
-    number = rows[0].campaign_id
-    changed = (decisions.c.campaign_id == number) & (decisions.c.round.in_([7, 9]))
-    two_played.execute(sa.update(decisions).where(changed).values(mode="elsewhere"))
-    code, printed, complaint = called("verify", *at)
-    assert (code, printed) == (1, f"{said[0]}: 2 DIFFERENCES\n{said[1]}: as stored\n")
-    first, second = complaint.splitlines()
+    change = sa.update(decisions).where(decisions.c.campaign_id == rows[0].campaign_id).values(mode="elsewhere")
+    played.execute(change.where(decisions.c.round.in_([7, 9])))
+    code, output, error = run("verify", *at)
+    assert (code, output) == (1, f"{given}: 2 DIFFERENCES\n{smoothed}: as stored\n")
+    first, second = error.splitlines()
     assert first.startswith("given: round 7: mode is elsewhere")
     assert second.startswith("given: round 9: mode is elsewhere")
-    assert called("verify", "given", *at)[0] == 1
-    assert called("verify", "smoothed", *at)[0] == 0
+    assert run("verify", "given", *at)[0] == 1
+    assert run("verify", "smoothed", *at)[0] == 0
+
+    played.execute(change)  # all are counted, and the first are listed
+    code, output, error = run("verify", "given", *at)
+    assert (code, f"{rows[0].round} DIFFERENCES" in output) == (1, True)
+    assert 10 <= error.count("\n") <= rows[0].round
 
 
-def test_verify_shows_the_first_differences_and_counts_all(called, database_url, two_played):
-    two_played.execute(sa.update(decisions).values(mode="elsewhere"))
-    rounds = two_played.campaign("given").round
-    code, printed, complaint = called("verify", "given", "--database-url", database_url)
-    assert (code, f"{rounds} DIFFERENCES" in printed) == (1, True)
-    assert 10 <= complaint.count("\n") <= rounds
-
-
-def test_verify_of_an_unknown_campaign(called, database_url, tmp_path):
+def test_verify_of_an_unknown_campaign(run, database_url, tmp_path):
     expected = (1, "", "undercurrent: There is no campaign 'nobody'\n")
-    assert called("verify", "nobody", "--database-url", database_url) == expected
-    assert called("verify", "--database-url", database_url) == (0, "", "")  # no campaign, nothing that differs
-    assert called("verify", "--database-url", "sqlite:///none.db")[0] == 1
-    assert list(tmp_path.iterdir()) == []  # no file was made
+    assert run("verify", "nobody", "--database-url", database_url) == expected
+    assert run("verify", "--database-url", database_url) == (0, "", "")  # no campaign, no difference
+    assert run("verify", "--database-url", "sqlite:///none.db")[0] == 1
+    assert list(tmp_path.iterdir()) == []  # no file was created
 
 
-def test_verify_needs_the_current_schema(called, old_database):
-    code, printed, complaint = called("verify", "--database-url", old_database)
-    assert (code, printed) == (1, "")
-    assert named_command(complaint)[0] == "migrate"
+def test_verify_needs_the_current_schema(run, old_database):
+    code, output, error = run("verify", "--database-url", old_database)
+    assert (code, output) == (1, "")
+    assert read_advice(error)[0] == "migrate"
 
 
-# --- keys, and where serve listens without any -----------------------------------------------------------------------
+# --- keys, and where serve listens without them -----------------------------------------------------------------------
 
 
 @pytest.fixture
-def keys(called, database_url):
+def keys(run, database_url):
     """`undercurrent keys …` on the test's database."""
-    return lambda *arguments: called("keys", *arguments, "--database-url", database_url)
+    return lambda *arguments: run("keys", *arguments, "--database-url", database_url)
 
 
 def stored_keys(url):
-    store = Store(url)
-    with store.reading() as tx:
-        found = read_keys(tx)
-    store.close()
-    return found
+    return transact(url, read_keys)
 
 
 def test_a_key_is_printed_once_and_nothing_else(keys, database_url):
-    code, printed, note = keys("create", "--role", "admin")
-    key = printed.removesuffix("\n")
+    code, output, note = keys("create", "--role", "admin")
+    key = output.removesuffix("\n")
     assert code == 0
     assert re.fullmatch(r"uc_[0-9a-f]{10}_[A-Za-z0-9_-]{43}", key)
     assert "not shown again" in note
@@ -326,27 +295,27 @@ def test_a_key_is_printed_once_and_nothing_else(keys, database_url):
 
 
 @on_both
-def test_keys_are_listed_as_a_table(keys, called):
+def test_keys_are_listed_as_a_table(keys):
     assert keys("list")[:2] == (0, "")
     names = ["--campaign", "spring", "--campaign", "autumn", "--campaign", "spring"]
     _, first, note = keys("create", "--role", "client", *names, "--rate-limit", "2.5", "--name", "web shop")
     assert "no campaign 'spring' yet" in note
     _, second, _ = keys("create", "--role", "viewer")
     assert keys("revoke", get_key_id(first))[0] == 0
-    code, printed, complaint = keys("list")
-    assert (code, complaint) == (0, "")
-    head, *rows = printed.splitlines()
+    code, output, error = keys("list")
+    assert (code, error) == (0, "")
+    head, *rows = output.splitlines()
     titles = re.split(r"  +", head)
     assert titles == ["id", "name", "role", "campaigns", "rate limit", "created", "revoked"]
     assert len({head.index(title) for title in titles}) == 7
-    told = [dict(zip(titles, re.split(r"  +", row), strict=True)) for row in rows]
+    cells = [dict(zip(titles, re.split(r"  +", row), strict=True)) for row in rows]
     day = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ"
-    for row, key in zip(told, (first, second), strict=True):
+    for row, key in zip(cells, (first, second), strict=True):
         assert row.pop("id") == get_key_id(key)
         assert re.fullmatch(day, row.pop("created"))
-    assert re.fullmatch(day, told[0].pop("revoked"))
-    assert told[0] == {"name": "web shop", "role": "client", "campaigns": "autumn, spring", "rate limit": "2.5/s"}
-    assert told[1] == {"name": "-", "role": "viewer", "campaigns": "all", "rate limit": "-", "revoked": "-"}
+    assert re.fullmatch(day, cells[0].pop("revoked"))
+    assert cells[0] == {"name": "web shop", "role": "client", "campaigns": "autumn, spring", "rate limit": "2.5/s"}
+    assert cells[1] == {"name": "-", "role": "viewer", "campaigns": "all", "rate limit": "-", "revoked": "-"}
 
 
 def test_a_key_is_revoked_by_its_id(keys, database_url):
@@ -354,11 +323,11 @@ def test_a_key_is_revoked_by_its_id(keys, database_url):
     assert keys("revoke", get_key_id(key)) == (0, "", f"Key {get_key_id(key)} is revoked.\n")
     assert [row.revoked_at is None for row in stored_keys(database_url)].count(True) == 1
     assert keys("revoke", get_key_id(key)) == (0, "", f"Key {get_key_id(key)} was already revoked.\n")
-    # Whoever gives the whole key does not see its secret again.
+    # Given a whole key, the command does not print its secret.
     assert keys("revoke", other) == (0, "", f"Key {get_key_id(other)} is revoked.\n")
-    code, printed, complaint = keys("revoke", "nobody")
-    assert (code, printed) == (1, "")
-    assert complaint == "undercurrent: There is no key 'nobody'; `undercurrent keys list` lists the keys\n"
+    code, output, error = keys("revoke", "nobody")
+    assert (code, output) == (1, "")
+    assert error == "undercurrent: There is no key 'nobody'; `undercurrent keys list` lists the keys\n"
 
 
 @pytest.mark.parametrize(
@@ -376,43 +345,43 @@ def test_a_key_is_revoked_by_its_id(keys, database_url):
         (["--role", "admin", "--name", "a\nb"], "printable"),
     ],
 )
-def test_a_bad_key_is_refused_by_name(called, tmp_path, arguments, named):
-    code, printed, complaint = called("keys", "create", *arguments)
-    assert (code, printed) == (2, "")
-    assert named in complaint
+def test_a_wrong_flag_of_keys_create_is_named(run, tmp_path, arguments, named):
+    code, output, error = run("keys", "create", *arguments)
+    assert (code, output) == (2, "")
+    assert named in error
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_first_key_may_come_before_the_first_start(called, old_database, tmp_path):
-    assert called("keys", "create", "--role", "admin", "--database-url", old_database)[0] == 0
-    assert called("keys", "create", "--role", "admin")[0] == 0
+def test_the_first_key_may_come_before_the_first_start(run, old_database, tmp_path):
+    assert run("keys", "create", "--role", "admin", "--database-url", old_database)[0] == 0
+    assert run("keys", "create", "--role", "admin")[0] == 0
     assert len(stored_keys(f"sqlite:///{tmp_path}/undercurrent.db")) == 1
 
 
 @only_postgresql
-def test_keys_need_the_current_schema(called, old_database):
+def test_keys_need_the_current_schema(run, old_database):
     for action in (["create", "--role", "admin"], ["list"], ["revoke", "x"]):
-        code, printed, complaint = called("keys", *action, "--database-url", old_database)
-        assert (code, printed) == (1, "")
-        assert named_command(complaint)[0] == "migrate"
+        code, output, error = run("keys", *action, "--database-url", old_database)
+        assert (code, output) == (1, "")
+        assert read_advice(error)[0] == "migrate"
 
 
-def test_without_a_key_serve_stays_on_this_machine(called, database_url, taken):
-    """Whatever --host says; and the command it names opens it."""
-    serve = ("serve", "--host", "0.0.0.0", "--port", taken, "--database-url", database_url)
-    code, _, complaint = called(*serve)
-    warning, failure = complaint.splitlines()
+def test_without_a_key_serve_stays_on_this_machine(run, database_url, busy_port):
+    """Whatever --host says. The command in the warning creates a key, and then --host counts."""
+    serve = ("serve", "--host", "0.0.0.0", "--port", busy_port, "--database-url", database_url)
+    code, _, error = run(*serve)
+    warning, failure = error.splitlines()
     assert code == 1
     assert "no keys" in warning
     assert "listens on 127.0.0.1 only, not on 0.0.0.0" in warning
-    assert f"cannot listen on 127.0.0.1 port {taken}" in failure
+    assert f"cannot listen on 127.0.0.1 port {busy_port}" in failure
     words = shlex.split(warning.partition("start again: ")[2])
-    assert called(*words[1:])[0] == 0
+    assert run(*words[1:])[0] == 0
     key_id = stored_keys(database_url)[0].id
-    assert called(*serve)[2].startswith(f"undercurrent: cannot listen on 0.0.0.0 port {taken}")
-    # A revoked key is still one: the service asks for keys, so everyone may knock.
-    called("keys", "revoke", key_id, "--database-url", database_url)
-    assert called(*serve)[2].startswith(f"undercurrent: cannot listen on 0.0.0.0 port {taken}")
+    assert run(*serve)[2].startswith(f"undercurrent: cannot listen on 0.0.0.0 port {busy_port}")
+    # A revoked key counts too: the service requires keys, so it may listen anywhere.
+    run("keys", "revoke", key_id, "--database-url", database_url)
+    assert run(*serve)[2].startswith(f"undercurrent: cannot listen on 0.0.0.0 port {busy_port}")
 
 
 @pytest.mark.parametrize(
@@ -424,7 +393,7 @@ def test_without_a_key_serve_stays_on_this_machine(called, database_url, taken):
         ("2001:db8::1", "::1"),
         ("::1", "::1"),
         ("127.3.2.1", "127.3.2.1"),
-        ("no.such.host.invalid", "no.such.host.invalid"),  # nobody can listen there, and that is what is said
+        ("no.such.host.invalid", "no.such.host.invalid"),  # listening there fails with a message
     ],
 )
 def test_where_serve_listens_without_a_key(host, instead):
@@ -434,18 +403,18 @@ def test_where_serve_listens_without_a_key(host, instead):
 # --- config-check -------------------------------------------------------------------------------------------------
 
 
-def test_config_check_fills_in_every_default(called, tmp_path):
+def test_config_check_fills_in_every_default(run, tmp_path):
     (tmp_path / "good.json").write_text(json.dumps(CONFIG | {"seed": 3}), encoding="utf-8")
-    code, printed, complaint = called("config-check", "good.json")
-    assert (code, complaint) == (0, "")
-    assert CampaignConfig.model_validate_json(printed) == CampaignConfig(**CONFIG, seed=3)
-    assert json.loads(printed).keys() == set(CampaignConfig.model_fields)
+    code, output, error = run("config-check", "good.json")
+    assert (code, error) == (0, "")
+    assert CampaignConfig.model_validate_json(output) == CampaignConfig(**CONFIG, seed=3)
+    assert json.loads(output).keys() == set(CampaignConfig.model_fields)
 
 
-def test_config_check_reads_standard_input(called, monkeypatch):
+def test_config_check_reads_standard_input(run, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(CONFIG)))
-    code, printed, _ = called("config-check", "-")
-    assert (code, json.loads(printed)["name"]) == (0, "spring")
+    code, output, _ = run("config-check", "-")
+    assert (code, json.loads(output)["name"]) == (0, "spring")
 
 
 @pytest.mark.parametrize(
@@ -458,19 +427,19 @@ def test_config_check_reads_standard_input(called, monkeypatch):
         (b"\xff\xfe\x00", ["bad.json is not UTF-8"]),
     ],
 )
-def test_config_check_names_what_is_wrong(called, tmp_path, text, named):
+def test_config_check_names_what_is_wrong(run, tmp_path, text, named):
     (tmp_path / "bad.json").write_bytes(text)
-    code, printed, complaint = called("config-check", "bad.json")
-    assert (code, printed) == (1, "")
-    assert all(word in complaint for word in named), complaint
-    assert "Traceback" not in complaint
+    code, output, error = run("config-check", "bad.json")
+    assert (code, output) == (1, "")
+    assert all(word in error for word in named), error
+    assert "Traceback" not in error
 
 
 @pytest.mark.parametrize("file", ["missing.json", "."])
-def test_config_check_of_what_cannot_be_read(called, file):
-    code, printed, complaint = called("config-check", file)
-    assert (code, printed) == (1, "")
-    assert complaint.startswith(f"undercurrent: cannot read {file}: ")
+def test_config_check_of_an_unreadable_file(run, file):
+    code, output, error = run("config-check", file)
+    assert (code, output) == (1, "")
+    assert error.startswith(f"undercurrent: cannot read {file}: ")
 
 
 # --- settings -----------------------------------------------------------------------------------------------------
@@ -508,7 +477,7 @@ def test_every_setting_is_a_flag_and_a_variable():
         assert str(Settings.model_fields[name].default) in SETTINGS[name]
 
 
-def test_no_complaint_about_an_address_shows_its_password():
+def test_a_refused_address_is_shown_without_its_password():
     with pytest.raises(SettingsError) as refused:
         Settings.load({"UNDERCURRENT_DATABASE_URL": "mysql://user:swordfish@host/name"}, {})
     assert "UNDERCURRENT_DATABASE_URL" in str(refused.value)
@@ -519,26 +488,21 @@ def test_no_complaint_about_an_address_shows_its_password():
 
 COMPILED = """
 import json, tempfile
-from numba.core.dispatcher import Dispatcher
 from policy import describe, kernels
 from service.engine.operations import ReadState
+from service.engine.warm_up import warm_up
 from service.storage.schema import upgrade
 from service.storage.store import Store
-from service.engine.warm_up import warm_up
 from tests.policy import make_golden
-from tests.service.playing import BEGIN, CONFIGS, Direct, Script
+from tests.service.conftest import Clock
+from tests.service.playing import CONFIGS, Direct, Script
 
-def signatures():
-    return {name: len(found.signatures) for name, found in vars(kernels).items() if isinstance(found, Dispatcher)}
+def count_signatures():
+    return {name: len(kernel.signatures) for name, kernel in vars(kernels).items() if hasattr(kernel, "signatures")}
 
-class Clock:
-    now = BEGIN
-    def __call__(self):
-        return self.now
-
-assert sum(signatures().values()) == 0, "something was compiled when it was imported"
+assert sum(count_signatures().values()) == 0, "something was compiled when it was imported"
 warm_up()
-before, clock, url = signatures(), Clock(), f"sqlite:///{tempfile.mkdtemp()}/x.db"
+before, clock, url = count_signatures(), Clock(), f"sqlite:///{tempfile.mkdtemp()}/x.db"
 store = Store(url)
 upgrade(store)
 store.close()
@@ -557,19 +521,19 @@ for t, row in enumerate(golden["rounds"], start=1):
         worker.post("/reward", {"campaign": "golden-trace", "decision_id": str(s), "reward": reward})
     item = {"context": row["context"], "excluded_actions": row["excluded"], "subject": row["subject"]}
     worker.post("/decide", {"campaign": "golden-trace", "decision_id": str(t), **item})
-(described,) = worker.process(ReadState("golden-trace"))
-describe(*described)
-print(json.dumps([before, signatures()]))
+(state,) = worker.process(ReadState("golden-trace"))
+describe(*state)
+print(json.dumps([before, count_signatures()]))
 """
 
 
 @pytest.mark.slow
 def test_no_request_compiles_a_kernel():
-    """Kernels are compiled at set-up or start: after `warm_up` campaigns of every kind need no other signature."""
-    environment = {"PYTHONPATH": str(ROOT), "PATH": "", "HOME": str(Path.home())}
+    """After `warm_up`, campaigns of every kind need no other signature. The kernels come from the usual cache."""
     done = subprocess.run(
-        [sys.executable, "-c", COMPILED], capture_output=True, text=True, check=False, env=environment, cwd=ROOT
-    )
+        [sys.executable, "-c", COMPILED], capture_output=True, text=True, check=False, cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     before, after = json.loads(done.stdout)
     assert sum(before.values()) > 20

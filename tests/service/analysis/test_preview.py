@@ -1,4 +1,4 @@
-"""Previews say what `/decide` then answers and change nothing; explanations find the model of a decision again."""
+"""Previews are what `/decide` then answers, and change nothing; explanations rebuild the model of a decision."""
 
 import itertools
 import json
@@ -32,19 +32,19 @@ NUMBERS = itertools.count(1)
 SAME = ("round", "stage", "model_version", "mode", "action", "propensity", "belief", "scores")
 
 
-def previewed(worker, name, item):
-    """What the route answers, without a socket."""
+def preview(worker, name, item):
+    """What the route answers, without HTTP."""
     body = PreviewRequest.model_validate({key: value for key, value in item.items() if key != "decision_id"})
     with worker.store.reading() as tx:
         row = find_campaign(tx, name)
         return preview_answer(name, preview_decision(tx, row, worker.campaigns, body)).model_dump(mode="json")
 
 
-def everything(worker):
+def read_tables(worker):
     return {table.name: worker.rows(table) for table in tables.sorted_tables}
 
 
-def random_item(chance):
+def draw_item(chance):
     return {
         "context": {"season": chance.choice(SEASONS), "spend": chance.choice((3, 30, 80)), "tenure": chance.random()},
         "excluded_actions": chance.choice(((), (), ("mail",), ("none", "call"))),
@@ -52,8 +52,8 @@ def random_item(chance):
     }
 
 
-def trying(worker, script, compared):
-    """A post that tries the first item of every request before it is decided, and other contexts beside it."""
+def preview_first(worker, script, previews):
+    """A `post` that previews the first item of every request before it is decided, and other contexts too."""
     chance = random.Random(5)
 
     def post(path, body):
@@ -62,19 +62,19 @@ def trying(worker, script, compared):
         item = (body["items"][0] if "items" in body else body) | {}
         item.pop("campaign", None)
         for _ in range(2):
-            previewed(worker, script.name, random_item(chance))
-        told = previewed(worker, script.name, item)
+            preview(worker, script.name, draw_item(chance))
+        expected = preview(worker, script.name, item)
         answer = worker.post(path, body)
         first = answer["decisions"][0] if "items" in body else answer
-        assert {key: told[key] for key in SAME} == {key: first[key] for key in SAME}
-        compared.append(told)
+        assert {key: expected[key] for key in SAME} == {key: first[key] for key in SAME}
+        previews.append(expected)
         return answer
 
     return post
 
 
 def on_kinds(*kinds):
-    """(database, campaign, whether re-estimations are left to jobs)"""
+    """Parameters: database, campaign, whether re-estimations are left to background jobs."""
     return pytest.mark.parametrize(("database_url", "name", "large"), kinds, indirect=["database_url"])
 
 
@@ -85,91 +85,96 @@ def on_kinds(*kinds):
     ("postgresql", "smoothed", True),
 )
 def test_a_preview_is_what_decide_then_answers(direct, clock, monkeypatch, name, large):
-    """At boundaries and between them; and the campaign goes on as if nobody had asked."""
+    """At boundaries and between them; and the campaign continues as if there had been no preview."""
     if large:
         monkeypatch.setattr(service.engine.boundaries, "INLINE_OPERATIONS", 0)
-    worker, compared = direct(), []
+    worker, previews = direct(), []
     alone = Script(CONFIGS[name], clock, name="alone").create(worker.post)
     tried = Script(CONFIGS[name], clock, name="tried").create(worker.post)
-    for script, post in ((alone, worker.post), (tried, trying(worker, tried, compared))):
+    for script, post in ((alone, worker.post), (tried, preview_first(worker, tried, previews))):
         for until in (34, 47, 60, 75):
             script.play(post, until)
-            worker.finish_all()  # what a job found is put in force at the next stage's end, by a preview there too
+            worker.finish_all()  # the result of a job is published at the end of the stage, and a preview there uses it
     assert tried.answers == alone.answers
     assert worker.differences("tried") == []
-    assert {told["mode"] for told in compared} >= {"warm_start", "optimistic"}
-    assert any(told["round"] % 5 == 1 for told in compared)  # the first of a stage
+    assert {one["mode"] for one in previews} >= {"warm_start", "optimistic"}
+    assert any(one["round"] % 5 == 1 for one in previews)  # the first of a stage
     if worker.rows(jobs):
-        assert any(told["estimation_left_out"] for told in compared)
+        assert any(one["estimation_left_out"] for one in previews)
         assert any(row["status"] == "published" for row in worker.rows(jobs))
 
 
 @pytest.mark.parametrize("name", ["default", "waiting", "clock"])
-def test_a_preview_writes_and_moves_nothing(direct, clock, name):
+def test_a_preview_changes_nothing(direct, clock, name):
     worker = direct()
     script = Script(CONFIGS[name], clock).create(worker.post)
-    for until in (0, 35, 40):  # before the first round; and where a stage, with its overdue rewards, is at its end
+    for until in (0, 35, 40):  # before the first round; and at the end of a stage with overdue rewards
         while script.round < until:
             script.step(worker.post)
         clock.advance(60)
-        entry = worker.campaigns.cache._entries.get(worker.campaign(name).campaign_id)
-        before, state = everything(worker), entry and encode(entry.state)
+        entry = worker.campaigns.cache._entries.get(get_id(worker, name))
+        before, state = read_tables(worker), entry and encode(entry.state)
         for seed in range(8):
-            previewed(worker, name, random_item(random.Random(seed)))
-        assert everything(worker) == before
+            preview(worker, name, draw_item(random.Random(seed)))
+        assert read_tables(worker) == before
         if entry is not None:
-            assert worker.campaigns.cache._entries[entry_id(worker, name)] is entry
-            assert encode(entry.state) == state
-            history = entry.state.history
-            assert (history.rounds, history.arrived) == (entry.state.round, entry.state.arrived)
+            check_unchanged(worker, name, entry, state)
     assert worker.differences(name) == []
 
 
-def entry_id(worker, name):
+def get_id(worker, name):
     return worker.campaign(name).campaign_id
 
 
-def test_an_inline_estimation_that_is_large_is_left_out_and_told(direct, clock, monkeypatch):
-    """`inline` campaigns make it themselves with the decision; a preview must not take as long again and again."""
+def get_entry(worker, name):
+    return worker.campaigns.cache._entries[get_id(worker, name)]
+
+
+def check_unchanged(worker, name, entry, state):
+    assert get_entry(worker, name) is entry
+    assert encode(entry.state) == state
+    assert (entry.state.history.rounds, entry.state.history.arrived) == (entry.state.round, entry.state.arrived)
+
+
+def test_a_large_inline_estimation_is_left_out(direct, clock, monkeypatch):
+    """The decision of an `inline` campaign makes it; a preview must not take that long every time."""
     config = CONFIGS["smoothed"] | {"beliefs": CONFIGS["smoothed"]["beliefs"] | {"estimation": "inline"}}
     worker = direct()
     Script(config, clock).create(worker.post)
     chance = random.Random(1)
-    for _ in range(31):  # the next round is the first that is due for one
-        worker.post("/decide", {"campaign": "smoothed", **random_item(chance)})
-    made = previewed(worker, "smoothed", random_item(chance))
+    for _ in range(31):  # an estimation is due at the next round
+        worker.post("/decide", {"campaign": "smoothed", **draw_item(chance)})
+    made = preview(worker, "smoothed", draw_item(chance))
     assert made["estimation_left_out"] is False
     monkeypatch.setattr(service.engine.boundaries, "INLINE_OPERATIONS", 0)
-    monkeypatch.setattr(StagedPolicy, "estimate", lambda *_: pytest.fail("it was made"))
-    told = previewed(worker, "smoothed", random_item(chance))
-    assert told["estimation_left_out"] is True
-    assert told["model_version"] == made["model_version"] - 1
+    monkeypatch.setattr(StagedPolicy, "estimate", lambda *_: pytest.fail("the estimation was made"))
+    later = preview(worker, "smoothed", draw_item(chance))
+    assert later["estimation_left_out"] is True
+    assert later["model_version"] == made["model_version"] - 1
 
 
-def test_another_worker_moves_on_and_the_preview_follows(direct, clock):
-    """A reader folds what others have decided on a copy: what its own lanes hold stays."""
+def test_a_preview_follows_the_decisions_of_another_worker(direct, clock):
+    """A reader replays what others have decided on a copy: the worker's own state stays."""
     one, other = direct(), direct()
     script = Script(CONFIGS["default"], clock).create(one.post).play(one.post, 40)
-    held = one.campaigns.cache._entries[entry_id(one, "default")]
-    before = encode(held.state)
+    entry = get_entry(one, "default")
+    state = encode(entry.state)
     script.play(other.post, 60)
-    item = random_item(random.Random(3))
-    told = previewed(one, "default", item)
-    assert told == previewed(other, "default", item)
-    assert told["round"] == script.round + 1
-    assert one.campaigns.cache._entries[entry_id(one, "default")] is held
-    assert encode(held.state) == before
-    assert held.state.history.rounds == held.state.round
-    cold = direct()  # after a restart, the first one folds and the others find it
-    assert previewed(cold, "default", item) == told
-    assert entry_id(cold, "default") in cold.campaigns.cache._entries
+    item = draw_item(random.Random(3))
+    answer = preview(one, "default", item)
+    assert answer == preview(other, "default", item)
+    assert answer["round"] == script.round + 1
+    check_unchanged(one, "default", entry, state)
+    restarted = direct()  # the first preview replays, and leaves the result for others
+    assert preview(restarted, "default", item) == answer
+    assert get_entry(restarted, "default")
 
 
 @pytest.mark.parametrize(
     ("database_url", "name"), [("sqlite", "waiting"), ("postgresql", "smoothed")], indirect=["database_url"]
 )
 def test_previews_do_not_disturb_decisions_made_meanwhile(start, clock, name):
-    """From many threads at once, while the campaign goes on: it answers as if it had been alone."""
+    """Requests from many threads while the campaign is played: it answers as if it were alone."""
     worker = start()
     post = http_post(worker.client)
     alone = Script(CONFIGS[name], clock, name="alone").create(post).play(post, 40)
@@ -180,8 +185,10 @@ def test_previews_do_not_disturb_decisions_made_meanwhile(start, clock, name):
         chance = random.Random(seed)
         with httpx.Client(base_url=worker.url, timeout=60) as client:
             while not over.is_set():
-                statuses[client.post("/campaigns/watched/preview", json=random_item(chance)).status_code] += 1
+                statuses[client.post("/campaigns/watched/preview", json=draw_item(chance)).status_code] += 1
                 statuses[client.get("/campaigns/watched/series", params={"beliefs": "now"}).status_code] += 1
+                regimes = good(client.get("/campaigns/watched/regimes"))["regimes"]
+                assert not regimes or sum(regime["share"] for regime in regimes) == pytest.approx(1)
 
     with ThreadPoolExecutor(4) as pool:
         looking = [pool.submit(look, seed) for seed in range(4)]
@@ -199,20 +206,19 @@ def test_previews_do_not_disturb_decisions_made_meanwhile(start, clock, name):
 
 
 def brute_force(policy, state, context, excluded, regime):
-    """Scores at certainty in a regime from the feature map, θ̂ and G⁻¹, with nothing of the kernels' scoring."""
+    """Scores if a regime were certain, from the feature map, θ̂ and G⁻¹, without the kernels' scoring."""
     features = policy.maps[state.belief.size]
     contexts, belief = features.encode([context]), np.eye(state.belief.size)[regime]
     _, _, inverse, theta, _, units = state.statistics
     scale = policy.config.bonus.scale * (units[1] if policy.config.bonus.form == "noise" else 1.0)
-    found = {}
+    scores = {}
     for place, action in enumerate(policy.config.actions):
         if action not in excluded:
             z = features.dense(belief, place, contexts)
-            found[action] = (units[0] + theta @ z, scale * np.sqrt(z @ inverse @ z))
-    return found
+            scores[action] = (units[0] + theta @ z, scale * np.sqrt(z @ inverse @ z))
+    return scores
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize(("name", "regimes"), [("default", 1), ("smoothed", 2), ("given", 2), ("one-regime", 1)])
 def test_what_would_be_chosen_in_each_regime(direct, clock, name, regimes):
     worker = direct()
@@ -220,14 +226,14 @@ def test_what_would_be_chosen_in_each_regime(direct, clock, name, regimes):
     script = Script(config, clock).create(worker.post).play(worker.post, 62)
     while script.round % 5 == 0:
         script.step(worker.post)
-    chance, state = random.Random(2), worker.campaigns.cache._entries[entry_id(worker, name)].state
+    chance, state = random.Random(2), get_entry(worker, name).state
     policy = StagedPolicy(CampaignConfig.model_validate(config))
     for _ in range(20):
-        item = random_item(chance)
-        told = previewed(worker, name, item)
-        assert [each["regime"] for each in told["regimes"]] == list(range(1, state.belief.size + 1))
-        assert told["belief_before"] == state.belief.tolist()
-        for each in told["regimes"]:
+        item = draw_item(chance)
+        answer = preview(worker, name, item)
+        assert [each["regime"] for each in answer["regimes"]] == list(range(1, state.belief.size + 1))
+        assert answer["belief_before"] == state.belief.tolist()
+        for each in answer["regimes"]:
             expected = brute_force(policy, state, item["context"], item["excluded_actions"], each["regime"] - 1)
             assert [score["action"] for score in each["scores"]] == list(expected)
             for score in each["scores"]:
@@ -243,42 +249,45 @@ def test_what_would_be_chosen_in_each_regime(direct, clock, name, regimes):
 # --- over HTTP ------------------------------------------------------------------------------------------------------
 
 
-def a_campaign(client):
-    """A campaign that has played, with its decisions."""
+def play_campaign(client):
     script = Script(CONFIGS["given"], Clock(), name=f"previewed-{next(NUMBERS)}").create(http_post(client))
     return script.play(http_post(client), 48)
 
 
 @pytest.fixture
 def own(shared):
-    """For a test that changes it."""
-    return a_campaign(shared)
+    """A campaign for a test that changes it."""
+    return play_campaign(shared)
 
 
 @pytest.fixture(scope="module")
 def campaign(shared):
-    """For all that only look."""
-    return a_campaign(shared)
+    """A campaign for all tests that only read it."""
+    return play_campaign(shared)
 
 
 def test_preview_over_http(shared, own):
     name, item = own.name, {"context": {"season": "summer", "spend": 20, "tenure": 1.5}}
     before = good(shared.get(f"/campaigns/{name}"))
-    told = shaped(Preview, shared.post(f"/campaigns/{name}/preview", json=item))
+    answer = shaped(Preview, shared.post(f"/campaigns/{name}/preview", json=item))
     assert good(shared.get(f"/campaigns/{name}")) == before
-    assert (told["campaign"], told["round"], told["belief_before"]) == (name, before["round"] + 1, before["belief"])
-    assert (told["paused"], told["archived"], told["estimation_left_out"]) == (False, False, False)
+    assert (answer["campaign"], answer["round"], answer["belief_before"]) == (
+        name,
+        before["round"] + 1,
+        before["belief"],
+    )
+    assert (answer["paused"], answer["archived"], answer["estimation_left_out"]) == (False, False, False)
     good(shared.patch(f"/campaigns/{name}", json={"paused": True, "regime_labels": ["calm", "storm"]}))
     paused = good(shared.post(f"/campaigns/{name}/preview", json=item))
     assert paused["paused"]
     assert [each["label"] for each in paused["regimes"]] == ["calm", "storm"]
-    assert {key: paused[key] for key in SAME} == {key: told[key] for key in SAME}
+    assert {key: paused[key] for key in SAME} == {key: answer[key] for key in SAME}
     good(shared.post(f"/campaigns/{name}/archive"))
     assert good(shared.post(f"/campaigns/{name}/preview", json=item))["archived"]
     good(shared.post(f"/campaigns/{name}/unarchive"))
     good(shared.patch(f"/campaigns/{name}", json={"paused": False}))
     decided = good(shared.post("/decide", json={"campaign": name, **item}))
-    assert {key: decided[key] for key in SAME} == {key: told[key] for key in SAME}
+    assert {key: decided[key] for key in SAME} == {key: answer[key] for key in SAME}
 
 
 @pytest.mark.parametrize(
@@ -294,7 +303,7 @@ def test_preview_over_http(shared, own):
         ({"at": "2126-01-01T00:00:00Z"}, "at"),
     ],
 )
-def test_what_is_wrong_is_named_as_decide_names_it(shared, campaign, change, field):
+def test_a_wrong_request_is_refused_as_by_decide(shared, campaign, change, field):
     body = {"context": {"season": "summer", "spend": 20, "tenure": 1.5}} | change
     error = error_of(shared.post(f"/campaigns/{campaign.name}/preview", json=body), 422)
     decided = error_of(shared.post("/decide", json={"campaign": campaign.name, **body}), 422)
@@ -309,9 +318,8 @@ def test_preview_takes_no_decision_id_and_needs_a_campaign(shared, campaign):
     for at in ("yesterday", "2026-01-01T00:00:00", 1_790_000_000):
         refused = error_of(shared.post(f"/campaigns/{campaign.name}/preview", json=body | {"at": at}), 422)
         assert [one["field"] for one in refused["fields"]] == ["at"]
-    for name in ("nobody", "%00"):
-        error_of(shared.post(f"/campaigns/{name}/preview", json=body), 404)
-        error_of(shared.post(f"/campaigns/{name}/explain", json={"decision_id": "x"}), 404)
+    error_of(shared.post("/campaigns/nobody/preview", json=body), 404)
+    error_of(shared.post("/campaigns/nobody/explain", json={"decision_id": "x"}), 404)
 
 
 # --- explanations ---------------------------------------------------------------------------------------------------
@@ -321,19 +329,19 @@ def test_explain_over_http(shared, campaign):
     name = campaign.name
     for made in campaign.decisions[::9]:
         body = {"decision_id": made["decision_id"]}
-        told = shaped(Explanation, shared.post(f"/campaigns/{name}/explain", json=body))
+        answer = shaped(Explanation, shared.post(f"/campaigns/{name}/explain", json=body))
         stored = good(shared.get(f"/campaigns/{name}/decisions/{made['decision_id']}"))
-        assert {key: told[key] for key in stored} == stored
-        assert told["regimes_missing"] is None
-        for action, *scores in zip(told["scores"], *(each["scores"] for each in told["regimes"]), strict=True):
-            # Estimates are linear in the belief: mixed by it, those of the regimes give what was decided with.
-            mixed = sum(b * score["estimate"] for b, score in zip(told["belief"], scores, strict=True))
+        assert {key: answer[key] for key in stored} == stored
+        assert answer["regimes_missing"] is None
+        for action, *scores in zip(answer["scores"], *(each["scores"] for each in answer["regimes"]), strict=True):
+            # Estimates are linear in the belief, so mixing those of the regimes gives the estimate of the decision.
+            mixed = sum(b * score["estimate"] for b, score in zip(answer["belief"], scores, strict=True))
             assert action["estimate"] == pytest.approx(mixed, rel=1e-9, abs=1e-9)
     error_of(shared.post(f"/campaigns/{name}/explain", json={"decision_id": "never made"}), 404)
 
 
-def explained(worker, name, decision_id):
-    """What the route answers, without a socket."""
+def explain(worker, name, decision_id):
+    """What the route answers, without HTTP."""
     with worker.store.reading() as tx:
         row = find_campaign(tx, name)
         decision = past_decision(load_decision(tx, worker.campaigns, row, decision_id))
@@ -347,8 +355,8 @@ def explained(worker, name, decision_id):
     ("sqlite", "given", False),
     ("postgresql", "smoothed", True),
 )
-def test_the_model_of_every_decision_is_found_again(direct, clock, monkeypatch, name, large):
-    """With snapshots and jobs on the way, changes of the configuration, an action more and one less; no row changes."""
+def test_the_model_of_every_decision_is_rebuilt(direct, clock, monkeypatch, name, large):
+    """Across snapshots, jobs, changes of the configuration, and added and retired actions. No row changes."""
     if large:
         monkeypatch.setattr(service.engine.boundaries, "INLINE_OPERATIONS", 0)
     monkeypatch.setattr(service.engine.snapshots, "SNAPSHOT_ROUNDS", 20)
@@ -360,20 +368,19 @@ def test_the_model_of_every_decision_is_found_again(direct, clock, monkeypatch, 
         65: partial(retire_config_action, action="mail"),
     }
     while script.round < 80:
-        number = entry_id(worker, name)
         for at in [at for at in changes if at <= script.round]:
             assert worker.process(Change(name, changes.pop(at))) == [None]
         script.step(worker.post)
-        entry = worker.campaigns.cache._entries[number]
+        entry = get_entry(worker, name)
         states[entry.state.round] = entry.position
         if script.round % 3 == 0:
             worker.finish_all()
-    before = everything(worker)
+    before = read_tables(worker)
     for made in script.decisions[::4]:
-        regimes, missing = explained(worker, name, made["decision_id"])
+        regimes, missing = explain(worker, name, made["decision_id"])
         assert missing is None
         start = states.get(made["round"])
-        if start is not None:  # the model in force after the last decision of a request is the one that made it
+        if start is not None:  # known for the last decision of each request
             (stored,) = [row for row in worker.rows(decisions) if row["round"] == made["round"]]
             request = Request(*map(json.loads, (stored["context"], stored["excluded_actions"] or "[]")))
             state = start.state._replace(round=made["round"] - 1)
@@ -381,10 +388,10 @@ def test_the_model_of_every_decision_is_found_again(direct, clock, monkeypatch, 
             assert [[(s.action, s.estimate, s.bonus) for s in each.scores] for each in regimes] == [
                 [(s.action, s.estimate, s.bonus) for s in scores] for scores in expected
             ]
-    assert everything(worker) == before
+    assert read_tables(worker) == before
 
 
-def test_after_an_erasure_what_is_stored_is_told(shared, own):
+def test_after_an_erasure_only_what_is_stored_is_explained(shared, own):
     name = own.name
     by_id = {made["decision_id"]: made for made in own.decisions}
     people = good(shared.post("/subjects/export", json={"subject": "customer 3"}))
@@ -393,32 +400,32 @@ def test_after_an_erasure_what_is_stored_is_told(shared, own):
     good(shared.post("/subjects/erase", json={"subject": "customer 3"}))
     error_of(shared.post(f"/campaigns/{name}/explain", json={"decision_id": gone[0]["decision_id"]}), 410)
     left = next(key for key in by_id if key not in {one["decision_id"] for one in gone})
-    told = shaped(Explanation, shared.post(f"/campaigns/{name}/explain", json={"decision_id": left}))
-    assert told["regimes"] is None
-    assert "erased" in told["regimes_missing"]
-    assert told["scores"] == by_id[left]["scores"]
+    answer = shaped(Explanation, shared.post(f"/campaigns/{name}/explain", json={"decision_id": left}))
+    assert answer["regimes"] is None
+    assert "erased" in answer["regimes_missing"]
+    assert answer["scores"] == by_id[left]["scores"]
     item = {"decision_id": "after", "context": {"season": "summer", "spend": 20, "tenure": 1.5}}
     good(shared.post("/decide", json={"campaign": name, **item}))
     assert good(shared.post(f"/campaigns/{name}/explain", json={"decision_id": "after"}))["regimes"]
 
 
-def test_what_was_imported_has_no_model(shared):
+def test_an_imported_decision_has_no_model(shared):
     name = f"imported-{next(NUMBERS)}"
     good(shared.post("/campaigns", json=PLAIN | {"name": name}), 201)
     row = {"context": {"season": "summer", "spend": 20, "tenure": 1.5}, "action": "mail", "decision_id": "old"}
     good(shared.post(f"/campaigns/{name}/import", json={"import_id": "history", "rows": [row]}))
-    told = shaped(Explanation, shared.post(f"/campaigns/{name}/explain", json={"decision_id": "old"}))
-    assert (told["mode"], told["regimes"]) == ("imported", None)
-    assert "imported" in told["regimes_missing"]
+    answer = shaped(Explanation, shared.post(f"/campaigns/{name}/explain", json={"decision_id": "old"}))
+    assert (answer["mode"], answer["regimes"]) == ("imported", None)
+    assert "imported" in answer["regimes_missing"]
 
 
-def test_scores_that_the_log_does_not_give_are_told(direct, clock):
-    """Better no counterfactual than one of another model."""
+def test_scores_that_the_log_does_not_reproduce(direct, clock):
+    """No counterfactual is better than one of another model."""
     worker = direct()
     script = Script(CONFIGS["given"], clock).create(worker.post).play(worker.post, 30)
     made = script.decisions[-1]
     bad = '{"belief":[0.5,0.5],"scores":[{"action":"none","estimate":1.0,"bonus":1.0,"score":2.0}]}'
     worker.execute(sa.update(decisions).where(decisions.c.round == made["round"]).values(explanation=bad))
-    regimes, missing = explained(worker, "given", made["decision_id"])
+    regimes, missing = explain(worker, "given", made["decision_id"])
     assert regimes is None
     assert "verify" in missing
