@@ -126,7 +126,7 @@ def explain_no_regimes(policy: StagedPolicy, state: State) -> str | None:
     if state.belief.size > 1 and state.hmm is not None:
         return None
     if not policy.estimator.get_first_round():
-        return 'The regimes are never estimated: beliefs.estimator is "none".'
+        return f'The regimes are never estimated: beliefs.estimator is "{config.beliefs.estimator}".'
     due = f"before round {max(state.next_estimation, state.round + 1)}"
     if selection is not None and selection.guarded:
         return f"One regime is in use: more were tried and did not improve predictions. They are judged again {due}."

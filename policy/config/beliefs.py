@@ -1,6 +1,6 @@
 """The settings of the belief estimation: the estimator, its schedule, and the clock of the hidden chain."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
@@ -28,17 +28,24 @@ class GivenParameters(Part):
     initial: tuple[Probability, ...]
 
 
-# The default `start_round` and `every` of each estimator that re-estimates.
-_SCHEDULES: dict[str, tuple[int, int | GrowthFactor]] = {
+# The estimators that a campaign can name (policy/estimators), with the default `start_round` and `every` of those that
+# re-estimate.
+SCHEDULES: dict[str, tuple[int, int | GrowthFactor] | None] = {
     "spectral": (1000, 37),
     "em": (250, GrowthFactor(factor=GROWTH)),
+    "given": None,
+    "none": None,
 }
+if TYPE_CHECKING:  # mypy wants literals spelled out, pydantic takes them from the table
+    EstimatorName = str
+else:
+    EstimatorName = Literal[tuple(SCHEDULES)]
 
 
 class Beliefs(Part):
     """How beliefs are estimated (R3–R5). `start_round`, `every` and `statistics` default by estimator."""
 
-    estimator: Literal["spectral", "em", "given", "none"] = "em"
+    estimator: EstimatorName = "em"
     parameters: GivenParameters | None = None
     start_round: Annotated[Whole, Field(ge=4, le=MOST_ROUNDS)] | None = None
     every: Every | None = None
@@ -54,12 +61,13 @@ class Beliefs(Part):
                 "needed by estimator 'given'" if self.parameters is None else "used only by estimator 'given'",
                 '{"estimator": "given", "parameters": {"transition", "emission", "initial"}}',
             )
-        schedule = _SCHEDULES.get(self.estimator)
+        schedule = SCHEDULES[self.estimator]
         if schedule is None and self.statistics not in (None, "as_decided"):
             raise problem("statistics", f"{self.statistics!r} needs an estimator that re-estimates", "as_decided")
         for field in ("start_round", "every"):
             if schedule is None and getattr(self, field) is not None:
-                raise problem(field, f"not used by estimator {self.estimator!r}", "only with spectral or em")
+                scheduled = " or ".join(name for name, defaults in SCHEDULES.items() if defaults)
+                raise problem(field, f"not used by estimator {self.estimator!r}", f"only with {scheduled}")
         if self.statistics == "joint" and self.estimator != "em":
             raise problem("statistics", "'joint' needs estimator 'em'", "as_decided, refiltered or smoothed")
         # object.__setattr__: a frozen part may still complete itself while it is being made.

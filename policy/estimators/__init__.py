@@ -1,7 +1,7 @@
 """How a campaign learns its regimes: one module per estimator, all behind `Estimator`.
 
-To add one, write its module and add a line to `ESTIMATORS`. If users may name it, it also becomes an allowed value of
-`beliefs.estimator` (policy/config). `joint` has no name of its own there: it is `em` with `statistics: joint`.
+To add one, write its module and add a line to `ESTIMATORS`. If users may name it, its name and default schedule are a
+line in `SCHEDULES` (policy/config/beliefs.py). `joint` has no name of its own: it is `em` with `statistics: joint`.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,6 @@ from policy.estimators.base import Estimate, Estimator
 from policy.estimators.em import EmEstimator
 from policy.estimators.given import GivenEstimator
 from policy.estimators.joint import JointEstimator
-from policy.estimators.none import NoEstimator
 from policy.estimators.spectral import SpectralEstimator
 from policy.features import FeatureMap
 
@@ -22,7 +21,7 @@ ESTIMATORS: dict[str, type[Estimator]] = {
     "em": EmEstimator,
     "joint": JointEstimator,
     "given": GivenEstimator,
-    "none": NoEstimator,
+    "none": Estimator,  # the belief stays uniform
 }
 
 

@@ -20,8 +20,8 @@ from policy.state import State
 Estimate = HmmParameters | selection.Estimate  # what can be published
 
 
-class Estimator(ABC):
-    """How a campaign learns its regimes (R3–R6). This class itself never re-estimates.
+class Estimator:
+    """How a campaign learns its regimes (R3–R6). This class itself estimates nothing: the belief stays uniform (R5).
 
     It holds only what follows from the configuration; whatever it learns is in the state.
     """
@@ -67,9 +67,12 @@ class Estimator(ABC):
         """About how many multiplications an estimate costs, which decides whether it runs inline (R16)."""
         return 0
 
-    @abstractmethod
     def estimate(self, state: State) -> Estimate | NotEstimable | None:
-        """An estimate from all rounds of a state, not yet in force; None if too little is new since the last one."""
+        """An estimate from all rounds of a state, not yet in force; None if too little is new since the last one.
+
+        Never called where no estimate is ever due.
+        """
+        return NotEstimable("the regimes are not estimated")
 
     def explain_missing(self, state: State) -> str | None:
         """What an estimate of several regimes lacks; None if it lacks nothing."""
@@ -132,8 +135,11 @@ class Estimator(ABC):
         return filtered[-1] if symbols.size else uniform
 
 
-class ScheduledEstimator(Estimator):
+class ScheduledEstimator(Estimator, ABC):
     """An estimator that runs again and again: first at `start_round`, then as `every` says."""
+
+    @abstractmethod
+    def estimate(self, state: State) -> Estimate | NotEstimable | None: ...
 
     def get_first_round(self) -> int:
         return (self.config.beliefs.start_round or 0) if self.features.regimes > 1 else 0

@@ -1,10 +1,9 @@
 """Parameters that the configuration gives: in force from round 1, never estimated."""
 
 from policy.arrays import FloatArray
-from policy.estimators.base import Estimate, Estimator
+from policy.estimators.base import Estimator
 from policy.history import History
 from policy.hmm import HmmParameters
-from policy.spectral import NotEstimable
 from policy.state import State
 
 
@@ -15,9 +14,6 @@ class GivenEstimator(Estimator):
         given = self.config.beliefs.parameters
         assert given is not None  # the configuration requires them with this estimator
         return HmmParameters.check(given.transition, given.emission, given.initial)
-
-    def estimate(self, state: State) -> Estimate | NotEstimable | None:
-        return NotEstimable("the parameters are given")
 
     def restore_belief(self, state: State, past: State, history: History) -> FloatArray:
         """The parameters are the same in every model, so the belief stays as it is."""

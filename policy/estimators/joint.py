@@ -14,8 +14,7 @@ from policy.history import History
 from policy.kernels import Statistics
 from policy.selection import Candidate
 from policy.spectral import NotEstimable
-from policy.stages import find_stage_start
-from policy.state import State
+from policy.state import State, find_stage_start
 
 
 class JointEstimator(ScheduledEstimator):

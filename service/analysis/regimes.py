@@ -23,7 +23,7 @@ class RegimesSummary(NamedTuple):
 def summarize_regimes(tx: Transaction, policy: StagedPolicy, state: State) -> RegimesSummary:
     regimes, config = describe_regimes(policy, state), policy.config
     labels_note = None
-    if regimes and config.regime_labels and config.beliefs.estimator != "given":
+    if regimes and config.regime_labels and policy.estimator.get_initial_hmm() is None:
         labels_note = _check_labels(tx, get_campaign(tx, config.name).campaign_id, config, len(regimes))
     return RegimesSummary(regimes, get_likeliest_regime(state), explain_no_regimes(policy, state), labels_note)
 

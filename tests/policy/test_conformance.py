@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from policy import Request, StagedPolicy, decode, encode
+from policy.config.beliefs import SCHEDULES
+from policy.estimators import ESTIMATORS
 from simulator.presets import PRESETS
 
 SPECTRAL = {"estimator": "spectral", "start_round": 40, "every": 15}
@@ -188,3 +190,7 @@ def test_old_states_stay_as_they_were_and_branches_do_not_mix(small, small_conte
     assert encode(again) == left_bytes
     assert encode(right) != left_bytes
     assert [d for _, d in second] != [d for _, d in first]
+
+
+def test_every_estimator_that_a_campaign_can_name_exists():
+    assert set(ESTIMATORS) == {*SCHEDULES, "joint"}

@@ -49,7 +49,7 @@ def check_warm_start(facts: Facts) -> Iterator[Finding]:
 
 def check_estimate(facts: Facts) -> Iterator[Finding]:
     policy, state, config = facts.policy, facts.state, facts.config
-    estimated = config.beliefs.estimator in ("em", "spectral") and config.regime_counts[-1] > 1
+    estimated = policy.estimator.get_first_round() > 0 and config.regime_counts[-1] > 1
     if not estimated or not state.round or facts.model.guarded or explain_no_regimes(policy, state) is None:
         return
     is_due = state.round >= (config.beliefs.start_round or 0)
