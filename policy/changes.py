@@ -14,8 +14,7 @@ from policy.errors import ArgumentError, ConfigError, FieldProblem, FixedError, 
 from policy.features import FeatureMap
 from policy.kernels import Statistics
 from policy.staged import StagedPolicy
-from policy.stages import find_stage_start
-from policy.state import State
+from policy.state import State, find_stage_start
 
 # The fields that may change without resetting the model. Actions change only as `append_actions` allows.
 CHANGEABLE = (
@@ -173,9 +172,9 @@ def retire_config_action(config: CampaignConfig, action: str) -> CampaignConfig:
             if action == config.actions[0]
             else "is not an action of this campaign"
         )
-        raise ConfigError([FieldProblem("action", f"{action!r} {wrong}", left)])
+        raise ConfigError.of("action", f"{action!r} {wrong}", left)
     if len(left) == 1:
-        raise ConfigError([FieldProblem("action", "only the baseline would be left", "pause or archive the campaign")])
+        raise ConfigError.of("action", "only the baseline would be left", "pause or archive the campaign")
     retired = [*config.retired_actions, action]
     return CampaignConfig.model_validate(config.model_dump(mode="json") | {"retired_actions": retired})
 

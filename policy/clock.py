@@ -7,7 +7,7 @@ import numpy as np
 
 from policy.arrays import IntArray, SmallInts
 from policy.config import Clock
-from policy.errors import ContextError, FieldProblem, format_value
+from policy.errors import ContextError, format_value
 from policy.state import State
 
 LONGEST_GAP = 32  # periods between two decisions that count, each as a missing observation
@@ -19,7 +19,7 @@ def check_time(at: float | None, field: str) -> float:
     real = isinstance(at, int | float | np.integer | np.floating) and not isinstance(at, bool)
     if at is None or not real or not -1e12 <= at <= 1e12:
         allowed = "seconds: the campaign has a clock"
-        raise ContextError([FieldProblem(field, f"{format_value(at)} is not a time", allowed)])
+        raise ContextError.of(field, f"{format_value(at)} is not a time", allowed)
     return float(at)
 
 

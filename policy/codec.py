@@ -27,6 +27,7 @@ SCHEMA = 3
 _MAGIC = b"UCSTATE\n"
 _PLAIN = ("round", "next_estimation", "next_update", "model_version", "arrived", "folded", "rebuild", "period")
 _LATER = {"trial_end": 0, "trial_first": 0}  # plain fields that older states lack
+_WRONG = (KeyError, TypeError, ValueError, IndexError)  # where the checksum is right and the content makes no sense
 _CHOICE = ("round", "arrived", "chosen", "trial", "trial_from")
 
 
@@ -85,12 +86,16 @@ def _selection_header(selection: Selection | None) -> dict[str, Any] | None:
     return {**plain, "joint": [candidate.joint for candidate in selection.candidates]}
 
 
+def _read_hmm(arrays: dict[str, npt.NDArray[Any]], prefix: str = "") -> HmmParameters:
+    return HmmParameters(*(arrays[f"{prefix}hmm.{name}"] for name in HmmParameters._fields))
+
+
 def _selection(header: dict[str, Any] | None, arrays: dict[str, npt.NDArray[Any]]) -> Selection | None:
     if header is None:
         return None
     candidates = tuple(
         Candidate(
-            HmmParameters(*(arrays[f"candidates.{i}.hmm.{name}"] for name in HmmParameters._fields)),
+            _read_hmm(arrays, f"candidates.{i}."),
             arrays[f"candidates.{i}.theta"],
             arrays[f"candidates.{i}.units"],
             arrays[f"candidates.{i}.gains"],
@@ -110,8 +115,7 @@ def decode(data: bytes) -> State:
     try:
         _, header, arrays = _unpack(data, "state")
         statistics = Statistics(*(arrays[f"statistics.{name}"] for name in Statistics._fields))
-        known = "hmm.transition" in arrays
-        parameters = HmmParameters(*(arrays[f"hmm.{n}"] for n in HmmParameters._fields)) if known else None
+        parameters = _read_hmm(arrays) if "hmm.transition" in arrays else None
         history = History.restore(
             *(arrays[f"history.{n}"] for n in ("levels", "values", "symbols", "steps", "actions", "beliefs")),
             arrivals=arrays["history.arrivals"],
@@ -121,12 +125,7 @@ def decode(data: bytes) -> State:
         fields = {name: header[name] for name in _PLAIN} | {name: header.get(name, _LATER[name]) for name in _LATER}
         fields["selection"] = _selection(header["selection"], arrays)
         return State(belief=arrays["belief"], hmm=parameters, statistics=statistics, history=history, **fields)
-    except (
-        KeyError,
-        TypeError,
-        ValueError,
-        IndexError,
-    ) as error:  # the checksum is right, but the content is not a state
+    except _WRONG as error:
         raise CodecError("state", f"not understood: {error!r:.100}", f"a state of schema {SCHEMA}") from None
 
 
@@ -135,12 +134,12 @@ def decode_estimate(data: bytes) -> HmmParameters | Estimate:
     try:
         kind, header, arrays = _unpack(data, "parameters", "estimate")
         if kind == "parameters":
-            return HmmParameters(*(arrays[f"hmm.{name}"] for name in HmmParameters._fields))
+            return _read_hmm(arrays)
         chosen = _selection(header["selection"], arrays)
         if chosen is None:
             raise ValueError("no selection")
         return Estimate(chosen, arrays["posterior"])
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except _WRONG as error:
         raise CodecError("estimate", f"not understood: {error!r:.100}", f"an estimate of schema {SCHEMA}") from None
 
 

@@ -32,6 +32,11 @@ class PolicyError(Exception):
         self.problems = tuple(problems)
         super().__init__("; ".join(str(problem) for problem in self.problems))
 
+    @classmethod
+    def of(cls, field: str, message: str, allowed: Any = None) -> "PolicyError":
+        """An error with one problem."""
+        return _rebuild(cls, [FieldProblem(field, message, allowed)])
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle an error with its problems, so that it survives the way between processes (joblib, Dask)."""
         return _rebuild, (type(self), self.problems)

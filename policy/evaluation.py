@@ -100,8 +100,7 @@ class Rewarded(NamedTuple):
     clusters: IndexArray  # T
 
     def take(self, rows: BoolArray) -> "Rewarded":
-        rewards, taken, propensity, law, predictions, clusters = self
-        return Rewarded(rewards[rows], taken[rows], propensity[rows], law[rows], predictions[rows], clusters[rows])
+        return Rewarded._make(column[rows] for column in self)
 
 
 class OffPolicy(NamedTuple):

@@ -13,7 +13,7 @@ from policy import kernels
 from policy.arrays import FloatArray
 from policy.config import ACTIONS, INTERCEPT, CampaignConfig, Term
 from policy.encoding import ContextEncoder, Contexts
-from policy.errors import ArgumentError, ConfigError, FieldProblem
+from policy.errors import ArgumentError, ConfigError
 
 MAX_COLUMNS = 1024
 
@@ -61,7 +61,7 @@ class FeatureMap(ContextEncoder):
         if self.dimension > MAX_COLUMNS:
             message = f"the feature map has {self.dimension} columns"
             allowed = f"at most {MAX_COLUMNS}: fewer terms, levels, actions or per_regime terms"
-            raise ConfigError([FieldProblem("features", message, allowed)])
+            raise ConfigError.of("features", message, allowed)
         plan = kernels.Plan(
             np.array(rows[0] + rows[1], np.int64),
             np.array([*positions, 0], np.int64),

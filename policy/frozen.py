@@ -13,8 +13,6 @@ from policy.encoding import Contexts
 from policy.staged import StagedPolicy
 from policy.state import State
 
-_NO_MATRIX = np.empty((0, 0))
-
 
 class FrozenModel:
     """The state at a publication. It learns nothing more, but its HMM keeps filtering the contexts."""
@@ -23,8 +21,8 @@ class FrozenModel:
         self.actions = policy.config.actions
         self._features, self._clock = policy.maps[state.belief.size], policy.config.clock
         self._theta = state.statistics.theta
-        self._chain = (state.hmm.transition, state.hmm.emission) if state.hmm else (_NO_MATRIX, _NO_MATRIX)
-        self._belief, self._period, self._begun = state.belief, state.period, state.round > 0
+        *self._chain, self._belief = policy.get_chain(state)
+        self._period, self._begun = state.period, state.round > 0
 
     def follow(self, contexts: Sequence[Mapping[str, Any] | None], times: Sequence[float | None]) -> FloatArray:
         """The expected reward of each of its actions, up to a constant, in the next rounds; NaN without a context.

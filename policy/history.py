@@ -23,20 +23,6 @@ def _get_capacity(rounds: int) -> int:
 class History:
     """Columns with spare room at the end; `rounds` and `arrived` say how much is filled."""
 
-    __slots__ = (
-        "_capacity",
-        "_order",
-        "actions",
-        "arrived",
-        "beliefs",
-        "contexts",
-        "excluded",
-        "rewards",
-        "rounds",
-        "shape",
-        "steps",
-    )
-
     contexts: Contexts
     steps: SmallInts  # moves of the chain before each row: 1, or what the clock says; 0 before the first
     actions: SmallInts
@@ -52,9 +38,7 @@ class History:
         self._capacity = capacity
         self.shape = (variables, numbers, regimes)
         self.contexts = Contexts(
-            np.empty((capacity, variables), np.int16),
-            np.empty((capacity, numbers)),
-            np.empty(capacity, np.int16),
+            np.empty((capacity, variables), np.int16), np.empty((capacity, numbers)), np.empty(capacity, np.int16)
         )
         self.steps = np.empty(capacity, np.int16)
         self.actions = np.empty(capacity, np.int16)
@@ -116,34 +100,24 @@ class History:
 
     def cut(self, rounds: int, arrived: int) -> Self:
         """This history if it has exactly this length, else a copy cut to it."""
-        if rounds == self.rounds and arrived == self.arrived:
-            return self
-        return self._copy(rounds, arrived, self._capacity)
+        return self if rounds == self.rounds and arrived == self.arrived else self.copy(rounds, arrived)
 
-    def copy(self, rounds: int, arrived: int) -> Self:
-        return self._copy(rounds, arrived, self._capacity)
-
-    def _copy(self, rounds: int, arrived: int, capacity: int) -> Self:
-        other = type(self)(*self.shape, capacity)
+    def copy(self, rounds: int, arrived: int, capacity: int | None = None) -> Self:
+        """A copy of the first rounds and arrivals, with as much room as here unless `capacity` says otherwise."""
+        other = type(self)(*self.shape, capacity or self._capacity)
         other.contexts.write(0, self.contexts.rows(0, rounds))
         other.steps[:rounds] = self.steps[:rounds]
         other.actions[:rounds] = self.actions[:rounds]
         other.beliefs[:rounds] = self.beliefs[:rounds]
-        other._order[:arrived] = self._order[:arrived]
-        rows = self._order[:arrived]
+        rows = other._order[:arrived] = self._order[:arrived]
         other.rewards[rows] = self.rewards[rows]
         other.rounds, other.arrived, other.excluded = rounds, arrived, self.excluded
         return other
 
-    def _grow(self, needed: int) -> None:
-        larger = self._copy(self.rounds, self.arrived, _get_capacity(needed))
-        for name in self.__slots__:
-            setattr(self, name, getattr(larger, name))
-
     def reserve(self, count: int) -> None:
         """Make room for `count` more rows."""
         if self.rounds + count > self._capacity:
-            self._grow(self.rounds + count)
+            self.__dict__ = self.copy(self.rounds, self.arrived, _get_capacity(self.rounds + count)).__dict__
 
     def append(self, contexts: Contexts, steps: SmallInts, actions: npt.NDArray[Any], beliefs: FloatArray) -> None:
         self.reserve(actions.size)

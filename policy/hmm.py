@@ -98,21 +98,6 @@ def check_symbols(symbols: npt.ArrayLike, count: int) -> SmallInts:
     return np.ascontiguousarray(array, np.int16)
 
 
-def filter_step(parameters: HmmParameters, belief: FloatArray, symbol: int, *, first: bool = False) -> FloatArray:
-    """One step of Bayes' rule (eqs. Bayes-est-1 if `first`, else Bayes-est-2); symbol -1 only predicts."""
-    start = np.ascontiguousarray(belief, np.float64)
-    if start.shape != parameters.initial.shape:
-        raise ArgumentError("belief", f"shape {start.shape}", f"{parameters.initial.shape}")
-    if not ((start >= 0.0).all() and abs(start.sum() - 1.0) < 1e-6):
-        raise ArgumentError("belief", f"{start}", "probabilities that sum to 1")
-    observed = check_symbols([symbol], parameters.emission.shape[1])
-    out: FloatArray = np.empty((1, parameters.initial.size))
-    steps = np.array([0 if first else 1], np.int16)
-    kernels.filter_path(parameters.transition, parameters.emission, start, steps, observed, NO_EVIDENCE, out)
-    stepped: FloatArray = out[0]
-    return stepped
-
-
 def check_steps(steps: npt.ArrayLike | None, count: int) -> SmallInts:
     """How often the chain moves before each row (T); by default once per row, and not before the first."""
     if steps is None:
@@ -141,10 +126,6 @@ class SpelledOut(NamedTuple):
     steps: SmallInts
     rows: IndexArray  # positions of the original rows
 
-    def original(self, table: FloatArray) -> FloatArray:
-        """The original rows of a table that has all of them."""
-        return table if self.rows.size == self.symbols.size else table[self.rows]
-
 
 def spell_out_gaps(symbols: SmallInts, steps: SmallInts) -> SpelledOut:
     """Turn k steps between two rows into k-1 missing observations and one step, as forward–backward and EM need."""
@@ -166,17 +147,12 @@ def compute_expectations(
     full = spell_out_gaps(observed, check_steps(steps, observed.size))
     beliefs = np.empty((full.symbols.size, parameters.initial.size))
     transitions, emissions = np.empty_like(parameters.transition), np.empty_like(parameters.emission)
+    size = (0,) * parameters.initial.size
     total = kernels.forward_backward(
-        (0,) * parameters.initial.size,
-        *parameters,
-        full.steps,
-        full.symbols,
-        NO_EVIDENCE,
-        beliefs,
-        transitions,
-        emissions,
+        size, *parameters, full.steps, full.symbols, NO_EVIDENCE, beliefs, transitions, emissions
     )
-    return Expectations(full.original(beliefs), transitions, emissions, float(total))
+    original = beliefs if full.rows.size == full.symbols.size else beliefs[full.rows]
+    return Expectations(original, transitions, emissions, float(total))
 
 
 def filter_recent(parameters: HmmParameters, symbols: SmallInts, steps: SmallInts) -> FloatArray:

@@ -169,13 +169,7 @@ def fit_smoothed(
 
 
 def fit_joint(
-    rounds: Rounds,
-    design: Design,
-    ridge: float,
-    hmm: HmmParameters,
-    theta: FloatArray,
-    noise: float,
-    iterations: int,
+    rounds: Rounds, design: Design, ridge: float, hmm: HmmParameters, theta: FloatArray, noise: float, iterations: int
 ) -> Fit:
     """Run `iterations` of joint EM from the given start; θ̂ belongs to the posterior returned."""
     size, regimes = rounds.symbols.size, design.features.regimes

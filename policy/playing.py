@@ -11,8 +11,7 @@ from policy.clock import count_steps
 from policy.config import LARGEST_REWARD
 from policy.encoding import Contexts
 from policy.errors import ArgumentError
-from policy.stages import is_estimation_due
-from policy.state import State
+from policy.state import State, is_estimation_due
 
 if TYPE_CHECKING:
     from policy.staged import StagedPolicy

@@ -111,18 +111,16 @@ class Encoder:
         if excluded:
             field = f"{prefix}excluded_actions"
             if isinstance(excluded, str) or not isinstance(excluded, Collection):
-                raise ContextError(
-                    [FieldProblem(field, f"{format_value(excluded)} is not a list", "a list of actions")]
-                )
+                raise ContextError.of(field, f"{format_value(excluded)} is not a list", "a list of actions")
             if unknown := [x for x in excluded if not isinstance(x, str) or x not in self._action_index]:
-                raise ContextError([FieldProblem(field, f"unknown: {unknown}", list(self._config.actions))])
+                raise ContextError.of(field, f"unknown: {unknown}", list(self._config.actions))
             eligible = eligible.copy()
             eligible[0, [self._action_index[name] for name in excluded]] = False
             if not eligible.any():
-                raise ContextError([FieldProblem(field, "excludes every action", "at least one action left")])
+                raise ContextError.of(field, "excludes every action", "at least one action left")
         if subject is not None:
             if not isinstance(subject, str):
-                raise ContextError([FieldProblem(f"{prefix}subject", f"{format_value(subject)} is not text", "text")])
+                raise ContextError.of(f"{prefix}subject", f"{format_value(subject)} is not text", "text")
             # A subject keeps its control assignment (R13), so it is hashed without the round.
             digest = hashlib.sha256(subject.encode("utf-8", "surrogatepass")).digest()
             key = np.array([[int.from_bytes(digest[:8], "big"), 1]], np.uint64)

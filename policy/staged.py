@@ -24,8 +24,17 @@ from policy.history import History
 from policy.playing import Episode, play_episode
 from policy.requests import Encoder, Prepared, PreparedPast
 from policy.spectral import NotEstimable
-from policy.stages import count_rounds_ahead, is_estimation_due, is_update_due
-from policy.state import Decided, Decision, PastRound, Request, Score, State
+from policy.state import (
+    Decided,
+    Decision,
+    PastRound,
+    Request,
+    Score,
+    State,
+    count_rounds_ahead,
+    is_estimation_due,
+    is_update_due,
+)
 
 _FOREVER = 2**62
 _NO_MATRIX = np.empty((0, 0))

@@ -31,7 +31,7 @@ def belief_error_sum(n: ArrayLike, risk: float, regimes: int, symbols: int) -> F
     """The sum of U_belief(τ, δ) over τ = 1 … n, elementwise over n >= 0; the first call costs O(n)."""
     counts = check_whole_numbers("n", n, 0)
     check_arguments(risk=risk, regimes=regimes, symbols=symbols)
-    return tabulate_sum(counts, (risk, regimes, symbols))
+    return tabulate(SUM, counts, (risk, regimes, symbols))
 
 
 def _belief_error(t: FloatArray, law: Law) -> FloatArray:
@@ -46,7 +46,7 @@ def _belief_error(t: FloatArray, law: Law) -> FloatArray:
 # `_block_ends` keeps one sum per block ever reached, `_block` the blocks in use. A new round costs O(1), the
 # first after a restart O(t), and memory stays small. Sums run in round order on a fixed grid: a round has the
 # same bits alone, in a batch or after a restart (R15).
-_ERROR, _SUM = 0, 1
+ERROR, SUM = 0, 1
 
 
 @lru_cache(maxsize=256)
@@ -64,8 +64,8 @@ def _block(index: int, law: Law) -> tuple[FloatArray, FloatArray]:
     return errors, sums
 
 
-def _tabulate(column: int, rounds: IntArray, law: Law) -> FloatArray:
-    """U_belief or its running sum at the given rounds; 0 at round 0."""
+def tabulate(column: int, rounds: IntArray, law: Law) -> FloatArray:
+    """U_belief (column ERROR) or its sum over rounds 1 … n (SUM) at each of the given rounds; 0 at round 0."""
     if rounds.size == 0:
         return np.zeros(rounds.shape)
     if rounds.size == 1:  # as in a live decision
@@ -75,13 +75,3 @@ def _tabulate(column: int, rounds: IntArray, law: Law) -> FloatArray:
     first, last = int(places.min()) // _BLOCK, int(places.max()) // _BLOCK
     table = np.concatenate([_block(index, law)[column] for index in range(first, last + 1)])
     return np.where(rounds > 0, table[places - first * _BLOCK], 0.0)
-
-
-def tabulate_error(rounds: IntArray, law: Law) -> FloatArray:
-    """U_belief at the given rounds; 0 at round 0."""
-    return _tabulate(_ERROR, rounds, law)
-
-
-def tabulate_sum(rounds: IntArray, law: Law) -> FloatArray:
-    """The sum of U_belief over rounds 1 … n, for each of the given n."""
-    return _tabulate(_SUM, rounds, law)

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 from policy.arrays import FloatArray
 from policy.bounds.arguments import check_arguments, check_whole_numbers
-from policy.bounds.beliefs import tabulate_error, tabulate_sum
+from policy.bounds.beliefs import ERROR, SUM, tabulate
 
 
 def general_settings(horizon: int) -> tuple[float, int]:
@@ -55,10 +55,10 @@ def general_bonus(
         + 4 * np.sqrt(stages / (risk * (1 - gamma)) * folded * (1 + (ended + 1) * gamma))
         + np.sqrt(4 * stages / risk * c_eta * folded)
         + 2 * gamma / (1 - gamma) * ended
-        + tabulate_sum(folded, law)
+        + tabulate(SUM, folded, law)
     )
     first = ended == 0
-    additive = np.where(first, 1 + math.sqrt(dimension) / ridge, tabulate_error(t, law))
+    additive = np.where(first, 1 + math.sqrt(dimension) / ridge, tabulate(ERROR, t, law))
     return additive, np.where(first, 0.0, factor)
 
 
@@ -84,7 +84,7 @@ def simplified_bonus(
     columns = dimension * regimes
     # lm:linucb-dev at t - 1 would do with t - 1 in the logarithm; the paper states t.
     deviation = np.sqrt(2 * math.log(2 / risk) + columns * np.log1p(t / (ridge * columns)))
-    bias = tabulate_sum(t - 1, law) / math.sqrt(ridge) + math.sqrt(ridge * regimes) * c_theta
+    bias = tabulate(SUM, t - 1, law) / math.sqrt(ridge) + math.sqrt(ridge * regimes) * c_theta
     first = t == 1
-    additive = np.where(first, 1 + math.sqrt(dimension) / ridge, tabulate_error(t, law))
+    additive = np.where(first, 1 + math.sqrt(dimension) / ridge, tabulate(ERROR, t, law))
     return additive, np.where(first, 0.0, bias + v_eta * deviation)

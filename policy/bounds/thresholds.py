@@ -45,10 +45,7 @@ def log_belief_threshold(transition: ArrayLike, emission: ArrayLike, *, c0: floa
     eps = hmm.epsilon
     self_bounding = (  # ln(6 T (1 + ln T)), the form behind eq:Tttgeq
         math.log(6) + math.log(T) + math.log1p(math.log(T))
-        for T in (
-            estimation_threshold(transition, emission, c0=c0),
-            alignment_threshold(transition, emission),
-        )
+        for T in (estimation_threshold(transition, emission, c0=c0), alignment_threshold(transition, emission))
     )
     with np.errstate(over="ignore", divide="ignore"):
         l0 = 4 * (1 - eps) / eps**2  # L_0, L_1, L_2 of proposition:bound-estimated-belief

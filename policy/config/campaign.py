@@ -81,15 +81,15 @@ class CampaignConfig(Part):
     def _complete(self) -> Self:
         """Checks across parts, then the defaults that depend on other parts."""
         if repeated := find_duplicates(self.actions):
-            raise ConfigError([FieldProblem("actions", f"repeated: {', '.join(repeated)}", "distinct names")])
+            raise ConfigError.of("actions", f"repeated: {', '.join(repeated)}", "distinct names")
         if repeated := find_duplicates(tuple(v.name for v in self.variables)):
-            raise ConfigError([FieldProblem("variables", f"repeated: {', '.join(repeated)}", "distinct names")])
+            raise ConfigError.of("variables", f"repeated: {', '.join(repeated)}", "distinct names")
         if self.bonus.form == "theory_simplified" and self.stage_length != 1:
             problem = FieldProblem("stage_length", f"{self.stage_length}", "1 for bonus form theory_simplified (Box B)")
             raise ConfigError([problem])
         if self.propensity_floor * len(self.actions) > 1.0:
             message = f"{self.propensity_floor} is more than each of {len(self.actions)} actions can have"
-            raise ConfigError([FieldProblem("propensity_floor", message, f"0 to 1/{len(self.actions)}")])
+            raise ConfigError.of("propensity_floor", message, f"0 to 1/{len(self.actions)}")
         self._check_retired()
         signals = self._checked_signals()
         # The defaults come one after the other: regimes need signals, features need signals.
@@ -113,13 +113,12 @@ class CampaignConfig(Part):
     def _check_retired(self) -> None:
         allowed = list(self.actions[1:])
         if unknown := [name for name in self.retired_actions if name not in allowed]:
-            message = f"{', '.join(unknown)}: no action, or the baseline"
-            raise ConfigError([FieldProblem("retired_actions", message, allowed)])
+            raise ConfigError.of("retired_actions", f"{', '.join(unknown)}: no action, or the baseline", allowed)
         if repeated := find_duplicates(self.retired_actions):
-            raise ConfigError([FieldProblem("retired_actions", f"repeated: {', '.join(repeated)}", "distinct names")])
+            raise ConfigError.of("retired_actions", f"repeated: {', '.join(repeated)}", "distinct names")
         if len(self.retired_actions) == len(allowed):
             message = "only the baseline would be left"
-            raise ConfigError([FieldProblem("retired_actions", message, "two actions that can be chosen, or more")])
+            raise ConfigError.of("retired_actions", message, "two actions that can be chosen, or more")
 
     def _checked_signals(self) -> tuple[str, ...]:
         levelled = tuple(v.name for v in self.variables if v.level_names)
@@ -127,16 +126,12 @@ class CampaignConfig(Part):
             if self.regimes == 1:
                 return ()
             if self._symbols_of(levelled) > MAX_DEFAULT_SYMBOLS:
-                raise ConfigError(
-                    [
-                        FieldProblem(
-                            "signals",
-                            f"choose the variables that the regime influences: all of them together have"
-                            f" {self._symbols_of(levelled)} level combinations, the default takes at most"
-                            f" {MAX_DEFAULT_SYMBOLS}",
-                            list(levelled),
-                        )
-                    ]
+                raise ConfigError.of(
+                    "signals",
+                    f"choose the variables that the regime influences: all of them together have"
+                    f" {self._symbols_of(levelled)} level combinations, the default takes at most"
+                    f" {MAX_DEFAULT_SYMBOLS}",
+                    list(levelled),
                 )
             return levelled
         problems = [
@@ -170,32 +165,28 @@ class CampaignConfig(Part):
         joint = self.beliefs.statistics == "joint"
         if self.regimes == "auto" and not joint:
             message = f"'auto' needs statistics 'joint', not {self.beliefs.statistics!r}"
-            raise ConfigError([FieldProblem("regimes", message, "1 to 8")])
+            raise ConfigError.of("regimes", message, "1 to 8")
         if self.bonus.form == "noise" and not joint:
             message = f"'noise' needs statistics 'joint', not {self.beliefs.statistics!r}"
-            raise ConfigError([FieldProblem("bonus.form", message, "another form")])
+            raise ConfigError.of("bonus.form", message, "another form")
         if self.clock is not None and self.beliefs.estimator == "spectral":
             message = "spectral estimation needs the per-decision clock: its moments are of three consecutive rounds"
-            raise ConfigError([FieldProblem("clock", message, "no clock, or estimator em")])
+            raise ConfigError.of("clock", message, "no clock, or estimator em")
         regimes, symbols, given = self.regime_counts[-1], self.symbols, self.beliefs.parameters
         if len(self.regime_labels) > regimes or find_duplicates(self.regime_labels):
             equal = ", some of them equal" if find_duplicates(self.regime_labels) else ""
             message = f"{len(self.regime_labels)} labels{equal}, for {regimes} regime{'s' if regimes > 1 else ''}"
-            raise ConfigError([FieldProblem("regime_labels", message, f"at most {regimes}, all different")])
+            raise ConfigError.of("regime_labels", message, f"at most {regimes}, all different")
         if regimes > 1 and self.beliefs.estimator != "none" and regimes > symbols:
             message = f"{regimes} regimes need at least as many symbols; the signals have {symbols}"
-            raise ConfigError([FieldProblem("regimes", message, f"1 to {symbols}, or more signals")])
+            raise ConfigError.of("regimes", message, f"1 to {symbols}, or more signals")
         if given is None:
             return
         where = "beliefs.parameters"
         rows: list[tuple[str, tuple[float, ...], int]] = [(f"{where}.initial", given.initial, regimes)]
-        for field, matrix, width in (
-            ("transition", given.transition, regimes),
-            ("emission", given.emission, symbols),
-        ):
+        for field, matrix, width in (("transition", given.transition, regimes), ("emission", given.emission, symbols)):
             if len(matrix) != regimes:
-                message = f"{len(matrix)} rows"
-                raise ConfigError([FieldProblem(f"{where}.{field}", message, f"{regimes} rows, one per regime")])
+                raise ConfigError.of(f"{where}.{field}", f"{len(matrix)} rows", f"{regimes} rows, one per regime")
             rows += [(f"{where}.{field}[{i}]", row, width) for i, row in enumerate(matrix)]
         problems = [
             FieldProblem(field, f"{len(row)} numbers summing to {sum(row):g}", f"{width} numbers summing to 1")

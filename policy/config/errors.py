@@ -20,8 +20,7 @@ def config_errors(sections: Sections) -> Iterator[None]:
         yield
     except ValidationError as error:
         if error.error_count() > MOST_MISTAKES:  # formatting them all would take seconds
-            message = f"{error.error_count()} mistakes"
-            raise ConfigError([FieldProblem("config", message, "at most a few")]) from None
+            raise ConfigError.of("config", f"{error.error_count()} mistakes", "at most a few") from None
         details = error.errors()
         # Pydantic also calls a list too short when its items are wrong: report only the items.
         lists = {detail["loc"][:-1] for detail in details}

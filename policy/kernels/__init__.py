@@ -5,12 +5,7 @@ written, so one-by-one, batch, replay and restart agree to the last bit (R15).
 Shapes: T rounds, V categorical variables, K actions, H regimes, X symbols, P profiles, D columns of z.
 """
 
-from policy.kernels.chance import (
-    EM_DRAW,
-    ROTATION_DRAW,
-    Chance,
-    hash_counter,
-)
+from policy.kernels.chance import EM_DRAW, ROTATION_DRAW, Chance, hash_counter
 from policy.kernels.features import Plan, row_columns, span_gram
 from policy.kernels.hmm import belief_path, filter_path, forward_backward, pair_counts, sample_path, triple_moments
 from policy.kernels.linucb import FACTOR_EVERY, Statistics, refactor, update_statistics

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 from policy import StagedPolicy, State
-from policy.stages import count_rounds_ahead, is_estimation_due, is_update_due
+from policy.state import count_rounds_ahead, is_estimation_due, is_update_due
 
 __all__ = [
     "FAILED_ESTIMATION",

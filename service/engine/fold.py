@@ -19,8 +19,7 @@ from policy import CampaignConfig, CodecError, Decision, HmmParameters, PastRoun
 from policy.changes import append_actions, resume_after_erasure, roll_back
 from policy.codec import decode_estimate
 from policy.selection import Estimate
-from policy.stages import count_rounds_ahead
-from policy.state import Decided
+from policy.state import Decided, count_rounds_ahead
 from service.base.times import SECOND
 from service.engine.course import FAILED_ESTIMATION, FAILED_UPDATE, SKIPPED_ESTIMATION, Course, Position
 from service.engine.logs import Log

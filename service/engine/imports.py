@@ -17,7 +17,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from policy import PastRound, PolicyError
-from policy.stages import count_rounds_ahead
+from policy.state import count_rounds_ahead
 from service.base.errors import ConflictError, FieldProblem, InvalidError
 from service.base.times import SECOND
 from service.engine.encoding import check_numbers

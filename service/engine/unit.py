@@ -12,8 +12,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from policy import Request
-from policy.stages import count_rounds_ahead
-from policy.state import MODES, Decided
+from policy.state import MODES, Decided, count_rounds_ahead
 from service.base.errors import ConflictError, FieldProblem, GoneError, InvalidError, NotFoundError
 from service.base.times import SECOND, format_timestamp
 from service.engine.alerts import Announced, find_regime_changes
