@@ -25,13 +25,7 @@ CONFIG = {
     "signals": ["risk", "spend"],
     "regimes": 3,
     "features": {
-        "shared": [
-            "risk",
-            "tenure",
-            "channel",
-            "actions:tenure",
-            {"term": "actions:channel", "levels": ["app"]},
-        ],
+        "shared": ["risk", "tenure", "channel", "actions:tenure", {"term": "actions:channel", "levels": ["app"]}],
         "per_regime": ["intercept", "actions", {"term": "actions:spend", "levels": ["1", "3"]}],
     },
     "stage_length": 7,
@@ -47,18 +41,10 @@ CONFIG = {
 
 TRANSITION = np.array([[0.90, 0.06, 0.04], [0.05, 0.88, 0.07], [0.06, 0.06, 0.88]])
 EMISSION = np.array(  # symbols: risk low × spend 1, 2, 3, then risk high × spend 1, 2, 3
-    [
-        [0.46, 0.36, 0.06, 0.05, 0.04, 0.03],
-        [0.05, 0.06, 0.42, 0.36, 0.06, 0.05],
-        [0.04, 0.05, 0.06, 0.07, 0.36, 0.42],
-    ]
+    [[0.46, 0.36, 0.06, 0.05, 0.04, 0.03], [0.05, 0.06, 0.42, 0.36, 0.06, 0.05], [0.04, 0.05, 0.06, 0.07, 0.36, 0.42]]
 )
 EFFECTS = np.array([[0.2, 0.9, -0.5], [0.1, -0.4, 0.8], [0.3, 0.2, 0.1]])  # of each action in each regime
-SPENDS = (
-    [0.0, 7.5, 20.0],
-    [20.5, 36.0, 50.0],
-    [50.5, 64.0, 99.0],
-)  # levels 1, 2, 3; a cut is of the lower one
+SPENDS = ([0.0, 7.5, 20.0], [20.5, 36.0, 50.0], [50.5, 64.0, 99.0])  # levels 1, 2, 3; a cut is of the lower one
 
 
 def simulated(data_seed, config=CONFIG, rounds=ROUNDS):
@@ -117,10 +103,7 @@ def document():
 def written(trace):
     """One round, update or re-estimation a line."""
     lists = {name: ",\n".join(json.dumps(row) for row in trace[name]) for name in trace if name != "config"}
-    parts = [
-        f'"config": {json.dumps(trace["config"])}',
-        *(f'"{name}": [\n{rows}\n]' for name, rows in lists.items()),
-    ]
+    parts = [f'"config": {json.dumps(trace["config"])}', *(f'"{name}": [\n{rows}\n]' for name, rows in lists.items())]
     return "{" + ",\n".join(parts) + "}\n"
 
 

@@ -44,10 +44,7 @@ def main():
         }
         predicted = {"estimated_rewards_by_reg_model": predictions[:, :, None]}
         ips, dr = InverseProbabilityWeighting(), DoublyRobust()
-        terms = {
-            "ips": ips._estimate_round_rewards(**given),
-            "dr": dr._estimate_round_rewards(**given, **predicted),
-        }
+        terms = {"ips": ips._estimate_round_rewards(**given), "dr": dr._estimate_round_rewards(**given, **predicted)}
         logs.append(
             {
                 "seed": seed,

@@ -16,27 +16,9 @@ FRIENDLY_E = [[0.75, 0.25], [0.25, 0.75]]  # the same; the two rows are sqrt(1/2
 SKEWED_M = [[0.85, 0.15], [0.2, 0.8]]
 SKEWED_E = [[0.5, 0.3, 0.2], [0.1, 0.3, 0.6]]
 
-GENERAL = {
-    "stage_length": 3,
-    "ridge": 4.0,
-    "regimes": 2,
-    "symbols": 5,
-    "dimension": 7,
-    "horizon": 10,
-    "risk": 0.2,
-    "c_theta": 1.5,
-    "gamma": 0.25,
-    "c_eta": 0.04,
-}
-SIMPLIFIED = {
-    "ridge": 4.0,
-    "regimes": 2,
-    "symbols": 5,
-    "dimension": 7,
-    "risk": 0.2,
-    "c_theta": 1.5,
-    "v_eta": 0.3,
-}
+COMMON = {"ridge": 4.0, "regimes": 2, "symbols": 5, "dimension": 7, "risk": 0.2, "c_theta": 1.5}
+GENERAL = COMMON | {"stage_length": 3, "horizon": 10, "gamma": 0.25, "c_eta": 0.04}
+SIMPLIFIED = COMMON | {"v_eta": 0.3}
 
 
 def belief_error(t, risk, regimes, symbols):
@@ -72,10 +54,7 @@ def test_belief_error_sum_crosses_blocks():
 
 # sigma = 1/2 * 1/2 * 1/4 = 1/16 and eps_M = 1/4, so 12 / (eps^2 sigma^2) = 12 * 16 * 256 = 49152; X = 2.
 # The maximum: 16 (2 * 4)^(1/3) / c0^(2/3) = 32 / c0^(2/3), 3 * 2 * 4 * 256 / c0^2 = 6144 / c0^2, or 1.
-@pytest.mark.parametrize(
-    ("c0", "samples"),
-    [(1 / 51408, 6144 * 51408**2), (16.0, 24.0), (64.0, 2.0), (1000.0, 1.0)],
-)
+@pytest.mark.parametrize(("c0", "samples"), [(1 / 51408, 6144 * 51408**2), (16.0, 24.0), (64.0, 2.0), (1000.0, 1.0)])
 def test_estimation_threshold_by_hand(c0, samples):
     expected = 2 * 49152**2 * (math.log(4) + 1) * samples
     assert bounds.estimation_threshold(FRIENDLY_M, FRIENDLY_E, c0=c0) == pytest.approx(expected, rel=1e-12)
@@ -289,22 +268,13 @@ def test_check_assumptions_with_fewer_symbols_than_regimes_and_a_zero_transition
     }
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("stage_length", 0),
-        ("ridge", 0.0),
-        ("regimes", 0),
-        ("symbols", 1.5),
-        ("dimension", -1),
-        ("horizon", 0),
-        ("risk", 1.0),
-        ("risk", float("nan")),
-        ("c_theta", 0.0),
-        ("gamma", 1.0),
-        ("c_eta", -0.1),
-    ],
-)
+WRONG_CONSTANTS = {
+    "stage_length": 0, "ridge": 0.0, "regimes": 0, "symbols": 1.5, "dimension": -1, "horizon": 0, "risk": 1.0,
+    "c_theta": 0.0, "gamma": 1.0, "c_eta": -0.1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "value"), [*WRONG_CONSTANTS.items(), ("risk", math.nan)])
 def test_bad_general_constants_name_the_field(field, value):
     with pytest.raises(ArgumentError) as bonus:
         bounds.general_bonus([1], **GENERAL | {field: value})
@@ -327,10 +297,7 @@ def test_bad_general_constants_name_the_field(field, value):
         ("threshold", lambda: bounds.general_regret_bound(threshold=0, **GENERAL)),
         ("threshold", lambda: bounds.simplified_regret_bound(horizon=9, threshold=math.inf, **SIMPLIFIED)),
         ("ridge", lambda: bounds.general_regret_bound(threshold=3, **GENERAL | {"ridge": 0.5})),
-        (
-            "ridge",
-            lambda: bounds.simplified_regret_bound(horizon=9, threshold=3, **SIMPLIFIED | {"ridge": 0.5}),
-        ),
+        ("ridge", lambda: bounds.simplified_regret_bound(horizon=9, threshold=3, **SIMPLIFIED | {"ridge": 0.5})),
         ("horizon", lambda: bounds.general_settings(0)),
         ("horizon", lambda: bounds.simplified_settings(0)),
         ("c0", lambda: bounds.estimation_threshold(SKEWED_M, SKEWED_E, c0=0.0)),

@@ -1,12 +1,11 @@
 """The clock: filter, smoother, EM and joint EM with any number of steps between rounds; times of requests (R27)."""
 
-import itertools
 import math
 
 import numpy as np
 import pytest
 
-from policy import CampaignConfig, ConfigError, ContextError, Request, StagedPolicy, decode, em, encode, hmm, selection
+from policy import CampaignConfig, ContextError, Request, StagedPolicy, decode, em, encode, hmm, selection
 from policy.clock import LONGEST_GAP
 from policy.encoding import Contexts
 from policy.hmm import HmmParameters
@@ -29,53 +28,6 @@ def problem(regimes, count, seed, longest=3):
     steps = generator.integers(0, longest + 1, count)
     steps[0] = 0
     return parameters, generator.integers(-1, 4, count), steps
-
-
-def all_paths(parameters, symbols, steps):
-    """Every path of the chain with its weight, by chain steps; and the chain step of every row."""
-    transition, emission, initial = parameters
-    places = np.cumsum(steps)
-    for path in itertools.product(range(initial.size), repeat=int(places[-1]) + 1):
-        weight = initial[path[0]] * math.prod(transition[g, h] for g, h in itertools.pairwise(path))
-        seen = [emission[path[place], x] for place, x in zip(places, symbols, strict=True) if x != MISSING]
-        yield path, weight * math.prod(seen), places
-
-
-CASES = [(2, 5, 1), (2, 6, 2), (3, 4, 3), (3, 4, 4), (1, 5, 5)]
-
-
-@pytest.mark.parametrize(("regimes", "count", "seed"), CASES)
-def test_the_filter_by_enumeration(regimes, count, seed):
-    parameters, symbols, steps = problem(regimes, count, seed)
-    found = hmm.filter_history(parameters, symbols, steps)
-    for t in range(count):
-        law, total = np.zeros(regimes), 0.0
-        for path, weight, places in all_paths(parameters, symbols[: t + 1], steps[: t + 1]):
-            law[path[places[t]]] += weight
-            total += weight
-        np.testing.assert_allclose(found.beliefs[t], law / total, atol=1e-12)
-    assert found.log_likelihood == pytest.approx(math.log(total), rel=1e-12)
-
-
-@pytest.mark.parametrize(("regimes", "count", "seed"), CASES)
-def test_smoother_and_expected_counts_by_enumeration(regimes, count, seed):
-    parameters, symbols, steps = problem(regimes, count, seed)
-    found = hmm.compute_expectations(parameters, symbols, steps)
-    total, laws = 0.0, np.zeros((count, regimes))
-    pairs, emitted = np.zeros_like(parameters.transition), np.zeros_like(parameters.emission)
-    for path, weight, places in all_paths(parameters, symbols, steps):
-        total += weight
-        for t, place in enumerate(places):
-            laws[t, path[place]] += weight
-            if symbols[t] != MISSING:
-                emitted[path[place], symbols[t]] += weight
-        for g, h in itertools.pairwise(path):
-            pairs[g, h] += weight
-    np.testing.assert_allclose(found.beliefs, laws / total, atol=1e-11)
-    np.testing.assert_allclose(found.transitions, pairs / total, atol=1e-10)
-    np.testing.assert_allclose(found.emissions, emitted / total, atol=1e-10)
-    assert found.log_likelihood == pytest.approx(math.log(total), rel=1e-11)
-    assert (hmm.smooth_history(parameters, symbols, steps).beliefs == found.beliefs).all()
 
 
 def spread_out(symbols, steps):
@@ -201,15 +153,6 @@ def test_without_a_clock_times_are_ignored(small, small_contexts, given):
         timed, two = policy.decide(timed, context, at=1000.0 * t)
         assert one == two
     assert encode(plain) == encode(timed)
-
-
-def test_spectral_estimation_says_that_it_needs_the_per_decision_clock(small):
-    with pytest.raises(ConfigError) as caught:
-        small(clock={"period_seconds": 60}, beliefs={"estimator": "spectral"})
-    (problem,) = caught.value.problems
-    assert problem.field == "clock"
-    assert "spectral" in problem.message
-    assert "three consecutive rounds" in problem.message
 
 
 def irregular_times(count, seed):
@@ -346,14 +289,3 @@ def test_one_long_period_says_nothing_about_regimes():
         state, decision = policy.decide(state, context, at=100.0 + 60 * t)
         state = policy.reward(state, decision.round, 0.1)
         assert all(map(math.isfinite, decision.bonuses))
-
-
-@pytest.mark.parametrize(("period", "at"), [(1e-300, 1.0), (1e-5, 1e15), (60.0, np.complex128(5.0))])
-def test_no_time_or_period_that_is_accepted_breaks_a_decision(small, small_contexts, given, period, at):
-    try:
-        policy = StagedPolicy(small(beliefs=given, clock={"period_seconds": period}))
-    except ConfigError as error:
-        assert error.problems[0].field == "clock.period_seconds"  # noqa: PT017
-        return
-    with pytest.raises(ContextError):
-        policy.decide(policy.initial_state(), small_contexts(1)[0], at=at)

@@ -202,41 +202,35 @@ def test_too_few_different_symbols_are_not_estimable(history):
     assert found.reason
 
 
+WRONG_SYMBOLS = [[0, 1, 5], [0, 1, -2], [0.0, math.nan], ["a"], [[0, 1]]]
+
+
 @pytest.mark.parametrize(
-    ("field", "change"),
+    ("field", "values"),
     [
-        ("iterations", {"iterations": -1}),
-        ("smoothing", {"smoothing": -0.1}),
-        ("smoothing", {"smoothing": math.nan}),
-        ("smoothing", {"smoothing": math.inf}),
-        ("tolerance", {"tolerance": math.nan}),
-        ("symbols", {"symbols": [0, 1, 5]}),
-        ("symbols", {"symbols": [0, 1, -2]}),
-        ("symbols", {"symbols": [0.0, math.nan]}),
-        ("symbols", {"symbols": ["a"]}),
-        ("symbols", {"symbols": [[0, 1]]}),
+        ("iterations", [-1]),
+        ("smoothing", [-0.1, math.nan, math.inf]),
+        ("tolerance", [math.nan]),
+        ("symbols", WRONG_SYMBOLS),
     ],
 )
-def test_bad_input_to_fit(field, change):
+def test_bad_input_to_fit(field, values):
     history, start = problem(2, 5, 50, 7)
-    with pytest.raises(ArgumentError, match=rf"^{field}: "):
-        em.fit(**{"symbols": history, "start": start, "iterations": 3, **change})
+    for value in values:
+        with pytest.raises(ArgumentError, match=rf"^{field}: "):
+            em.fit(**{"symbols": history, "start": start, "iterations": 3, field: value})
 
 
 @pytest.mark.parametrize(
-    ("field", "change"),
+    ("field", "values"),
     [
-        ("regimes", {"regimes": 0}),
-        ("regimes", {"regimes": 6}),
-        ("symbols", {"symbols": [0, 1, 5]}),
-        ("symbols", {"symbols": [0.0, 1.0]}),
-        ("symbols", {"symbols": [[0, 1]]}),
-        ("previous", {"previous": problem(3, 5, 1, 8)[1]}),
-        ("previous", {"previous": problem(2, 4, 1, 8)[1]}),
-        ("previous", {"previous": problem(2, 6, 1, 8)[1]}),
+        ("regimes", [0, 6]),
+        ("symbols", WRONG_SYMBOLS),
+        ("previous", [problem(*sizes, 1, 8)[1] for sizes in ((3, 5), (2, 4), (2, 6))]),
     ],
 )
-def test_bad_input_to_estimate(field, change):
+def test_bad_input_to_estimate(field, values):
     history, _ = problem(2, 5, 50, 7)
-    with pytest.raises(ArgumentError, match=rf"^{field}: "):
-        em.estimate(**{"symbols": history, "regimes": 2, "count": 5, "seed": 1, **change})
+    for value in values:
+        with pytest.raises(ArgumentError, match=rf"^{field}: "):
+            em.estimate(**{"symbols": history, "regimes": 2, "count": 5, "seed": 1, field: value})

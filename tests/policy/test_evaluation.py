@@ -115,11 +115,7 @@ def test_obp_finds_the_same():
     ("rows", "code", "told"),
     [
         (rewarded().take(np.zeros(4 * COPIES, bool)), "no_rewards", "No decision"),
-        (
-            rewarded(law=np.array([*LAW[:3], [1.0, np.nan]]), taken=np.array([0, 1, 0, 0])),
-            "not_eligible",
-            "15 of 60",
-        ),
+        (rewarded(law=np.array([*LAW[:3], [1.0, np.nan]]), taken=np.array([0, 1, 0, 0])), "not_eligible", "15 of 60"),
         (rewarded(law=np.array([[1.0, 0.0], *LAW[1:]])), "no_overlap", "15 of 60"),
         (rewarded(11), "too_few", "17.0"),
         (rewarded(clusters=np.arange(4 * COPIES) % 7), "too_few", "7 subjects"),

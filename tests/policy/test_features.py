@@ -184,42 +184,24 @@ def test_whole_numbers_and_their_text_are_the_same_level(credit_card):
 
 # --- what is refused -----------------------------------------------------------------------------------------
 
-WRONG_VALUES = [
-    ("risk", "extreme", "['low', 'mid', 'high']"),
-    ("risk", "LOW", "['low', 'mid', 'high']"),
-    ("risk", None, "['low', 'mid', 'high']"),
-    ("risk", 1, "['low', 'mid', 'high']"),
-    ("risk", True, "['low', 'mid', 'high']"),
-    ("risk", ["low"], "['low', 'mid', 'high']"),
-    ("income", math.nan, "a finite number"),
-    ("income", math.inf, "a finite number"),
-    ("income", -math.inf, "a finite number"),
-    ("income", True, "a finite number"),
-    ("income", "20", "a finite number"),
-    ("income", b"20", "a finite number"),
-    ("income", None, "a finite number"),
-    ("income", [20], "a finite number"),
-    ("income", 10**400, "a finite number"),
-    ("tenure", math.nan, "a number from 0 to 20"),
-    ("tenure", math.inf, "a number from 0 to 20"),
-    ("tenure", -0.001, "a number from 0 to 20"),
-    ("tenure", 20.001, "a number from 0 to 20"),
-    ("tenure", False, "a number from 0 to 20"),
-    ("tenure", "5", "a number from 0 to 20"),
-    ("tenure", 1 + 2j, "a number from 0 to 20"),
-]
+WRONG_VALUES = {
+    ("risk", "['low', 'mid', 'high']"): ["extreme", "LOW", None, 1, True, ["low"]],
+    ("income", "a finite number"): [math.nan, math.inf, -math.inf, True, "20", b"20", None, [20], 10**400],
+    ("tenure", "a number from 0 to 20"): [math.nan, math.inf, -0.001, 20.001, False, "5", 1 + 2j],
+}
 
 
-@pytest.mark.parametrize(("name", "value", "allowed"), WRONG_VALUES)
-def test_a_wrong_value_names_its_variable_and_what_is_allowed(small, small_contexts, name, value, allowed):
+@pytest.mark.parametrize(("name", "allowed"), WRONG_VALUES)
+def test_a_wrong_value_names_its_variable_and_what_is_allowed(small, small_contexts, name, allowed):
     made = FeatureMap(small())
-    context = small_contexts(1)[0] | {name: value}
-    for encode, field in ((made.encode_one, "context"), (lambda c: made.encode([c]), "items[0].context")):
-        with pytest.raises(ContextError) as caught:
-            encode(context)
-        (problem,) = caught.value.problems
-        assert problem.field == f"{field}.{name}"
-        assert str(problem.allowed) == allowed
+    for value in WRONG_VALUES[name, allowed]:
+        context = small_contexts(1)[0] | {name: value}
+        for encode, field in ((made.encode_one, "context"), (lambda c: made.encode([c]), "items[0].context")):
+            with pytest.raises(ContextError) as caught:
+                encode(context)
+            (problem,) = caught.value.problems
+            assert problem.field == f"{field}.{name}"
+            assert str(problem.allowed) == allowed
 
 
 def test_true_is_not_the_level_1(credit_card):

@@ -51,9 +51,9 @@ def test_where_a_context_is_missing_the_filter_only_predicts(small, small_contex
     state = trained(policy, contexts[:50])
     values = FrozenModel(policy, state).follow([contexts[50], None, contexts[52]], [None] * 3)
     assert np.isnan(values[1]).all()
-    encoded, belief = policy.features.encode(contexts[50:]), state.belief
-    for symbol in (encoded.symbols[0], -1, encoded.symbols[2]):
-        belief = hmm.filter_step(state.hmm, belief, int(symbol))
+    encoded = policy.features.encode(contexts[50:])
+    symbols = [encoded.symbols[0], hmm.MISSING, encoded.symbols[2]]
+    belief = hmm.filter_history(state.hmm._replace(initial=state.belief), symbols, [1, 1, 1]).beliefs[-1]
     expected = [policy.features.dense(belief, action, encoded, 2) @ state.statistics.theta for action in range(3)]
     np.testing.assert_allclose(values[2], expected, rtol=1e-9)
 

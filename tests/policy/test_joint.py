@@ -13,6 +13,7 @@ from policy.features import get_feature_map
 from policy.history import History
 from policy.hmm import HmmParameters
 from simulator.environment import load_environment
+from tests.policy.test_selection import default
 
 RIDGE = 0.4
 
@@ -332,13 +333,6 @@ def test_the_noise_counts_half_of_the_effective_parameters(ridge):
 
 
 # --- the whole default policy --------------------------------------------------------------------------------
-
-
-def default(environment, seed, **changes):
-    """A campaign that names only actions, variables and signals."""
-    variables = [{"name": v["name"], "levels": v["levels"]} for v in environment.variables]
-    fields = {"name": "d", "actions": environment.actions, "variables": variables, "signals": environment.signals}
-    return StagedPolicy(CampaignConfig(**fields, seed=seed, **changes))
 
 
 @pytest.mark.parametrize("constant", [0.0, -1e100, 1e-200])

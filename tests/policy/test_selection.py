@@ -484,16 +484,15 @@ def run():
     return default(environment, 4004), environment, environment.draw(COUNT, np.random.default_rng(4004))
 
 
-@pytest.fixture(params=["its own rule", "every candidate in turn"])
-def rule(request, monkeypatch):
-    """What chooses: the rule itself, and one that goes through all candidates, whatever the constants are tuned to."""
-    if request.param != "its own rule":
-        monkeypatch.setattr(selection, "_choose", lambda c, judged, rounds, credit: (rounds // 30 % len(c), 0, 0))
-    return request.param
+@pytest.fixture
+def _rule_in_turn(monkeypatch):
+    """Choose every candidate in turn, whatever the constants are tuned to."""
+    monkeypatch.setattr(selection, "_choose", lambda c, judged, rounds, credit: (rounds // 30 % len(c), 0, 0))
 
 
 @pytest.mark.slow
-def test_play_equals_one_by_one(run, rule):
+@pytest.mark.usefixtures("_rule_in_turn")
+def test_play_equals_one_by_one(run):
     """R15, to the last byte, through many re-estimations and changes of the number of regimes."""
     policy, environment, episode = run
     state, versions, regimes = policy.initial_state(), set(), set()
@@ -502,7 +501,7 @@ def test_play_equals_one_by_one(run, rule):
         state = policy.reward(state, t + 1, episode.rewards[t, policy.config.actions.index(decision.action)])
         versions.add(decision.model_version)
         regimes.add(len(decision.belief))
-    assert rule == "its own rule" or len(regimes) > 1
+    assert len(regimes) > 1
     assert max(versions) > COUNT // policy.config.stage_length + 5
     whole = policy.play(policy.initial_state(), episode.contexts, episode.rewards)
     assert encode(whole) == encode(state)
@@ -513,7 +512,7 @@ def test_play_equals_one_by_one(run, rule):
     assert encode(parts) == encode(state)
 
 
-@pytest.mark.usefixtures("rule")
+@pytest.mark.usefixtures("_rule_in_turn")
 @pytest.mark.slow
 def test_batch_and_restart_equal_one_by_one_with_late_and_missing_rewards(run):
     policy, environment, episode = run
@@ -681,26 +680,6 @@ def test_plain_parameters_are_refused_where_statistics_are_joint(run):
     state = named.play(named.initial_state(), episode.contexts.rows(0, 30), episode.rewards[:30])
     with pytest.raises(ArgumentError):
         named.publish(state, environment.hmm)
-
-
-def test_a_fit_under_other_names_is_the_same_fit():
-    """R6: `_aligned` takes posterior and θ̂ along with the parameters, and leaves alone what is named right."""
-    policy, state, _ = played("credit-card", 4002, 900)
-    features, order = policy.maps[2], np.array([1, 0])
-    data = joint.gather(policy.maps[1], state.history, 900, state.arrived)
-    fits, made = selection._fit_candidates(policy.maps, policy.ridge, 1, data, False, None, [2])
-    fit, rest = fits[2], (data, joint.make_design(features, data.contexts, data.actions), policy.ridge)
-    assert selection._align(fit, fit.hmm, *rest) is fit
-    turned = selection._align(fit, fit.hmm.permute(order), *rest)
-    assert (turned.hmm.emission == fit.hmm.emission[order]).all()
-    assert (turned.hmm.transition == fit.hmm.transition[np.ix_(order, order)]).all()
-    assert (turned.posterior == fit.posterior[:, order]).all()
-    for h, vertex in enumerate(np.eye(2)):
-        for row in range(0, 900, 45):
-            action = int(state.history.actions[row])
-            mine = turned.theta @ features.dense(vertex, action, state.history.contexts, row)
-            theirs = made[2].theta @ features.dense(np.eye(2)[order[h]], action, state.history.contexts, row)
-            assert mine == pytest.approx(theirs, rel=1e-8, abs=1e-10)
 
 
 def test_candidates_of_another_campaign_are_refused(run):

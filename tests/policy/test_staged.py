@@ -214,8 +214,10 @@ def test_beliefs_of_record(small, small_contexts, statistics):
         assert (mine == theirs).all()
     # R5: the belief of round 400 under the new parameters, then one step with x_401.
     recent = symbols[100:400] if statistics == "as_decided" else symbols[:400]
-    before = hmm.filter_history(found, recent).beliefs[-1]
-    np.testing.assert_allclose(decisions[400].belief, hmm.filter_step(found, before, int(symbols[400])), rtol=1e-12)
+    before = found._replace(initial=hmm.filter_history(found, recent).beliefs[-1])
+    np.testing.assert_allclose(
+        decisions[400].belief, hmm.filter_history(before, symbols[400:401], [1]).beliefs[0], rtol=1e-12
+    )
     # R4: the beliefs of record, before and after.
     record = np.array([d.belief for d in decisions])
     assert (record[:400] == 0.5).all()
@@ -424,29 +426,11 @@ def test_excluded_actions_are_neither_chosen_nor_scored(small, small_contexts, g
 
 # --- refusals ------------------------------------------------------------------------------------------------
 
-WRONG_REWARDS = [
-    (0, 1.0, "round"),
-    (4, 1.0, "round"),
-    (-1, 1.0, "round"),
-    (1.0, 1.0, "round"),
-    ("1", 1.0, "round"),
-    (None, 1.0, "round"),
-    (True, 1.0, "round"),
-    (2, 1.0, "round"),  # it has one already
-    (1, math.nan, "reward"),
-    (1, math.inf, "reward"),
-    (1, -math.inf, "reward"),
-    (1, 5.5, "reward"),
-    (1, -1.5, "reward"),
-    (1, True, "reward"),
-    (1, np.True_, "reward"),
-    (1, "1", "reward"),
-    (1, b"1", "reward"),
-    (1, None, "reward"),
-    (1, [1.0], "reward"),
-    (1, 10**400, "reward"),
-    (1, 1 + 0j, "reward"),
-]
+WRONG_ROUNDS = [0, 4, -1, 1.0, "1", None, True, 2]  # 2 has its reward already
+WRONG_VALUES = [
+    math.nan, math.inf, -math.inf, 5.5, -1.5, True, np.True_, "1", b"1", None, [1.0], 10**400, 1 + 0j
+]  # fmt: skip
+WRONG_REWARDS = [(t, 1.0, "round") for t in WRONG_ROUNDS] + [(1, value, "reward") for value in WRONG_VALUES]
 
 
 @pytest.mark.parametrize(("t", "reward", "field"), WRONG_REWARDS)
