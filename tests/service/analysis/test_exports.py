@@ -1,4 +1,4 @@
-"""Exports: every format tells the same, from one moment, in bounded memory; and a stream that breaks off is seen to."""
+"""Exports: all formats contain the same, as of one moment, in bounded memory; an interrupted stream looks broken."""
 
 import csv
 import io
@@ -34,9 +34,8 @@ CLOCK = CONFIGS["clock"] | {"rewards": {"range": [-2, 2], "wait_seconds": 5, "de
 CONTEXT = ["context.season", "context.spend", "context.tenure"]
 COLUMNS = [*FIELDS[:8], *CONTEXT, *FIELDS[9:]]
 END = b"\r\n0\r\n\r\n"  # of a complete answer
-ROUNDS = 1_200
 LEVELS = ("y" * 100, "z" * 100)
-LONG = {  # its contexts are as long as contexts can be, 13 kB, and it learns next to nothing from them
+LONG = {  # with the longest contexts possible, 13 kB, from which it hardly learns
     "name": "long",
     "actions": ["a", "b"],
     "variables": [{"name": f"{i:x>100}", "levels": LEVELS} for i in range(64)],
@@ -47,17 +46,17 @@ LONG = {  # its contexts are as long as contexts can be, 13 kB, and it learns ne
 
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch):
-    """So that a short log has many."""
+    """A short log has several pages and groups."""
     monkeypatch.setattr(export_files, "PAGE", 7)
     monkeypatch.setattr(export_files, "PAGES_PER_GROUP", 3)
 
 
-def address(name):
+def path_of(name):
     return f"/campaigns/{name}/decisions"
 
 
 def read(answer: httpx.Response) -> list[dict]:
-    """Any format as the lines of JSON would have it."""
+    """Read any format into the objects of the NDJSON lines."""
     assert answer.status_code == 200, answer.text
     kind = answer.headers["content-type"]
     if kind == "application/x-ndjson":
@@ -70,25 +69,23 @@ def read(answer: httpx.Response) -> list[dict]:
 
 def _from_csv(row: dict) -> dict:
     texts = {"decision_id", "decided_at", "at", "mode", "action", "reward_source", "reward_received_at", CONTEXT[0]}
-    return _nested({k: (v or None) if k in texts else json.loads(v) if v else None for k, v in row.items()})
+    return _nest({k: (v or None) if k in texts else json.loads(v) if v else None for k, v in row.items()})
 
 
 def _from_parquet(row: dict) -> dict:
-    return _nested({k: _written(v) if isinstance(v, datetime) else v for k, v in row.items()})
+    for name in ("decided_at", "at", "reward_received_at"):
+        row[name] = row[name] and row[name].isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return _nest(row)
 
 
-def _written(moment: datetime) -> str:
-    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def _nested(row: dict) -> dict:
+def _nest(row: dict) -> dict:
     context = {name.removeprefix("context."): row.pop(name) for name in CONTEXT}
     return row | {"context": None if row["erased"] else context}
 
 
 @pytest.fixture(scope="module")
 def script(shared):
-    """A campaign with late, lost and default rewards, excluded actions, subjects and times of its clients."""
+    """A campaign with late, lost and default rewards, excluded actions, subjects and times sent by clients."""
 
     class Still:
         now = 0
@@ -98,20 +95,20 @@ def script(shared):
     return Script(config, Still()).create(http_post(shared)).play(http_post(shared), 60)
 
 
-# --- what is in it --------------------------------------------------------------------------------------------------
+# --- contents -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("database_url", ["sqlite", "postgresql"], indirect=True)
-def test_every_format_tells_what_the_pages_of_the_decisions_tell(start, clock):
+def test_every_format_has_what_the_api_says_about_the_decisions(start, clock):
     worker = start()
     script = Script(CLOCK | {"name": "played"}, clock).create(http_post(worker.client))
     script.play(http_post(worker.client), 60)
     with worker.service.store.reading() as tx:
-        found = tx.connection.execute(sa.select(rewards.c.round, rewards.c.after_round)).all()
-    after_rounds = {row.round: row.after_round for row in found}
+        query = sa.select(rewards.c.round, rewards.c.after_round)
+        after_rounds = {row.round: row.after_round for row in tx.connection.execute(query)}
     expected = []
     for made in script.decisions:
-        one = good(worker.client.get(f"{address('played')}/{made['decision_id']}"))
+        one = good(worker.client.get(f"{path_of('played')}/{made['decision_id']}"))
         reward = one["reward"] or dict.fromkeys(("reward", "source", "received_at"))
         expected.append(
             {name: one[name] for name in FIELDS[:11]}
@@ -122,12 +119,12 @@ def test_every_format_tells_what_the_pages_of_the_decisions_tell(start, clock):
     assert {row["reward_source"] for row in expected} == {None, "client", "default"}
     assert any(row["excluded_actions"] for row in expected)
     for format in FORMATS:
-        assert read(worker.client.get(address("played"), params={"format": format})) == expected, format
+        assert read(worker.client.get(path_of("played"), params={"format": format})) == expected, format
     check_erased(worker, expected)
 
 
 def check_erased(worker, before):
-    """Little is left of an erased decision, and an import may know little."""
+    """Little is left of an erased decision, and an imported one may contain little."""
     erased = next(row["round"] for row in before if row["reward"] is not None)
     last = before[-1]["round"]
     gone = {"erased": True, "context": None, "subject": None, "request_hash": None}
@@ -144,35 +141,29 @@ def check_erased(worker, before):
         for row in before
     ]
     for format in FORMATS:
-        assert read(worker.client.get(address("played"), params={"format": format})) == expected, format
+        assert read(worker.client.get(path_of("played"), params={"format": format})) == expected, format
 
 
-def test_columns_have_one_order_and_no_subject(shared, script):
-    lines = shared.get(address("played")).text.splitlines()
-    assert all([*json.loads(line)] == FIELDS for line in lines)
-    table = shared.get(address("played"), params={"format": "csv"}).text
-    assert next(csv.reader(io.StringIO(table))) == COLUMNS
-    file = shared.get(address("played"), params={"format": "parquet"}).content
-    assert pq.read_schema(pa.BufferReader(file)).names == COLUMNS
-    assert all(
-        "customer" not in text for text in (*lines, table, str(pq.read_table(pa.BufferReader(file)).to_pydict()))
-    )
-
-
-def test_an_answer_is_a_file(shared, script):
-    for format in FORMATS:
-        answer = shared.get(address("played"), params={"format": format})
+def test_files_have_names_types_and_the_same_columns_without_subjects(shared, script):
+    answers = {format: shared.get(path_of("played"), params={"format": format}) for format in FORMATS}
+    for format, answer in answers.items():
         assert answer.headers["content-disposition"] == f'attachment; filename="played-decisions.{format}"'
         assert answer.headers["content-type"] == FORMATS[format][0]
-    assert shared.get(address("played")).headers["content-type"] == "application/x-ndjson"
+    lines, table = shared.get(path_of("played")).text, answers["csv"].text
+    assert lines == answers["ndjson"].text  # the default
+    assert all([*json.loads(line)] == FIELDS for line in lines.splitlines())
+    assert next(csv.reader(io.StringIO(table))) == COLUMNS
+    parquet = pq.read_table(pa.BufferReader(answers["parquet"].content))
+    assert parquet.column_names == COLUMNS
+    assert all("customer" not in text for text in (lines, table, str(parquet.to_pydict())))
 
 
 def test_a_campaign_without_decisions_has_the_same_columns(shared, script):
     good(shared.post("/campaigns", json=CLOCK | {"name": "empty"}), 201)
-    assert shared.get(address("empty")).content == b""
-    assert shared.get(address("empty"), params={"format": "csv"}).text == ",".join(COLUMNS) + "\r\n"
+    assert shared.get(path_of("empty")).content == b""
+    assert shared.get(path_of("empty"), params={"format": "csv"}).text == ",".join(COLUMNS) + "\r\n"
     empty, full = (
-        pq.ParquetFile(pa.BufferReader(shared.get(address(name), params={"format": "parquet"}).content))
+        pq.ParquetFile(pa.BufferReader(shared.get(path_of(name), params={"format": "parquet"}).content))
         for name in ("empty", "played")
     )
     assert empty.metadata.num_rows == 0
@@ -193,15 +184,15 @@ def test_a_campaign_without_variables(shared):
     config = {"name": "bare", "actions": ["a", "b"], "variables": []}
     good(shared.post("/campaigns", json=config), 201)
     good(shared.post("/decide", json={"campaign": "bare", "decision_id": "one", "context": {}}))
-    (line,) = shared.get(address("bare")).text.splitlines()
+    (line,) = shared.get(path_of("bare")).text.splitlines()
     assert json.loads(line)["context"] == {}
-    assert CONTEXT[0] not in shared.get(address("bare"), params={"format": "csv"}).text
-    table = pq.read_table(pa.BufferReader(shared.get(address("bare"), params={"format": "parquet"}).content))
+    assert CONTEXT[0] not in shared.get(path_of("bare"), params={"format": "csv"}).text
+    table = pq.read_table(pa.BufferReader(shared.get(path_of("bare"), params={"format": "parquet"}).content))
     assert table.column_names == [name for name in FIELDS if name != "context"]
     assert table["decision_id"].to_pylist() == ["one"]
 
 
-# --- which of them --------------------------------------------------------------------------------------------------
+# --- parameters -----------------------------------------------------------------------------------------------------
 
 
 def test_from_and_to_are_half_open(start, clock):
@@ -217,7 +208,7 @@ def test_from_and_to_are_half_open(start, clock):
 
     def rounds(**query):
         minutes = {name.strip("_"): begun + timedelta(minutes=value) for name, value in query.items()}
-        answer = client.get(address("timed"), params={name: when.isoformat() for name, when in minutes.items()})
+        answer = client.get(path_of("timed"), params={name: when.isoformat() for name, when in minutes.items()})
         return [row["round"] for row in read(answer)]
 
     assert rounds() == [*range(1, 11)]
@@ -228,14 +219,12 @@ def test_from_and_to_are_half_open(start, clock):
     assert rounds(from_=1 + 1e-6 / 60, to=2) == []
     assert rounds(from_=9) == rounds(to=-9) == rounds(from_=2, to=2) == []
     elsewhere = (begun + timedelta(minutes=4)).astimezone(datetime.fromisoformat("2026-01-01T00:00+05:30").tzinfo)
-    assert [row["round"] for row in read(client.get(address("timed"), params={"from": elsewhere.isoformat()}))] == [
-        9,
-        10,
-    ]
+    answer = client.get(path_of("timed"), params={"from": elsewhere.isoformat()})
+    assert [row["round"] for row in read(answer)] == [9, 10]
 
 
-def test_bad_questions(shared, script):
-    ask = f"{address('played')}?"
+def test_a_wrong_parameter_is_named(shared, script):
+    ask = f"{path_of('played')}?"
     assert allowed_by_field(shared.get(ask + "format=xls"))["format"] == "'ndjson', 'csv' or 'parquet'"
     for field in ("from", "to"):
         for text in ("yesterday", "2026-10-01", "2026-10-01T00:00:00", "2026-10-01T00:00:00+02:00", "1790000000", ""):
@@ -243,28 +232,16 @@ def test_bad_questions(shared, script):
             assert allowed[field].startswith("ISO 8601 with a time zone")
     swapped = shared.get(ask + "from=2026-10-02T00:00:00Z&to=2026-10-01T00:00:00Z")
     assert allowed_by_field(swapped) == {"to": "2026-10-02T00:00:00+00:00 or later"}
-    assert error_of(shared.get(address("nobody")), 404)["message"] == "There is no campaign 'nobody'"
-    assert error_of(shared.get("/campaigns/%00/decisions"), 404)
 
 
 def test_single_decisions_are_still_found(shared, script):
-    body = {
-        "campaign": "played",
-        "decision_id": "a/decisions",
-        "context": {"season": "spring", "spend": 1, "tenure": 1},
-    }
-    good(shared.post("/decide", json=body))
-    assert good(shared.get(f"{address('played')}/a/decisions"))["decision_id"] == "a/decisions"
-    assert error_of(shared.get(f"{address('played')}/"), 404)
+    context = {"season": "spring", "spend": 1, "tenure": 1}
+    good(shared.post("/decide", json={"campaign": "played", "decision_id": "a/decisions", "context": context}))
+    assert good(shared.get(f"{path_of('played')}/a/decisions"))["decision_id"] == "a/decisions"
+    assert error_of(shared.get(f"{path_of('played')}/"), 404)
 
 
 # --- streams --------------------------------------------------------------------------------------------------------
-
-
-def long_log(worker):
-    """A log of 15 MB: more than sockets hold back."""
-    good(worker.client.post("/campaigns", json=LONG), 201)
-    decide_long(worker, ROUNDS)
 
 
 def decide_long(worker, rounds):
@@ -276,76 +253,77 @@ def decide_long(worker, rounds):
 
 
 @contextmanager
-def stalled(worker, format="ndjson"):
-    """A client that asks and reads nothing yet."""
+def stall(worker, format="ndjson"):
+    """A client that sends a request and reads nothing yet."""
     port = httpx.URL(worker.url).port
     with socket.create_connection(("127.0.0.1", port)) as client:
         client.sendall(
-            f"GET {address('long')}?format={format} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode()
+            f"GET {path_of('long')}?format={format} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode()
         )
         client.settimeout(30)
         assert client.recv(15) == b"HTTP/1.1 200 OK"
         yield client
 
 
-def rest(client):
+def read_rest(client):
     parts = []
     while part := client.recv(1 << 20):
         parts.append(part)
     return b"".join(parts)
 
 
-def transactions(worker):
-    """Connections in use; the writer of SQLite keeps its own, and those of PostgreSQL stay at hand."""
+def count_transactions(worker):
+    """Connections in use, without those that SQLite's writer and PostgreSQL's writers keep."""
     store = worker.service.store
     return store.engine.pool.checkedout() - (store._writer is not None) - len(store._kept)
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
 def streaming(request, new_database):
-    """A worker with a long log."""
+    """A worker with a log of 15 MB: more than the buffers of a socket hold."""
     worker = Worker(new_database(request.param), Clock())
-    long_log(worker)
+    good(worker.client.post("/campaigns", json=LONG), 201)
+    decide_long(worker, 1_200)
     yield worker
     worker.stop()
 
 
 def test_a_client_that_goes_away_ends_the_transaction(streaming):
     for format in ("ndjson", "csv"):
-        with stalled(streaming, format):
-            eventually(lambda: transactions(streaming) == 1, "its own only")  # keys are read now and then
+        with stall(streaming, format):
+            eventually(lambda: count_transactions(streaming) == 1, "its own only")  # keys are read now and then
             decide_long(streaming, 1)  # writers do not wait for it
-        eventually(lambda: transactions(streaming) == 0, "closed")
+        eventually(lambda: count_transactions(streaming) == 0, "closed")
 
 
-def test_a_client_that_takes_nothing_is_left(streaming, monkeypatch):
+def test_a_client_that_reads_nothing_is_dropped(streaming, monkeypatch):
     monkeypatch.setattr(exports, "STALLED_SECONDS", 0.3)
-    with stalled(streaming) as client:
-        eventually(lambda: transactions(streaming) == 0, "closed")
-        assert not rest(client).endswith(END)
+    with stall(streaming) as client:
+        eventually(lambda: count_transactions(streaming) == 0, "closed")
+        assert not read_rest(client).endswith(END)
 
 
-def test_an_export_is_of_one_moment(streaming):
-    before = read(streaming.client.get(address("long")))
-    with stalled(streaming) as client:
+def test_an_export_is_consistent(streaming):
+    before = read(streaming.client.get(path_of("long")))
+    with stall(streaming) as client:
         decide_long(streaming, 30)
         body = {"campaign": "long", "decision_id": before[-1]["decision_id"], "reward": 1.0}
         good(streaming.client.post("/reward", json=body))
-        text = rest(client)
+        text = read_rest(client)
     assert text.count(b'"round":') == text.count(b'"reward":null') == len(before)
     assert text.endswith(END)
-    assert len(read(streaming.client.get(address("long")))) == len(before) + 30
+    assert len(read(streaming.client.get(path_of("long")))) == len(before) + 30
 
 
-def test_only_some_at_a_time(streaming):
+def test_the_number_of_exports_is_limited(streaming):
     with ExitStack() as clients:
         for _ in range(exports.MAX_EXPORTS):
-            clients.enter_context(stalled(streaming))
-        answer = streaming.client.get(address("long"))
+            clients.enter_context(stall(streaming))
+        answer = streaming.client.get(path_of("long"))
         assert "exports are already running" in error_of(answer, 429)["message"]
         assert answer.headers["retry-after"]
-    for _ in range(exports.MAX_EXPORTS + 1):  # a refused one keeps no place
-        eventually(lambda: streaming.client.get(address("nobody")).status_code == 404, "free again")
+    for _ in range(exports.MAX_EXPORTS + 1):  # a refused one takes no slot
+        eventually(lambda: streaming.client.get(path_of("nobody")).status_code == 404, "free again")
 
 
 def test_an_error_on_the_way_breaks_the_connection(start, clock, caplog):
@@ -358,35 +336,35 @@ def test_an_error_on_the_way_breaks_the_connection(start, clock, caplog):
         tx.connection.execute(broken)
     for format in FORMATS:
         with pytest.raises(httpx.RemoteProtocolError, match=r"incomplete|without sending complete"):
-            worker.client.get(address("played"), params={"format": format})
-    eventually(lambda: transactions(worker) == 0, "closed")
-    told = [record.message for record in caplog.records if record.name == "undercurrent.request"]
-    assert told == ["request failed"] * 3
+            worker.client.get(path_of("played"), params={"format": format})
+    eventually(lambda: count_transactions(worker) == 0, "closed")
+    messages = [record.message for record in caplog.records if record.name == "undercurrent.request"]
+    assert messages == ["request failed"] * 3
 
 
-KILLED = sa.text(
+KILL = sa.text(
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
     " AND state = 'idle in transaction' AND query LIKE '%explanation%'"
 )
 
 
-@pytest.mark.parametrize("streaming", ["postgresql"], indirect=True, scope="module")  # SQLite's file cannot go away
+@pytest.mark.parametrize("streaming", ["postgresql"], indirect=True, scope="module")  # SQLite has no connection to lose
 def test_a_database_that_fails_on_the_way_breaks_the_connection(streaming, caplog):
-    def killed():
+    def kill():
         with streaming.service.store.writing() as tx:
-            return tx.connection.execute(KILLED).all() == [(True,)]
+            return tx.connection.execute(KILL).all() == [(True,)]
 
-    with stalled(streaming) as client:
-        eventually(killed, "waiting for its client")
-        assert not rest(client).endswith(END)
-    eventually(lambda: transactions(streaming) == 0, "closed")
+    with stall(streaming) as client:
+        eventually(kill, "waiting for its client")
+        assert not read_rest(client).endswith(END)
+    eventually(lambda: count_transactions(streaming) == 0, "closed")
     (failed,) = (record for record in caplog.records if record.name == "undercurrent.request")
     assert "The database does not answer" in failed.exc_text
-    assert streaming.client.get(address("long")).status_code == 200
+    assert streaming.client.get(path_of("long")).status_code == 200
 
 
 def test_memory_does_not_grow_with_the_log(direct, monkeypatch):
-    """Four times the decisions, the same peak, of Python and of Arrow."""
+    """Four times the decisions need the same peak memory in Python and in Arrow."""
     monkeypatch.setattr(export_files, "PAGE", 100)
     worker = direct()
     worker.post("/campaigns", CONFIGS["default"])
@@ -397,17 +375,17 @@ def test_memory_does_not_grow_with_the_log(direct, monkeypatch):
             items = [{"decision_id": uuid4().hex, "context": context} for _ in range(1_000)]
             worker.post("/decide/batch", {"campaign": "default", "items": items})
         for format in FORMATS:
-            exported(worker.store, format)  # the first time loads and compiles
+            export(worker.store, format)  # the first time loads and compiles
             tracemalloc.start()
-            arrow = exported(worker.store, format)
+            arrow = export(worker.store, format)
             peaks[format].append(arrow + tracemalloc.get_traced_memory()[1])
             tracemalloc.stop()
     for format, (short, long) in peaks.items():
         assert long < 1.2 * short, format
 
 
-def exported(store, format):
-    """Export, and the most bytes that Arrow has held meanwhile."""
+def export(store, format):
+    """Export, and return the most bytes that Arrow held."""
     most = 0
     with store.scanning() as tx:
         config, pages, _ = export_files.open_log(tx, "default", (None, None))
@@ -426,17 +404,17 @@ def test_the_command_writes_the_same_file(start, clock, tmp_path, capfdbinary):
     for format in FORMATS:
         file = tmp_path / f"log.{format}"
         assert main(["export", "played", "--format", format, "--output", str(file), *database]) == 0
-        assert file.read_bytes() == worker.client.get(address("played"), params={"format": format}).content
+        assert file.read_bytes() == worker.client.get(path_of("played"), params={"format": format}).content
     assert {path.suffix for path in tmp_path.iterdir()} == {".ndjson", ".csv", ".parquet"}
     file = tmp_path / "no" / "log.csv"
     assert main(["export", "played", "--output", str(file), *database]) == 1
     assert f"cannot write {file}: No such file".encode() in capfdbinary.readouterr().err
-    moment = read(worker.client.get(address("played")))[-1]["decided_at"]
+    moment = read(worker.client.get(path_of("played")))[-1]["decided_at"]
     assert main(["export", "played", "--to", moment, *database]) == 0
-    assert capfdbinary.readouterr().out == worker.client.get(address("played"), params={"to": moment}).content
+    assert capfdbinary.readouterr().out == worker.client.get(path_of("played"), params={"to": moment}).content
 
 
-def test_the_command_says_what_is_wrong(database_url, tmp_path, capsys):
+def test_the_command_reports_errors(database_url, tmp_path, capsys):
     for arguments, message in (
         (["nobody"], "There is no campaign 'nobody'"),
         (["nobody", "--from", "now"], "from: 'now' is not a time with a time zone"),

@@ -1,4 +1,4 @@
-"""Files of decisions: what an export writes an import reads, to the last bit, whatever the texts; clear mistakes."""
+"""Files of decisions: imports read what exports write, to the last bit; mistakes are located."""
 
 import json
 import struct
@@ -26,7 +26,7 @@ CONFIG = CampaignConfig(
 )
 
 
-def written(folder: Path, format: str, config: CampaignConfig, pages: list[list[LoggedDecision]]) -> Path:
+def write(folder: Path, format: str, config: CampaignConfig, pages: list[list[LoggedDecision]]) -> Path:
     file = folder / f"log.{format}"
     file.write_bytes(b"".join(FORMATS[format][1](config, iter(pages))))
     return file
@@ -52,13 +52,13 @@ NAMES = st.text(
 )
 LEVELS = TEXTS.filter(lambda text: all(category(character) != "Cc" for character in text))
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
-NUMBERS = FLOATS | st.integers(-(2**53), 2**53)  # more are rounded by Parquet, as by the policy
+NUMBERS = FLOATS | st.integers(-(2**53), 2**53)  # larger ones are rounded by Parquet, as by the policy
 
 
 @st.composite
 def campaigns(draw):
-    """A campaign with texts that files like to change, and decisions of it."""
-    names = draw(st.lists(NAMES, max_size=3, unique=True).filter(lambda found: not {"intercept", "actions"} & {*found}))
+    """A campaign with texts that file formats tend to change, and its decisions."""
+    names = draw(st.lists(NAMES, max_size=3, unique=True).filter(lambda names: not {"intercept", "actions"} & {*names}))
     variables = [
         {"name": name, "levels": draw(st.lists(LEVELS, min_size=2, max_size=4, unique=True))}
         if draw(st.booleans())
@@ -110,13 +110,13 @@ def expected(row: LoggedDecision) -> dict:
 
 def comparable(row: dict) -> dict:
     """Bits for floats, microseconds for times."""
-    found = {name: bits(value) for name, value in row.items()}
+    values = {name: bits(value) for name, value in row.items()}
     if row["context"] is not None:
-        found["context"] = {name: bits(value) for name, value in row["context"].items()}
+        values["context"] = {name: bits(value) for name, value in row["context"].items()}
     for name in {"at", "decided_at"} & row.keys():
         at = row[name] if isinstance(row[name], datetime) else datetime.fromisoformat(row[name])
-        found[name] = (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
-    return found
+        values[name] = (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    return values
 
 
 def floats(config: CampaignConfig, context: dict) -> dict:
@@ -126,13 +126,13 @@ def floats(config: CampaignConfig, context: dict) -> dict:
 @pytest.mark.parametrize("format", FORMATS)
 @settings(max_examples=60)
 @given(played=campaigns())
-def test_a_file_gives_back_what_was_written(format, played):
+def test_a_file_gives_back_what_was_write(format, played):
     config, rows = played
     if format == "parquet":  # has numbers as floats
         rows = [row._replace(context=json.dumps(floats(config, json.loads(row.context)))) for row in rows]
     wanted = [expected(row) for row in rows]
     with tempfile.TemporaryDirectory() as folder:
-        file = written(Path(folder), format, config, [rows[i : i + 2] for i in range(0, len(rows), 2)])
+        file = write(Path(folder), format, config, [rows[i : i + 2] for i in range(0, len(rows), 2)])
         assert [comparable(row) for row in read_rows(file, config)] == wanted
         assert count_rows(file) >= len(rows)
         if format != "csv":  # where a text may hold lines
@@ -140,8 +140,8 @@ def test_a_file_gives_back_what_was_written(format, played):
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_level_that_came_as_a_number_is_the_level(tmp_path, format):
-    file = written(
+def test_a_level_sent_as_a_number_is_a_level(tmp_path, format):
+    file = write(
         tmp_path, format, CONFIG, [[logged(1, {"risk": 1, "spend": 7}), logged(2, {"risk": "1.0", "spend": 7.5})]]
     )
     first, second = read_rows(file, CONFIG)
@@ -149,7 +149,7 @@ def test_a_level_that_came_as_a_number_is_the_level(tmp_path, format):
     assert second["context"] == {"risk": "1.0", "spend": 7.5}
 
 
-# --- files of others ------------------------------------------------------------------------------------------------
+# --- foreign files --------------------------------------------------------------------------------------------------
 
 
 def rows(tmp_path, name, text):
@@ -159,7 +159,7 @@ def rows(tmp_path, name, text):
 
 
 def test_a_plain_csv_has_columns_named_like_the_variables(tmp_path):
-    text = "\ufeffspend,risk,action,reward,shop\n12,high,mail,1.5,7\n\n3.25,1,none,,\n"  # as spreadsheets begin a file
+    text = "\ufeffspend,risk,action,reward,shop\n12,high,mail,1.5,7\n\n3.25,1,none,,\n"  # starts with a BOM
     assert rows(tmp_path, "log.CSV", text) == [
         {"context": {"spend": 12, "risk": "high"}, "action": "mail", "reward": 1.5},
         {"context": {"spend": 3.25, "risk": "1"}, "action": "none"},
@@ -172,7 +172,7 @@ def test_an_empty_cell_is_absent(tmp_path):
     ]
 
 
-def test_lines_of_json_may_say_less_or_more(tmp_path):
+def test_lines_of_json_may_have_fewer_or_more_fields(tmp_path):
     text = '{"action": "mail", "context": {"risk": "high", "spend": 1}, "shop": 3, "reward": 2}\n\n{"action": "none"}'
     assert rows(tmp_path, "log.jsonl", text) == [
         {"context": {"risk": "high", "spend": 1}, "action": "mail", "reward": 2.0},
@@ -228,7 +228,7 @@ GOOD = "high,1,mail,1,1,\n"
         ("log.parquet", "PAR?", "log.parquet", "cannot be read"),
     ],
 )  # fmt: skip
-def test_a_mistake_says_where_it_is(tmp_path, name, text, where, message):
+def test_a_mistake_is_located(tmp_path, name, text, where, message):
     with pytest.raises(InvalidError) as caught:
         rows(tmp_path, name, text)
     (problem,) = caught.value.fields
@@ -237,19 +237,18 @@ def test_a_mistake_says_where_it_is(tmp_path, name, text, where, message):
 
 
 def test_a_mistake_in_parquet_names_the_row(tmp_path):
-    pq.write_table(
-        pa.table({"risk": ["high"] * 2, "spend": ["1", "x"], "action": ["mail"] * 2}), tmp_path / "log.parquet"
-    )
+    table = pa.table({"risk": ["high"] * 2, "spend": ["1", "x"], "action": ["mail"] * 2})
+    pq.write_table(table, tmp_path / "log.parquet")
     with pytest.raises(InvalidError, match=r"log\.parquet, row 2, spend: 'x' is not a number"):
         list(read_rows(tmp_path / "log.parquet", CONFIG))
 
 
-def test_a_file_that_is_not_there(tmp_path):
+def test_a_missing_file(tmp_path):
     with pytest.raises(InvalidError, match=r"log\.csv: cannot be read: No such file"):
         list(read_rows(tmp_path / "log.csv", CONFIG))
 
 
-def test_a_variable_called_like_a_column_needs_the_prefix(tmp_path):
+def test_a_variable_named_like_a_column_needs_the_prefix(tmp_path):
     config = CampaignConfig(name="odd", actions=["a", "b"], variables=[{"name": "reward", "levels": ["x", "y"]}])
     file = tmp_path / "log.csv"
     file.write_text("reward,action\nx,a\n")
