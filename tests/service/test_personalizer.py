@@ -27,7 +27,6 @@ from service.engine.requests import CAMPAIGN_EXAMPLE
 from service.storage.campaigns import add_campaign
 from service.storage.store import Store
 from tests.service.answers import error_of, good
-from tests.service.conftest import Clock, Worker
 from tests.service.playing import eventually, verify_campaign
 from tests.service.test_auth import bearer, make
 
@@ -71,17 +70,9 @@ class Azure:
         return caught.value.response.json()["error"]
 
 
-@pytest.fixture(scope="module")
-def shared(new_database):
-    """A client of one worker on SQLite: what is translated here does not depend on the database."""
-    worker = Worker(new_database("sqlite"), Clock())
-    yield worker.client
-    worker.stop()
-
-
 @pytest.fixture
-def azure(shared):
-    client = Azure(str(shared.base_url).rstrip("/") + "/")  # as the portal gave addresses
+def azure(http):
+    client = Azure(str(http.base_url).rstrip("/") + "/")  # as the portal gave addresses
     yield client
     client.client.close()
 
@@ -104,103 +95,97 @@ def chances(answer: RankResponse) -> dict[str, float]:
 # --- rank, reward, activate -------------------------------------------------------------------------------------------
 
 
-def test_an_event_of_an_archived_campaign_is_not_decided_again(shared, azure):
+def test_an_event_of_an_archived_campaign_is_not_decided_again(http, azure):
     """R17: its clone fits too, but the event is known."""
-    name = campaign(shared, "archived-events", "e-one e-two e-three")
+    name = campaign(http, "archived-events", "e-one e-two e-three")
     first = azure.rank("e-one e-two e-three", event="known")
-    good(shared.post(f"/campaigns/{name}/clone", json={"name": "archived-events-2"}), 201)
-    good(shared.post(f"/campaigns/{name}/archive"))
+    good(http.post(f"/campaigns/{name}/clone", json={"name": "archived-events-2"}), 201)
+    good(http.post(f"/campaigns/{name}/archive"))
     again = azure.rank("e-one e-two e-three", event="known")
     assert (again.reward_action_id, chances(again)) == (first.reward_action_id, chances(first))
-    assert good(shared.get("/campaigns/archived-events-2"))["round"] == 0
+    assert good(http.get("/campaigns/archived-events-2"))["round"] == 0
     azure.reward("known", 1.0)
     azure.rank("e-one e-two e-three", event="new")
-    assert good(shared.get("/campaigns/archived-events-2"))["round"] == 1
+    assert good(http.get("/campaigns/archived-events-2"))["round"] == 1
 
 
-def test_the_cycle_of_personalizers_quickstart(shared, azure):
+def test_the_cycle_of_personalizers_quickstart(http, azure):
     """Rank, show rewardActionId, reward: the decision is the campaign's, and so is the reward."""
-    name = campaign(shared, "quickstart", "q-pasta q-salad q-soup")
+    name = campaign(http, "quickstart", "q-pasta q-salad q-soup")
     answer = azure.rank("q-pasta q-salad q-soup", event="first")
     assert answer.event_id == "first"
     assert answer.reward_action_id in chances(answer)
     assert chances(answer) == {"q-pasta": 1 / 3, "q-salad": 1 / 3, "q-soup": 1 / 3}  # the warm start
     azure.reward("first", "1.0")  # text, as the quickstart has it: the client makes a number of it
     azure.client.events.activate("first")
-    stored = good(shared.get(f"/campaigns/{name}/decisions/first"))
+    stored = good(http.get(f"/campaigns/{name}/decisions/first"))
     assert stored["context"] == {"risk": "low", "spend": 31.5}
     assert (stored["action"], stored["propensity"]) == (answer.reward_action_id, 1 / 3)
     assert (stored["reward"]["reward"], stored["reward"]["source"]) == (1.0, "client")
     generated = azure.rank("q-pasta q-salad q-soup")
-    assert good(shared.get(f"/campaigns/{name}/decisions/{generated.event_id}"))["round"] == 2
+    assert good(http.get(f"/campaigns/{name}/decisions/{generated.event_id}"))["round"] == 2
 
 
-def test_the_bodies_as_they_are_on_the_wire(shared):
-    campaign(shared, "wire", "w-a w-b")
+def test_the_bodies_as_they_are_on_the_wire(http):
+    campaign(http, "wire", "w-a w-b")
     body = {"actions": [{"id": "w-a", "features": []}, {"id": "w-b"}], "contextFeatures": CONTEXT, "eventId": "e/1 ü"}
-    nulls = {"excludedActions": None, "deferActivation": None}
-    answer = good(shared.post(RANK, json=body | nulls), 201)
+    answer = good(http.post(RANK, json=body | {"excludedActions": None, "deferActivation": None}), 201)
     assert answer.keys() == {"ranking", "eventId", "rewardActionId"}
     assert all(one.keys() == {"id", "probability"} for one in answer["ranking"])
-    for path, status in (("reward", 204), ("activate", 204)):
-        answered = shared.post(f"/personalizer/v1.0/events/e%2F1%20%C3%BC/{path}", json={"value": 1})
-        assert (answered.status_code, answered.content) == (status, b"")
+    for path in ("reward", "activate"):
+        answered = http.post(f"/personalizer/v1.0/events/e%2F1%20%C3%BC/{path}", json={"value": 1})
+        assert (answered.status_code, answered.content) == (204, b"")
+    for path in ("multislot/rank", "events/e1/other", "status"):  # not offered
+        error_of(http.post(f"/personalizer/v1.0/{path}", json={}), 404)
 
 
-def test_excluded_actions_keep_their_place_with_probability_0(shared, azure):
+def test_excluded_actions_keep_their_place_with_probability_0(http, azure):
     """As Personalizer ranks: the chosen one first, unless an excluded one was listed first."""
-    name = campaign(shared, "excluding", "x-a x-b x-c x-d", control={"share": 0.2}, seed=5)
+    name = campaign(http, "excluding", "x-a x-b x-c x-d", control={"share": 0.2}, seed=5)
     answer = azure.rank("x-d x-b x-a x-c", excluded_actions=["x-d", "x-a", "unknown"], event="e")
     ids = [one.id for one in answer.ranking]
     assert (ids[0], ids[2]) == ("x-d", "x-a")
     assert ids[1] == answer.reward_action_id
     assert chances(answer) == {"x-a": 0, "x-d": 0, "x-b": 0.5, "x-c": 0.5}
-    assert good(shared.get(f"/campaigns/{name}/decisions/e"))["excluded_actions"] == ["x-a", "x-d"]
+    assert good(http.get(f"/campaigns/{name}/decisions/e"))["excluded_actions"] == ["x-a", "x-d"]
     subset = azure.rank("x-c x-b", event="subset")  # the baseline is not among them
     assert chances(subset) == {"x-b": 0.5, "x-c": 0.5}
-    assert good(shared.get(f"/campaigns/{name}/decisions/subset"))["excluded_actions"] == ["x-a", "x-d"]
+    assert good(http.get(f"/campaigns/{name}/decisions/subset"))["excluded_actions"] == ["x-a", "x-d"]
     assert chances(azure.rank("x-c")) == {"x-c": 1}
     error = azure.refused(422, "x-c x-b", excluded_actions=["x-b", "x-c"])
     assert error["fields"][0]["field"] == "excludedActions"
     assert azure.refused(422, "x-c x-b x-c")["fields"][0]["field"] == "actions"
+    good(http.post(f"/campaigns/{name}/actions/retire", json={"action": "x-b"}))  # it can still be listed
+    assert chances(azure.rank("x-b x-a x-c")) == {"x-a": 0.5, "x-b": 0, "x-c": 0.5}
 
 
-def test_a_retired_action_can_still_be_listed(shared, azure):
-    name = campaign(shared, "retiring", "r-a r-b r-c")
-    good(shared.post(f"/campaigns/{name}/actions/retire", json={"action": "r-b"}))
-    for _ in range(3):
-        assert chances(azure.rank("r-b r-a r-c")) == {"r-a": 0.5, "r-b": 0, "r-c": 0.5}
-
-
-def test_the_same_event_again_gets_the_same_answer(shared, azure):
+def test_the_same_event_again_gets_the_same_answer(http, azure):
     """R17: even if the campaign's probabilities or actions change in between, or it is archived."""
-    name = campaign(shared, "repeating", "p-a p-b", control={"share": 0.3}, warm_start_rounds=0, stage_length=2)
+    name = campaign(http, "repeating", "p-a p-b", control={"share": 0.3}, warm_start_rounds=0, stage_length=2)
     for i in range(8):
         azure.rank("p-a p-b", event=f"early {i}")
         azure.reward(f"early {i}", i % 3)
     first = azure.rank("p-a p-b", event="once")
     assert sorted(chances(first).values()) == pytest.approx([0.15, 0.85])
     again = [azure.rank("p-a p-b", event="once")]
-    good(shared.patch(f"/campaigns/{name}", json={"control": {"share": 0.6}}))
+    good(http.patch(f"/campaigns/{name}", json={"control": {"share": 0.6}}))
     again.append(azure.rank("p-a p-b", event="once"))
-    good(shared.post(f"/campaigns/{name}/actions", json={"action": "p-c"}))
+    good(http.post(f"/campaigns/{name}/actions", json={"action": "p-c"}))
     again.append(azure.rank("p-a p-b", [{"spend": 31.5, "risk": "low", "other": 1}], event="once"))
-    good(shared.post(f"/campaigns/{name}/archive"))
+    good(http.post(f"/campaigns/{name}/archive"))
     again.append(azure.rank("p-a p-b", event="once"))
     assert [one.as_dict() for one in again] == [first.as_dict()] * 4
-    assert good(shared.get(f"/campaigns/{name}"))["round"] == 9
-    different = [{"spend": 31.5, "risk": "high"}]
-    assert "different request" in azure.refused(409, "p-a p-b", different, event="once")["message"]
-    assert "different request" in azure.refused(409, "p-a p-b", excluded_actions=["p-a"], event="once")["message"]
-    good(shared.post(f"/campaigns/{name}/unarchive"))
-    for more in ({"features": different}, {"excluded_actions": ["p-a"]}):
-        assert "different request" in azure.refused(409, "p-a p-b", event="once", **more)["message"]
+    assert good(http.get(f"/campaigns/{name}"))["round"] == 9
+    for _ in range(2):
+        for different in ({"features": [{"spend": 31.5, "risk": "high"}]}, {"excluded_actions": ["p-a"]}):
+            assert "different request" in azure.refused(409, "p-a p-b", event="once", **different)["message"]
+        good(http.post(f"/campaigns/{name}/unarchive"))
     decided = {"campaign": name, "decision_id": "once", "context": {"risk": "low", "spend": 31.5}}
-    error_of(shared.post("/decide", json=decided), 409)
+    error_of(http.post("/decide", json=decided), 409)
 
 
-def test_rewards(shared, azure):
-    campaign(shared, "rewarding", "w-1 w-2", rewards={"range": [-1, 1]})
+def test_rewards(http, azure):
+    campaign(http, "rewarding", "w-1 w-2", rewards={"range": [-1, 1]})
     azure.rank("w-1 w-2", event="e1")
     events = azure.client.events
     error = azure.failed(422, events.reward, "e1", 1.5)
@@ -209,15 +194,12 @@ def test_rewards(shared, azure):
     azure.reward("e1", -0.5)  # a retry
     assert "cannot change" in azure.failed(409, events.reward, "e1", 0.5)["message"]
     assert "'nothing'" in azure.failed(404, events.reward, "nothing", 0.5)["message"]
-    for body in ({"value": "1"}, {"value": None}, {"value": True}, {}, {"value": 1, "more": 2}, None):
-        error_of(shared.post("/personalizer/v1.0/events/e1/reward", json=body), 422)
-    error_of(shared.post("/personalizer/v1.0/events/%00/reward", json={"value": 1}), 422)
 
 
-def test_activation(shared, azure):
+def test_activation(http, azure):
     """Deferred events are for campaigns in which an event without a reward teaches nothing."""
-    campaign(shared, "deferring", "d-1 d-2")
-    campaign(shared, "impatient", "d-3 d-4", rewards={"wait_seconds": 600, "default": 0})
+    campaign(http, "deferring", "d-1 d-2")
+    campaign(http, "impatient", "d-3 d-4", rewards={"wait_seconds": 600, "default": 0})
     azure.rank("d-1 d-2", event="later", defer_activation=True)
     azure.client.events.activate("later")
     azure.reward("later", 1)
@@ -229,35 +211,26 @@ def test_activation(shared, azure):
     azure.client.events.activate("now")
 
 
-def test_multi_slot_is_not_offered(shared):
-    for path in ("multislot/rank", "events/e1/other", "status"):
-        error_of(shared.post(f"/personalizer/v1.0/{path}", json={}), 404)
-
-
-def test_errors_name_the_fields_of_bad_bodies(shared):
+def test_errors_name_the_fields_of_bad_bodies(http):
+    """What the document does not allow: test_nasty.py."""
     body = {"actions": [{"id": "w-a"}, {"id": "w-b"}], "contextFeatures": CONTEXT}
     for change, field in (
-        ({"actions": []}, "actions"),
         ({"actions": [{"id": ""}]}, "actions[0].id"),
-        ({"actions": [{"id": 1}]}, "actions[0].id"),
         ({"actions": [{"id": str(i)} for i in range(65)]}, "actions"),
-        ({"contextFeatures": {"risk": "low"}}, "contextFeatures"),
         ({"contextFeatures": ["low"]}, "contextFeatures[0]"),
-        ({"eventId": "x" * 201}, "eventId"),
-        ({"deferActivation": 2}, "deferActivation"),
         ({"excludedAction": []}, "excludedAction"),
         ({"contextFeatures": [{str(i): i for i in range(MOST_VALUES + 1)}]}, "contextFeatures"),
     ):
-        error = error_of(shared.post(RANK, json=body | change), 422)
+        error = error_of(http.post(RANK, json=body | change), 422)
         assert [one["field"] for one in error["fields"]] == [field]
 
 
 # --- which campaign ---------------------------------------------------------------------------------------------------
 
 
-def test_features_are_found_by_path_or_by_a_name_that_only_one_has(shared, azure):
+def test_features_are_found_by_path_or_by_a_name_that_only_one_has(http, azure):
     name = campaign(
-        shared,
+        http,
         "nested",
         "n-a n-b",
         [
@@ -275,22 +248,16 @@ def test_features_are_found_by_path_or_by_a_name_that_only_one_has(shared, azure
         "allowed": ["1", "2"],
     }
     azure.rank("n-a n-b", [*features, {"age": 1, "ignored": [1, {"x": None}], "none": None}], event="e")
-    stored = good(shared.get(f"/campaigns/{name}/decisions/e"))
+    stored = good(http.get(f"/campaigns/{name}/decisions/e"))
     assert stored["context"] == {"user.age": 40, "age": 1, "mobile": "false", "share": 0.5}
     error = azure.refused(422, "n-a n-b", [*features, {"age": 3}])  # it fits, but for a level that there is not
     assert (error["fields"][0]["field"], error["fields"][0]["allowed"]) == ("contextFeatures.age", ["1", "2"])
 
 
 def test_values_by_path_and_by_name():
-    found = flatten_features([{"a": {"b": 1, "c": {"d": "x"}}}, {"e": {"b": 2}, "f": [1], "g": None}, {"a": {"b": 1}}])
-    assert {key: value for key, value in found.items() if key != "b"} == {
-        "a.b": 1,
-        "a.c.d": "x",
-        "d": "x",
-        "e.b": 2,
-        "f": [1],
-    }
-    assert found["b"].places == ("a.b", "e.b")
+    values = flatten_features([{"a": {"b": 1, "c": {"d": "x"}}}, {"e": {"b": 2}, "f": [1], "g": None}, {"a": {"b": 1}}])
+    assert values.pop("b").places == ("a.b", "e.b")
+    assert values == {"a.b": 1, "a.c.d": "x", "d": "x", "e.b": 2, "f": [1]}
     assert flatten_features([{"a": 1}, {"a": 2}])["a"].places == ("a",)
     assert flatten_features([{"a": {"b": 1}}, {"b": 2}])["b"] == 2  # its path is its name
     long = "x" * 3_000_000
@@ -298,9 +265,9 @@ def test_values_by_path_and_by_name():
     assert sum(map(len, flatten_features([deep]))) < 1_000_000  # not the long name again for each value
 
 
-def test_no_campaign_or_several(shared, azure):
-    campaign(shared, "near-one", "m-a m-b m-c")
-    campaign(shared, "near-two", "m-a m-b", [RISK, {"name": "age", "cuts": [30]}])
+def test_no_campaign_or_several(http, azure):
+    campaign(http, "near-one", "m-a m-b m-c")
+    campaign(http, "near-two", "m-a m-b", [RISK, {"name": "age", "cuts": [30]}])
     error = azure.refused(422, "m-a m-b", [{"risk": "low", "age": "old"}])
     fields = {(one["field"], one["message"].partition(" needs it: ")[2]) for one in error["fields"][1:3]}
     assert fields == {("contextFeatures.spend", "missing"), ("contextFeatures.age", "is not a number")}
@@ -316,31 +283,25 @@ def test_no_campaign_or_several(shared, azure):
     assert "keys create --role client --campaign" in error["message"]
     assert len(error["fields"]) == 2
     azure.rank("m-c", both)  # only one has it
-    good(shared.post("/campaigns/near-one/archive"))
+    good(http.post("/campaigns/near-one/archive"))
     azure.rank("m-a m-b", both)
     assert any(one["message"] == "campaign 'near-one' is archived" for one in azure.refused(422, "m-c", both)["fields"])
 
 
-@ONCE
-def test_an_empty_service_says_so(start):
-    azure = Azure(start().url)
-    assert azure.refused(422, "a b")["message"] == "body: there is no campaign"
-    azure.client.close()
-
-
-def test_a_change_of_campaigns_is_known_at_once(shared, azure):
+def test_a_change_of_campaigns_is_known_at_once(http, azure):
     """On the worker that made it, without waiting for the list to be read again."""
-    campaign(shared, "changing", "c-a c-b")
+    campaign(http, "changing", "c-a c-b")
     azure.rank("c-a c-b")
-    campaign(shared, "rival", "c-a c-b", [RISK])
+    campaign(http, "rival", "c-a c-b", [RISK])
     azure.refused(409, "c-a c-b")
-    good(shared.post("/campaigns/rival/archive"))
-    azure.rank("c-a c-b")
-    good(shared.post("/campaigns/rival/unarchive"))
-    azure.refused(409, "c-a c-b")
-    good(shared.post("/campaigns/rival/archive"))
+    for _ in range(2):
+        good(http.post("/campaigns/rival/archive"))
+        azure.rank("c-a c-b")
+        good(http.post("/campaigns/rival/unarchive"))
+        azure.refused(409, "c-a c-b")
+    good(http.post("/campaigns/rival/archive"))
     azure.refused(422, "c-a c-b c-c")
-    good(shared.post("/campaigns/changing/actions", json={"action": "c-c"}))
+    good(http.post("/campaigns/changing/actions", json={"action": "c-c"}))
     azure.rank("c-a c-b c-c")
 
 
@@ -487,24 +448,21 @@ def test_ranks_and_decisions_teach_one_model(start):
 @ONCE
 def test_openapi_describes_the_routes_with_examples_that_work(start):
     worker = start()
+    azure = Azure(worker.url)
+    assert azure.refused(422, "a b")["message"] == "body: there is no campaign"
+    azure.client.close()
     document = good(worker.client.get("/openapi.json"))
     paths = {path: one["post"] for path, one in document["paths"].items() if path.startswith("/personalizer")}
-    assert {path: next(iter(one["responses"])) for path, one in paths.items()} == {
-        "/personalizer/v1.0/rank": "201",
-        "/personalizer/v1.0/events/{eventId}/reward": "204",
-        "/personalizer/v1.0/events/{eventId}/activate": "204",
-    }
-    schemas = document["components"]["schemas"]
+    assert [next(iter(one["responses"])) for one in paths.values()] == ["201", "204", "204"]
     for operation in paths.values():
         assert operation["tags"] == ["personalizer"]
         assert operation["security"][0] == {"personalizer": []}
+    examples = {name: schema.get("examples") for name, schema in document["components"]["schemas"].items()}
     good(worker.client.post("/campaigns", json=CAMPAIGN_EXAMPLE), 201)
-    (body,) = schemas["RankRequest"]["examples"]
-    answer = good(worker.client.post(RANK, json=body | {"deferActivation": False}), 201)
-    (example,) = schemas["RankResponse"]["examples"]
+    (body,), (example,), (value,) = (examples[name] for name in ("RankRequest", "RankResponse", "EventReward"))
+    answer = good(worker.client.post(RANK, json=body), 201)
     assert answer.keys() == example.keys()
     assert {one["id"] for one in answer["ranking"]} == {one["id"] for one in example["ranking"]}
-    (value,) = schemas["EventReward"]["examples"]
     for path, sent in (("reward", value), ("activate", None)):
         event = f"/personalizer/v1.0/events/{body['eventId']}/{path}"
         assert worker.client.post(event, json=sent).status_code == 204
