@@ -5,7 +5,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-LAWS = ("geometric", "exponential")
 NEVER = -1
 Delays = npt.NDArray[np.int64]  # rounds from a decision to its reward; 0: before the next decision
 
@@ -13,23 +12,10 @@ Delays = npt.NDArray[np.int64]  # rounds from a decision to its reward; 0: befor
 class Delivery(NamedTuple):
     """How rewards are delayed and lost. Without a law, the environment's own delays apply."""
 
-    law: str | None = None
+    law: str | None = None  # geometric or exponential
     mean: float = 0.0  # rounds
     loss: float = 0.0  # share of the rewards that never arrive, in addition to the environment's own losses
     shuffle: bool = False  # rewards due at the same time arrive in random order
-
-    @classmethod
-    def parse_delay(cls, text: str) -> tuple[str, float]:
-        """ "50" and "geometric:50" → ("geometric", 50.0)."""
-        law, colon, mean = text.rpartition(":")
-        law = law if colon else LAWS[0]
-        try:
-            rounds = float(mean)
-        except ValueError:
-            rounds = -1.0
-        if law not in LAWS or not 0.0 <= rounds <= 1e9:
-            raise ValueError(f"{text!r} is not a mean number of rounds, like 50, geometric:50 or exponential:50")
-        return law, rounds
 
     def schedule(self, delays: Delays, rounds: int, seed: int) -> "Schedule":
         """Draw when each reward of an episode is due. `delays` are the episode's own; empty means no delay."""

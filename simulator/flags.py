@@ -76,13 +76,19 @@ def _parse_share(text: str) -> float:
     return share
 
 
-def _parse_delay(text: str) -> tuple[str, float]:
-    from simulator.delivery import Delivery
-
+def parse_delay(text: str) -> tuple[str, float]:
+    """ "50" and "geometric:50" → ("geometric", 50.0)."""
+    law, colon, mean = text.rpartition(":")
+    law = law if colon else "geometric"
     try:
-        return Delivery.parse_delay(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+        rounds = float(mean)
+    except ValueError:
+        rounds = -1.0
+    if law not in ("geometric", "exponential") or not 0.0 <= rounds <= 1e9:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a mean number of rounds, like 50, geometric:50 or exponential:50"
+        )
+    return law, rounds
 
 
 def add_environment_flags(parser: argparse.ArgumentParser, rounds: int) -> None:
@@ -102,7 +108,7 @@ def add_play_flags(parser: argparse.ArgumentParser) -> None:
     rewards = parser.add_argument_group("late and lost rewards")
     rewards.add_argument(
         "--reward-delay",
-        type=_parse_delay,
+        type=parse_delay,
         metavar="ROUNDS",
         help="mean delay: 50 or geometric:50, exponential:50 (default: the environment's own delays)",
     )

@@ -21,12 +21,7 @@ from simulator.environment import Environment
 
 # The paper re-estimates every round. Re-estimating whenever the number of rounds has grown by 2 % gives the same regret
 # within the error bars (docs/reproduction.md), with 198 estimates instead of 49,000.
-_SPECTRAL = {
-    "estimator": "spectral",
-    "start_round": 1000,
-    "every": {"factor": 1.02},
-    "statistics": "as_decided",
-}
+_SPECTRAL = {"estimator": "spectral", "start_round": 1000, "every": {"factor": 1.02}, "statistics": "as_decided"}
 
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {"regimes": "auto"},  # every policy field keeps its default

@@ -1,8 +1,9 @@
 """The facts about a campaign that the checks look at: its state, and a bounded number of recent rows of the log."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple
 
 import msgspec
@@ -59,26 +60,20 @@ class OverdueRewards(NamedTuple):
     oldest_seconds: float
 
 
+@dataclass(frozen=True, eq=False)
 class Facts:
     """One campaign at one moment. What only some checks need is computed when the first of them uses it."""
 
-    def __init__(
-        self,
-        policy: StagedPolicy,
-        state: State,
-        row: LiveRow,
-        now: int,
-        log: Sequence[LoggedDecision],
-        rewards: Sequence[RewardRow],
-        revisions: Sequence[RevisionRow],
-        first_decided_at: int | None,
-        job: WaitingJob | None,
-        overdue: OverdueRewards | None,
-    ) -> None:
-        self.policy, self.state, self.row, self.now = policy, state, row, now
-        self.log, self.rewards, self.first_decided_at = log, rewards, first_decided_at
-        self.job, self.overdue = job, overdue
-        self._revisions = revisions
+    policy: StagedPolicy
+    state: State
+    row: LiveRow
+    now: int  # microseconds
+    log: Sequence[LoggedDecision]  # the newest
+    rewards: Sequence[RewardRow]  # the newest
+    revisions: Sequence[RevisionRow]
+    first_decided_at: int | None
+    job: WaitingJob | None
+    overdue: OverdueRewards | None
 
     @property
     def config(self) -> CampaignConfig:
@@ -103,7 +98,7 @@ class Facts:
     def available_since(self) -> dict[str, int]:
         """The round after which each action became available. Retired actions have none."""
         since: dict[str, int] = {}
-        for revision in self._revisions:
+        for revision in self.revisions:
             config = msgspec.json.decode(revision.config)
             active = [name for name in config["actions"] if name not in config.get("retired_actions", ())]
             since = {name: since.get(name, revision.round) for name in active}
@@ -159,12 +154,9 @@ class Facts:
 def load_facts(tx: Transaction, row: LiveRow, now: int, policy: StagedPolicy, state: State) -> Facts:
     """Read the facts about a campaign; `now` is the service's time in microseconds."""
     campaign, now = row.campaign_id, max(now, row.clock)
-    log = [
-        one
-        for page in read_decision_pages(tx, campaign, max(state.round - RECENT_ROUNDS, 0), state.round)
-        for one in page
-    ]
-    first = [one for page in read_decision_pages(tx, campaign, 0, min(state.round, 1)) for one in page]
+    log = list(chain.from_iterable(read_decision_pages(tx, campaign, max(state.round - RECENT_ROUNDS, 0), state.round)))
+    first = list(chain.from_iterable(read_decision_pages(tx, campaign, 0, min(state.round, 1))))
+    job = find_waiting_job(tx, campaign)
     return Facts(
         policy=policy,
         state=state,
@@ -174,14 +166,9 @@ def load_facts(tx: Transaction, row: LiveRow, now: int, policy: StagedPolicy, st
         rewards=list(islice(tx.read_rewards(campaign, max(state.arrived - RECENT_ROUNDS, 0)), RECENT_ROUNDS)),
         revisions=tx.read_revisions(campaign, 0),
         first_decided_at=first[0].decided_at if first else None,
-        job=_load_waiting_job(tx, campaign, now),
+        job=job and WaitingJob(job.input_round, job.attempts, (now - job.created_at) / SECOND),
         overdue=_find_overdue(tx, row, now, policy.config, state),
     )
-
-
-def _load_waiting_job(tx: Transaction, campaign: int, now: int) -> WaitingJob | None:
-    job = find_waiting_job(tx, campaign)
-    return WaitingJob(job.input_round, job.attempts, (now - job.created_at) / SECOND) if job else None
 
 
 def _find_overdue(

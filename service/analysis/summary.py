@@ -185,11 +185,7 @@ class Summary:
             self.control_baseline = bool(baseline)
 
     def _add_off_policy(
-        self,
-        page: _Page,
-        revision: IntArray,
-        clusters: IntArray,
-        values: Sequence[tuple[Version, FloatArray]],
+        self, page: _Page, revision: IntArray, clusters: IntArray, values: Sequence[tuple[Version, FloatArray]]
     ) -> None:
         own = ~page.erased & ~page.imported
         propensity = np.array([row.propensity for row in page.rows])
@@ -230,11 +226,7 @@ class Summary:
         return contexts
 
     def _predict(
-        self,
-        version: Version,
-        rows: Sequence[LoggedDecision],
-        contexts: Sequence[dict[str, Any] | None],
-        inside: int,
+        self, version: Version, rows: Sequence[LoggedDecision], contexts: Sequence[dict[str, Any] | None], inside: int
     ) -> FloatArray:
         """The reward a version expects of each action in the last `inside` rows; NaN up to its publication."""
         first = bisect_right(rows, version.round, key=attrgetter("round"))

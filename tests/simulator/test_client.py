@@ -220,6 +220,21 @@ def test_the_version_must_be_the_same(line):
             client.check_version("1.3")
 
 
+@pytest.mark.parametrize(
+    ("status", "text"), [(200, "<html>"), (200, "[1]"), (200, '{"status": "ok"}'), (404, "gone"), (302, "")]
+)
+def test_a_server_that_is_not_a_service_is_refused(line, status, text):
+    client = line(httpx.Response(status, text=text)).client()
+    with client, pytest.raises(MismatchError, match="not an Undercurrent service"):
+        client.check_version("1.2")
+
+
+def test_a_refusal_at_the_first_contact_is_reported(line):
+    client = line(refusal(401, "unauthorized", "This key is not known")).client(key="secret")
+    with client, pytest.raises(ServiceError, match=r"^wrong key for \S+: This key is not known \(401\)$"):
+        client.check_version("1.2")
+
+
 def test_the_first_contact_is_not_retried(line):
     wire = line(httpx.ConnectError("refused"))
     with wire.client() as client, pytest.raises(UnreachableError, match=r"no service at .*refused.*make run"):

@@ -5,6 +5,7 @@ import pytest
 
 from simulator.delivery import AT_ONCE, Delivery, Schedule
 from simulator.environment import load_environment
+from simulator.flags import parse_delay
 from simulator.replay import replay_seed
 
 NO_DELAYS = np.empty(0, np.int64)
@@ -20,9 +21,9 @@ def read_delays(delivery: Delivery, rounds: int, own: np.ndarray = NO_DELAYS, se
 
 
 def test_a_delay_is_a_law_and_a_mean():
-    assert Delivery.parse_delay("50") == Delivery.parse_delay("geometric:50") == ("geometric", 50)
-    assert Delivery.parse_delay("exponential:2.5") == ("exponential", 2.5)
-    assert Delivery.parse_delay("0") == ("geometric", 0)
+    assert parse_delay("50") == parse_delay("geometric:50") == ("geometric", 50)
+    assert parse_delay("exponential:2.5") == ("exponential", 2.5)
+    assert parse_delay("0") == ("geometric", 0)
 
 
 @pytest.mark.parametrize("law", ["geometric", "exponential"])

@@ -49,10 +49,7 @@ def find_number(text: str, label: str) -> str:
 
 @pytest.mark.parametrize(
     ("name", "rounds", "options"),
-    [
-        ("credit-card", 50_000, {}),
-        ("three-regimes", 2_000, {"risk": 0.2, "threshold": 40.0, "c0": 0.01}),
-    ],
+    [("credit-card", 50_000, {}), ("three-regimes", 2_000, {"risk": 0.2, "threshold": 40.0, "c0": 0.01})],
 )
 def test_bounds_prints_the_theory(
     capsys: pytest.CaptureFixture[str], name: str, rounds: int, options: dict[str, float]
