@@ -18,15 +18,13 @@ def run(flags: Flags) -> int:
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
         config = CampaignConfig.model_validate_json(text)
+    except PolicyError as error:
+        print(*error.problems, sep="\n", file=sys.stderr)
     except OSError as error:
         print(f"undercurrent: cannot read {file}: {error.strerror}", file=sys.stderr)
-        return 1
     except UnicodeDecodeError:
         print(f"undercurrent: {file} is not UTF-8 text", file=sys.stderr)
-        return 1
-    except PolicyError as error:
-        for problem in error.problems:
-            print(problem, file=sys.stderr)
-        return 1
-    print(config.model_dump_json(indent=2))
-    return 0
+    else:
+        print(config.model_dump_json(indent=2))
+        return 0
+    return 1

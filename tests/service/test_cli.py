@@ -1,6 +1,5 @@
 """`undercurrent migrate | verify | keys | config-check`, what `serve` refuses, the settings, and compiling at start."""
 
-import argparse
 import hashlib
 import io
 import json
@@ -20,7 +19,7 @@ import service.cli.serve
 from policy import CampaignConfig
 from service.access.keys import get_key_id
 from service.base.settings import PREFIX, Settings, SettingsError
-from service.cli.commands import build_parser, main
+from service.cli.commands import main
 from service.cli.flags import SETTINGS
 from service.cli.serve import choose_host
 from service.storage.keys import read_keys
@@ -424,22 +423,16 @@ def test_config_check_reads_standard_input(run, monkeypatch):
         (json.dumps(CONFIG | {"stage_lenght": 3}).encode(), ["stage_lenght", "stage_length"]),
         (b"{", ["JSON"]),
         (b"[]", ["object"]),
-        (b"\xff\xfe\x00", ["bad.json is not UTF-8"]),
+        (b"\xff\xfe\x00", ["undercurrent: bad.json is not UTF-8"]),
+        (None, ["undercurrent: cannot read bad.json: "]),
     ],
 )
 def test_config_check_names_what_is_wrong(run, tmp_path, text, named):
-    (tmp_path / "bad.json").write_bytes(text)
+    if text is not None:
+        (tmp_path / "bad.json").write_bytes(text)
     code, output, error = run("config-check", "bad.json")
-    assert (code, output) == (1, "")
+    assert (code, output, "Traceback" in error) == (1, "", False)
     assert all(word in error for word in named), error
-    assert "Traceback" not in error
-
-
-@pytest.mark.parametrize("file", ["missing.json", "."])
-def test_config_check_of_an_unreadable_file(run, file):
-    code, output, error = run("config-check", file)
-    assert (code, output) == (1, "")
-    assert error.startswith(f"undercurrent: cannot read {file}: ")
 
 
 # --- settings -----------------------------------------------------------------------------------------------------
@@ -458,16 +451,12 @@ VALUES = {
 }
 
 
-def serve_flags():
-    (commands,) = (a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction))
-    return {option for action in commands.choices["serve"]._actions for option in action.option_strings}
-
-
-def test_every_setting_is_a_flag_and_a_variable():
+def test_every_setting_is_a_flag_and_a_variable(run):
     """Its row in the README is checked in tests/test_project.py."""
     variables_only = {"webhook_secret"}  # others can read command lines
     assert set(VALUES) == set(Settings.model_fields) - variables_only == set(SETTINGS)
-    assert serve_flags() - {"-h", "--help"} == {f"--{name.replace('_', '-')}" for name in SETTINGS}
+    flags = re.findall(r"^  --([a-z-]+)", run("serve", "--help")[1], re.MULTILINE)
+    assert [flag.replace("-", "_") for flag in flags] == list(SETTINGS)
     base = {"database_url": "postgresql://localhost/x"}  # with it any number of workers is allowed
     for name, (text, value) in VALUES.items():
         assert getattr(Settings.load({}, base | {name: text}), name) == value
