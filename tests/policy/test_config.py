@@ -330,6 +330,8 @@ MISTAKES = [
     ({"stage_length": 1_000_001}, "stage_length", "≤ 1000000"),
     ({"stage_length": 1.5}, "stage_length", "integer"),
     ({"ridge": 0}, "ridge", "greater"),
+    ({"ridge": 1e-200}, "ridge", "≥ 1e-12"),
+    ({"ridge": 1e300}, "ridge", "≤ 1000000000000"),
     ({"ridge": INF}, "ridge", "finite"),
     ({"ridge": "small"}, "ridge", "number"),
     ({"bonus": "complex"}, "bonus", "an object"),

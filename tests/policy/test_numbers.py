@@ -10,7 +10,7 @@ from hypothesis import given as for_all
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from policy import CampaignConfig, ConfigError, StagedPolicy, describe
+from policy import CampaignConfig, ConfigError, RewardError, StagedPolicy, describe
 from policy.config import LARGEST_REWARD
 from policy.encoding import Contexts
 
@@ -121,6 +121,7 @@ def check_decision(decision: Any) -> None:
     assert 0.0 < decision.propensity <= 1.0
     assert math.isclose(math.fsum(decision.belief), 1.0, abs_tol=1e-9)
     assert min(decision.belief) >= 0.0
+    assert min(decision.bonuses) >= 0.0
 
 
 def check_model(policy: StagedPolicy, state: Any) -> None:
@@ -151,6 +152,9 @@ def test_every_number_stays_finite(changes, contexts, kind, silence, seed):
         if not silence or (i % silence and i < 60):
             state = policy.reward(state, decision.round, float(generator.choice(REWARDS[kind])))
     check_decision(policy.preview(state, contexts[0], at=500.0))
+    for reward in (1.01 * LARGEST_REWARD, -1e308):
+        with pytest.raises(RewardError):
+            policy.check_reward(reward)
 
 
 @pytest.mark.parametrize("statistics", ["as_decided", "smoothed"])

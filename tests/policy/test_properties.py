@@ -12,7 +12,11 @@ from policy import ArgumentError, Request, StagedPolicy, encode
 
 PROPERTY = settings(max_examples=30)
 
-FORMS = ["complex", "simplified", "plain", "elliptical"]
+THEORY = {"risk": 0.1, "c_theta": 1.0}
+FORMS = {form: {} for form in ("complex", "simplified", "plain", "elliptical")} | {
+    "theory_general": THEORY | {"horizon": 80, "gamma": 0.5, "c_eta": 0.04},
+    "theory_simplified": THEORY | {"v_eta": 0.2},
+}
 SEEDS = st.integers(0, 2**53 - 1)
 
 
@@ -26,10 +30,11 @@ def campaigns(draw):
         beliefs["every"] = draw(st.one_of(st.integers(5, 20), st.just({"factor": 1.3})))
         joint = ["joint"] if estimator == "em" else []
         beliefs["statistics"] = draw(st.sampled_from(["as_decided", "refiltered", "smoothed", *joint]))
+    form = draw(st.sampled_from([*FORMS, *(["noise"] if beliefs.get("statistics") == "joint" else [])]))
     return {
         "beliefs": beliefs,
-        "bonus": {"form": draw(st.sampled_from(FORMS)), "scale": draw(st.sampled_from([0.0, 0.01, 0.6]))},
-        "stage_length": draw(st.integers(1, 9)),
+        "bonus": FORMS.get(form, {}) | {"form": form, "scale": draw(st.sampled_from([0.0, 0.01, 0.6]))},
+        "stage_length": 1 if form == "theory_simplified" else draw(st.integers(1, 9)),
         "ridge": draw(st.sampled_from([1e-6, 0.3, 10.0])),
         "warm_start_rounds": draw(st.integers(0, 15)),
         "propensity_floor": draw(st.sampled_from([0.0, 0.02, 1 / 3])),
@@ -120,7 +125,7 @@ def test_propensities_sum_to_one_over_actions(policy_of, small_contexts, changes
 
 
 @PROPERTY
-@for_all(data=st.data(), regimes=st.integers(2, 4), form=st.sampled_from(FORMS), seed=st.integers(0, 99))
+@for_all(data=st.data(), regimes=st.integers(2, 4), form=st.sampled_from([*FORMS][:4]), seed=st.integers(0, 99))
 def test_permuting_the_regimes_changes_no_decision(small, small_contexts, play, data, regimes, form, seed):
     """The names of regimes mean nothing: z, G and θ̂ are permuted alike."""
     order = data.draw(st.permutations(range(regimes)))
@@ -184,25 +189,6 @@ def test_play_equals_decide_and_reward_for_any_campaign(policy_of, small_context
     for size in sizes:
         state = policy.play(state, encoded.rows(done, done + size), table[done : done + size])
         done += size
-    assert encode(state) == encode(expected)
-
-
-@pytest.mark.parametrize(
-    ("length", "bonus"),
-    [
-        (6, {"form": "theory_general", "horizon": 80, "gamma": 0.5, "c_eta": 0.04}),
-        (1, {"form": "theory_simplified", "v_eta": 0.2}),
-    ],
-)
-def test_play_with_the_theorems_bonuses(small, small_contexts, given, play, length, bonus):
-    """Their bonus is a table of rounds, cut at every call."""
-    bonus = {**bonus, "risk": 0.1, "c_theta": 1.0, "scale": 1e-3}
-    policy = StagedPolicy(small(beliefs=given, stage_length=length, bonus=bonus))
-    contexts, table = small_contexts(80), np.random.default_rng(8).normal(size=(80, 3))
-    expected, _ = play(policy, contexts, table)
-    encoded, state = policy.features.encode(contexts), policy.initial_state()
-    for start, stop in ((0, 13), (13, 50), (50, 80)):
-        state = policy.play(state, encoded.rows(start, stop), table[start:stop])
     assert encode(state) == encode(expected)
 
 

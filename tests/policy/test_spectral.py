@@ -177,7 +177,7 @@ def histories(draw):
     return history, draw(st.integers(1, symbols)), symbols, draw(st.integers(0, 2**53 - 1))
 
 
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(histories())
 def test_any_history_gives_laws_or_not_estimable(case):
     """And the same again for the same seed (R11), to the last bit."""
