@@ -31,10 +31,6 @@ class EmFit(NamedTuple):
     objective: tuple[float, ...]
     beliefs: FloatArray | None
 
-    @property
-    def iterations(self) -> int:
-        return len(self.objective) - 1
-
 
 def fit(
     symbols: npt.ArrayLike,

@@ -142,7 +142,7 @@ def spell_out_gaps(symbols: SmallInts, steps: SmallInts) -> SpelledOut:
 def compute_expectations(
     parameters: HmmParameters, symbols: npt.ArrayLike, steps: npt.ArrayLike | None = None
 ) -> Expectations:
-    """Forward–backward over the whole history."""
+    """Forward–backward over the whole history: P(h_t | x_1 … x_T) for every t, and expected counts."""
     observed = check_symbols(symbols, _check_shapes(parameters).emission.shape[1])
     full = spell_out_gaps(observed, check_steps(steps, observed.size))
     beliefs = np.empty((full.symbols.size, parameters.initial.size))
@@ -160,12 +160,6 @@ def filter_recent(parameters: HmmParameters, symbols: SmallInts, steps: SmallInt
     recent = steps[-RECENT:].copy()
     recent[:1] = 0
     return filter_history(parameters, symbols[-RECENT:], recent).beliefs
-
-
-def smooth_history(parameters: HmmParameters, symbols: npt.ArrayLike, steps: npt.ArrayLike | None = None) -> Beliefs:
-    """P(h_t | x_1 … x_T) for every t."""
-    result = compute_expectations(parameters, symbols, steps)
-    return Beliefs(result.beliefs, result.log_likelihood)
 
 
 def sample(parameters: HmmParameters, count: int, generator: np.random.Generator) -> tuple[SmallInts, SmallInts]:

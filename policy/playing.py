@@ -11,7 +11,7 @@ from policy.clock import count_steps
 from policy.config import LARGEST_REWARD
 from policy.encoding import Contexts
 from policy.errors import ArgumentError
-from policy.state import State, is_estimation_due
+from policy.state import State
 
 if TYPE_CHECKING:
     from policy.staged import StagedPolicy
@@ -37,7 +37,7 @@ def play_episode(policy: "StagedPolicy", state: State, episode: Episode) -> Stat
         gaps = hmm.check_steps(None, rows) if state.round == 0 else np.ones(rows, np.int16)
     begun, done = state.round, 0
     while done < rows:
-        if episode.beliefs is None and is_estimation_due(state):
+        if episode.beliefs is None and state.is_estimation_due:
             state = policy.reestimate(state)
         stop = rows
         if episode.beliefs is None and state.next_estimation:

@@ -24,17 +24,7 @@ from policy.history import History
 from policy.playing import Episode, play_episode
 from policy.requests import Encoder, Prepared, PreparedPast
 from policy.spectral import NotEstimable
-from policy.state import (
-    Decided,
-    Decision,
-    PastRound,
-    Request,
-    Score,
-    State,
-    count_rounds_ahead,
-    is_estimation_due,
-    is_update_due,
-)
+from policy.state import Decided, Decision, PastRound, Request, Score, State
 
 _FOREVER = 2**62
 _NO_MATRIX = np.empty((0, 0))
@@ -160,7 +150,7 @@ class StagedPolicy:
         done = 0
         while done < actions.size:
             state = self._at_boundary(state)
-            stop, regimes = min(actions.size, done + count_rounds_ahead(state)), state.belief.size
+            stop, regimes = min(actions.size, done + state.rounds_ahead), state.belief.size
             symbols = np.ascontiguousarray(codes[done:stop, -1])
             steps = gaps[done:stop] if gaps.size else np.ones(stop - done, np.int16)
             if not (gaps.size or state.round):
@@ -271,9 +261,9 @@ class StagedPolicy:
     def _at_boundary(self, state: State) -> State:
         """Do what is due before the next round: perhaps a re-estimation, perhaps an update."""
         self.check_state(state)
-        if is_estimation_due(state):
+        if state.is_estimation_due:
             state = self.reestimate(state)
-        if is_update_due(state):
+        if state.is_update_due:
             state = self.update(state)
         return state
 
@@ -283,7 +273,7 @@ class StagedPolicy:
         An update that has nothing to fold changes only the version. Most updates inside a batch are such, because no
         reward comes between its decisions.
         """
-        ahead = count_rounds_ahead(state)
+        ahead = state.rounds_ahead
         nothing_new = state.arrived == state.folded and not state.rebuild and linucb.is_current(state.statistics)
         if not ahead or not nothing_new or state.round < state.trial_end:  # a trial ends with a stage
             return ahead

@@ -4,7 +4,7 @@ One name per thing: `risk` is δ, `regimes` H, `symbols` X, `dimension` d, `hori
 `threshold` T₀, `emission` H × X. Citations such as eq:Tdelta are the paper's labels.
 """
 
-from policy.bounds.assumptions import AssumptionCheck, check_assumptions
+from policy.bounds.assumptions import check_assumptions
 from policy.bounds.beliefs import belief_error, belief_error_sum
 from policy.bounds.bonuses import general_bonus, general_settings, simplified_bonus, simplified_settings
 from policy.bounds.regret import general_regret_bound, simplified_regret_bound
@@ -18,7 +18,6 @@ from policy.bounds.thresholds import (
 
 __all__ = [
     "KNOWN_C0",
-    "AssumptionCheck",
     "alignment_threshold",
     "belief_error",
     "belief_error_sum",

@@ -4,30 +4,25 @@ Only `name`, `actions` and `variables` are required. Every default is filled in 
 is stored and shown is complete. A mistake raises `ConfigError` with one problem per mistake.
 """
 
-from policy.config.beliefs import Beliefs, Clock, GivenParameters, GrowthFactor
+from policy.config.beliefs import Beliefs, Clock, GrowthFactor
 from policy.config.bonus import THEORY_CONSTANTS, Bonus
 from policy.config.campaign import CampaignConfig
-from policy.config.features import Features, Term, Variable
-from policy.config.rules import Alerts, Control, Rewards
-from policy.config.types import ACTIONS, INTERCEPT, LARGEST_REWARD, MAX_SEED, MAX_SYMBOLS, MOST_ROUNDS, PLAIN_TEXT, Slug
+from policy.config.features import Term, Variable
+from policy.config.rules import Control, Rewards
+from policy.config.types import ACTIONS, INTERCEPT, LARGEST_REWARD, MOST_ROUNDS, PLAIN_TEXT, Slug
 
 __all__ = [
     "ACTIONS",
     "INTERCEPT",
     "LARGEST_REWARD",
-    "MAX_SEED",
-    "MAX_SYMBOLS",
     "MOST_ROUNDS",
     "PLAIN_TEXT",
     "THEORY_CONSTANTS",
-    "Alerts",
     "Beliefs",
     "Bonus",
     "CampaignConfig",
     "Clock",
     "Control",
-    "Features",
-    "GivenParameters",
     "GrowthFactor",
     "Rewards",
     "Slug",

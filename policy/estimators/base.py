@@ -105,7 +105,7 @@ class Estimator:
             filtered = hmm.filter_history(parameters, symbols, steps).beliefs
             history = history.copy(state.round, state.arrived)
             history.beliefs[: state.round] = (
-                filtered if statistics == "refiltered" else hmm.smooth_history(parameters, symbols, steps).beliefs
+                filtered if statistics == "refiltered" else hmm.compute_expectations(parameters, symbols, steps).beliefs
             )
         return state._replace(
             belief=filtered[-1] if symbols.size else parameters.initial,

@@ -4,7 +4,6 @@ from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 from policy import StagedPolicy, State
-from policy.state import count_rounds_ahead, is_estimation_due, is_update_due
 
 __all__ = [
     "FAILED_ESTIMATION",
@@ -38,14 +37,14 @@ class Course(ABC):
 
     def cross(self) -> None:
         """Take the steps that are due before the next round, if any are."""
-        if count_rounds_ahead(self.state):
+        if self.state.rounds_ahead:
             return
-        if is_update_due(self.state):
+        if self.state.is_update_due:
             self.settle()
             self.publish()
-        if is_estimation_due(self.state):
+        if self.state.is_estimation_due:
             self.estimate()
-        if is_update_due(self.state):
+        if self.state.is_update_due:
             self.update()
 
     @abstractmethod

@@ -19,7 +19,7 @@ from policy import CampaignConfig, CodecError, Decision, HmmParameters, PastRoun
 from policy.changes import append_actions, resume_after_erasure, roll_back
 from policy.codec import decode_estimate
 from policy.selection import Estimate
-from policy.state import Decided, count_rounds_ahead
+from policy.state import Decided
 from service.base.times import SECOND
 from service.engine.course import FAILED_ESTIMATION, FAILED_UPDATE, SKIPPED_ESTIMATION, Course, Position
 from service.engine.logs import Log
@@ -138,7 +138,7 @@ class Replay(Course):
 
     def _count_rounds(self) -> int:
         """Count the rounds until something else happens."""
-        count = min(count_rounds_ahead(self.state), PAGE)
+        count = min(self.state.rounds_ahead, PAGE)
         while self._pauses and self._pauses[0].round <= self.state.round:
             self.missed.append(self._pauses.popleft())
         if self._pauses:

@@ -17,7 +17,6 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from policy import PastRound, PolicyError
-from policy.state import count_rounds_ahead
 from service.base.errors import ConflictError, FieldProblem, InvalidError
 from service.base.times import SECOND
 from service.engine.encoding import check_numbers
@@ -144,7 +143,7 @@ class Importing(Unit):
         start = 0
         while start < len(rows):
             self.cross()
-            stop = min(len(rows), start + count_rounds_ahead(self.state))
+            stop = min(len(rows), start + self.state.rounds_ahead)
             self.state, beliefs = self.policy.follow(self.state, prepared.part(start, stop))
             self._record_past(rows[start:stop], names[start:stop], times[start:stop], beliefs)
             self._take_late_rewards()

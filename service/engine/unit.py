@@ -12,7 +12,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from policy import Request
-from policy.state import MODES, Decided, count_rounds_ahead
+from policy.state import MODES, Decided
 from service.base.errors import ConflictError, FieldProblem, GoneError, InvalidError, NotFoundError
 from service.base.times import SECOND, format_timestamp
 from service.engine.alerts import Announced, find_regime_changes
@@ -100,7 +100,7 @@ class Unit(Boundaries):
         self._is_job_waiting = False  # unknown; the first look holds for these requests, since jobs end under the lock
         while done < count:
             self.cross()
-            ahead = count_rounds_ahead(self.state)
+            ahead = self.state.rounds_ahead
             if ahead < count - done and self._is_nothing_due:
                 ahead = self.policy.count_rounds_alike(self.state)
             stop = min(count, done + ahead)
