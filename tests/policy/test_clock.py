@@ -66,7 +66,7 @@ def test_rounds_of_one_period_share_a_regime():
     symbols = (generator.random((400, 20)) < truth.emission[regimes, 1][:, None]).astype(np.int16).ravel()
     steps = np.zeros(8000, np.int16)
     steps[20::20] = 1
-    beliefs = hmm.smooth_history(truth, symbols, steps).beliefs
+    beliefs = hmm.compute_expectations(truth, symbols, steps).beliefs
     assert (beliefs.reshape(400, 20, 2) == beliefs.reshape(400, 20, 2)[:, :1]).all()
     found = em.estimate(symbols, 2, 2, 4001, steps=steps)
     order = np.argsort(found.emission[:, 1])

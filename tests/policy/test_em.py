@@ -60,10 +60,10 @@ def test_equals_hmmlearn_from_the_same_start(regimes, symbols, length, smoothing
     assert found.parameters.transition == pytest.approx(peer.transmat_, abs=1e-6)
     assert found.parameters.emission == pytest.approx(peer.emissionprob_, abs=1e-6)
     assert found.parameters.initial.tolist() == start.initial.tolist()
-    smoothed = hmm.smooth_history(found.parameters, history).beliefs
+    smoothed = hmm.compute_expectations(found.parameters, history).beliefs
     assert found.beliefs is None or (found.beliefs == smoothed).all()  # None only where rounding made it step back
     assert found.beliefs is not None or regimes == 1
-    assert found.iterations == iterations or regimes == 1  # a single regime is done after one
+    assert len(found.objective) - 1 == iterations or regimes == 1  # a single regime is done after one
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 3.0])
@@ -75,7 +75,7 @@ def test_the_objective_never_falls(regimes, symbols, smoothing):
     parameters, values = start, [objective(history, start, smoothing)]
     for _ in range(30):
         step = em.fit(history, parameters, 1, smoothing=smoothing)
-        assert step.iterations == 1
+        assert len(step.objective) == 2
         parameters = step.parameters
         HmmParameters.check(*parameters)
         values.append(objective(history, parameters, smoothing))
@@ -83,7 +83,7 @@ def test_the_objective_never_falls(regimes, symbols, smoothing):
     assert (np.diff(values) > 0.0).all()
     whole = em.fit(history, start, 30, smoothing=smoothing)
     assert whole.objective == pytest.approx(values, rel=1e-12)
-    assert whole.iterations == 30
+    assert len(whole.objective) == 31
     assert whole.parameters.emission == pytest.approx(parameters.emission, abs=1e-12)
 
 
@@ -93,7 +93,7 @@ def test_iterations_and_tolerance():
     assert all(map(np.array_equal, nothing.parameters, start))
     assert nothing.objective == (objective(history, start, 0.0),)
     eager, patient = (em.fit(history, start, 500, tolerance=gain) for gain in (1e-3, 1e-6))
-    assert 1 <= eager.iterations < patient.iterations < 500
+    assert 2 <= len(eager.objective) < len(patient.objective) < 501
     gains = np.diff(patient.objective) / np.abs(patient.objective[1:])
     assert gains[-1] <= 1e-6 < gains[:-1].min()
 
@@ -126,7 +126,7 @@ def test_a_start_that_thinks_the_history_impossible_is_left_at_once(tolerance, s
     found = em.fit(history, start, 10, smoothing=smoothing, tolerance=tolerance)
     assert found.objective[0] == -math.inf
     assert np.isfinite(found.objective[1:]).all()
-    assert found.iterations > 1
+    assert len(found.objective) > 2
 
 
 def paper_like(seed, length, share_missing=0.0):

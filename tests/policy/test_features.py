@@ -164,22 +164,11 @@ def test_symbols_are_row_major_over_the_signals(credit_card, signals):
         assert symbol == expected
 
 
-def test_one_context_encodes_like_a_table_of_them(credit_card):
-    made = FeatureMap(CampaignConfig(**credit_card))
-    contexts = some_contexts()
-    table = made.encode(contexts)
-    for row, context in enumerate(contexts):
-        codes, numbers = made.encode_one(context)
-        for one, many in zip((codes[:, :-1], numbers, codes[:, -1]), table, strict=True):
-            assert one.dtype == many.dtype
-            assert (one[0] == many[row]).all()
-    assert [part.shape for part in made.encode([])] == [(0, 5), (0, 0), (0,)]
-
-
 def test_whole_numbers_and_their_text_are_the_same_level(credit_card):
     made = FeatureMap(CampaignConfig(**credit_card))
     base = some_contexts(1)[0]
     assert made.encode([{**base, "risk": 4}, {**base, "risk": "4"}]).levels[:, 4].tolist() == [3, 3]
+    assert [part.shape for part in made.encode([])] == [(0, 5), (0, 0), (0,)]
 
 
 # --- what is refused -----------------------------------------------------------------------------------------

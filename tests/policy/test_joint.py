@@ -306,7 +306,7 @@ def test_recovers_a_known_model(seed, share_missing):
 def test_smoothed_is_the_regression_on_smoothed_beliefs():
     features, truth, _, _, _, data = switching(500, 3, 0.2)
     fit = joint.fit_smoothed(data, design(features, data), RIDGE, truth)
-    beliefs = hmm.smooth_history(truth, data.symbols).beliefs
+    beliefs = hmm.compute_expectations(truth, data.symbols).beliefs
     assert (fit.posterior == beliefs).all()
     known = np.flatnonzero(~np.isnan(data.rewards))
     z = np.array(

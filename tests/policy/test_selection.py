@@ -460,7 +460,7 @@ def test_a_fresh_start_that_wins_takes_the_names_of_the_old_joint_fit(monkeypatc
     statistics = joint.solve(data, columns, policy.ridge, fits[2].posterior, data.symbols.size)
     np.testing.assert_allclose(renamed[2].theta, statistics.theta, rtol=1e-9, atol=1e-9)
     assert not np.allclose(renamed[2].theta, plain[2].theta)
-    kept = hmm.smooth_history(renamed[2].hmm, data.symbols).beliefs
+    kept = hmm.compute_expectations(renamed[2].hmm, data.symbols).beliefs
     assert np.abs(fits[2].posterior - kept).mean() < np.abs(fits[2].posterior[:, order] - kept).mean()
 
 

@@ -7,36 +7,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from policy import (
-    ArgumentError,
-    CampaignConfig,
-    ContextError,
-    Request,
-    RewardError,
-    StagedPolicy,
-    encode,
-    hmm,
-    linucb,
-)
+from policy import ArgumentError, CampaignConfig, ContextError, Request, RewardError, StagedPolicy, encode, hmm, linucb
 from policy.encoding import Contexts
 from policy.hmm import HmmParameters
 from policy.spectral import NotEstimable, align
-
-MASK = 2**64 - 1
-
-
-def uniform(seed, purpose, counter):
-    """R11 in plain whole numbers: 53 bits of a hash of (seed, purpose, counter)."""
-
-    def mix(z):
-        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
-        return z ^ (z >> 31)
-
-    h = 0
-    for word in (seed, purpose, counter):
-        h = mix(((h ^ word) + 0x9E3779B97F4A7C15) & MASK)
-    return (h >> 11) / 2**53
+from tests.policy.reference import uniform
 
 
 def bare(**changes):
@@ -85,39 +60,6 @@ def test_an_update_folds_what_had_arrived_by_its_stages_end(small, small_context
     assert (state.statistics.gram == expected.gram).all()
     assert (state.statistics.moment == expected.moment).all()
     np.testing.assert_allclose(state.statistics.theta, expected.theta, rtol=1e-10, atol=1e-12)
-
-
-def test_late_and_missing_rewards_are_folded_once(small, small_contexts, given):
-    """R2: round 2's reward comes in stage 3, round 4's never; every update counts each row once."""
-    policy = StagedPolicy(small(beliefs=given, stage_length=4, warm_start_rounds=0))
-    contexts, rewards = small_contexts(30), np.arange(1.0, 31.0)
-    delay = {2: 7, 3: 1, 5: 20, 9: 11, 10: 3, 11: 3}
-    state, decisions, arrived = policy.initial_state(), [], []
-    for t, context in enumerate(contexts, start=1):
-        state, decision = policy.decide(state, context)
-        decisions.append(decision)
-        if t % 4 == 1 and t > 1:  # an update has just run
-            expected = statistics_of(
-                policy, contexts[: t - 1], decisions[:-1], [d.belief for d in decisions[:-1]], rewards[: t - 1], arrived
-            )  # fmt: skip
-            assert state.statistics.counters[0] == len(arrived)
-            np.testing.assert_allclose(state.statistics.gram, expected.gram, rtol=1e-12, atol=1e-12)
-            np.testing.assert_allclose(state.statistics.moment, expected.moment, rtol=1e-12, atol=1e-10)
-            np.testing.assert_allclose(state.statistics.theta, expected.theta, rtol=1e-9, atol=1e-9)
-        for s in range(1, t + 1):
-            if s + delay.get(s, 0) == t and s != 4:
-                state = policy.reward(state, s, rewards[s - 1])
-                arrived.append(s - 1)
-    assert 3 not in arrived
-    assert len(set(arrived)) == len(arrived)
-
-
-def test_before_the_first_update_theta_is_one_over_lambda_and_then_zero_without_rewards():
-    policy = StagedPolicy(bare(stage_length=3, ridge=0.2))
-    _, decisions = rounds_of(policy, policy.initial_state(), [{}] * 4)
-    assert [[s.estimate for s in d.scores] for d in decisions[:3]] == [[5.0, 10.0]] * 3
-    assert [s.estimate for s in decisions[3].scores] == [0.0, 0.0]
-    assert [d.model_version for d in decisions] == [0, 0, 0, 1]
 
 
 # --- re-estimation (R3–R5) -----------------------------------------------------------------------------------
@@ -224,7 +166,7 @@ def test_beliefs_of_record(small, small_contexts, statistics):
     if statistics == "refiltered":
         record[:400] = hmm.filter_history(found, symbols[:400]).beliefs
     elif statistics == "smoothed":
-        record[:400] = hmm.smooth_history(found, symbols[:400]).beliefs
+        record[:400] = hmm.compute_expectations(found, symbols[:400]).beliefs
     np.testing.assert_allclose(trail[-1].history.beliefs[:415], record, rtol=1e-12)
     # 401 starts no stage: G changes before round 407 = 7·58 + 1, from all rewards arrived by then.
     frozen = {id(s.statistics.gram) for s in trail[399:406]}
@@ -245,7 +187,7 @@ def test_a_re_estimation_at_a_stages_end_comes_before_its_update(small, small_co
     policy = StagedPolicy(small(beliefs=beliefs))
     contexts = small_contexts(401)
     state, decisions = play(policy, contexts, np.ones((401, 3)))
-    smoothed = hmm.smooth_history(state.hmm, policy.features.encode(contexts).symbols[:400]).beliefs
+    smoothed = hmm.compute_expectations(state.hmm, policy.features.encode(contexts).symbols[:400]).beliefs
     expected = statistics_of(policy, contexts[:400], decisions[:400], smoothed, np.ones(400), range(400))
     assert not state.rebuild
     np.testing.assert_allclose(state.statistics.gram, expected.gram, rtol=1e-9, atol=1e-9)
