@@ -13,8 +13,6 @@ import sqlalchemy as sa
 from service.storage.schema import upgrade
 from service.storage.store import Store
 
-__all__ = ["KINDS", "Databases", "PostgreSQL"]
-
 TEMPLATE = "template_migrated"
 START_SECONDS = 300  # on a busy machine
 KINDS = ["sqlite", "postgresql"]

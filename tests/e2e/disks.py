@@ -9,8 +9,6 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
-__all__ = ["BOUND", "DISKS", "Disk", "limited", "read_only"]
-
 SIZE = "16m"  # of the small file system
 MAX_FILE_BYTES = 65_536  # under the limit: SQLite's shared memory has half as many
 # Root ignores file permissions unless it gives up these capabilities.

@@ -13,8 +13,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Finding", "Quantity", "Slope", "estimate_slope", "examine"]
-
 MOST_POINTS = 30  # of a life: more points would only add noise and correlation
 RESAMPLES = 400
 INTERVAL = (0.5, 99.5)  # percentiles: covers the truth in nine of ten cases where neighbours are strongly correlated

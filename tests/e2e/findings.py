@@ -4,26 +4,13 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from service.analysis.verify import find_differences
 from service.base.times import format_timestamp
 from service.storage.campaigns import find_campaign
 from service.storage.store import Store
 from tests.e2e.log import Log, read_logs
-
-if TYPE_CHECKING:
-    from tests.e2e.load import Exchange
-
-__all__ = [
-    "FINDINGS",
-    "Change",
-    "Finding",
-    "compare_exchange",
-    "compare_with_log",
-    "find_verify_differences",
-    "get_committed_rewards",
-]
 
 FINDINGS = {
     "lost": "acknowledged, but not in the log",
@@ -35,6 +22,32 @@ FINDINGS = {
 }
 DECISION_FIELDS = ("round", "model_version", "mode", "action", "propensity", "belief", "scores")
 REWARD_FIELDS = ("round", "reward", "source")
+
+
+class Exchange(NamedTuple):
+    """A request and the body of its answer, if there was one."""
+
+    path: str
+    body: dict[str, Any]
+    answer: bytes = b""
+
+    @property
+    def campaign(self) -> str:
+        return str(self.body["campaign"])
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of the decisions that it requests or rewards."""
+        return [item["decision_id"] for item in self.items]
+
+    @property
+    def is_reward(self) -> bool:
+        return self.path.startswith("/reward")
+
+    @property
+    def items(self) -> list[dict[str, Any]]:
+        items: list[dict[str, Any]] = self.body.get("items", [self.body])
+        return items
 
 
 class Finding(NamedTuple):
@@ -55,10 +68,10 @@ class Change(NamedTuple):
 def compare_with_log(
     database_url: str,
     campaigns: Iterable[str],
-    acknowledged: Sequence["Exchange"],
-    unanswered: Sequence["Exchange"],
-    changes: Mapping[str, Sequence[Change]] | None = None,
-) -> tuple[list[Finding], list["Exchange"]]:
+    acknowledged: Sequence[Exchange],
+    unanswered: Sequence[Exchange],
+    changes: Mapping[str, Sequence[Change]],
+) -> tuple[list[Finding], list[Exchange]]:
     """Check that the log holds what was acknowledged and nothing else, and that it counts without a gap.
 
     Also returns the unanswered requests that are completely in the log.
@@ -81,7 +94,7 @@ def compare_with_log(
     for name, log in logs.items():
         requested = [exchange for exchange in (*acknowledged, *committed) if exchange.campaign == name]
         findings += _find_unrequested(log, requested)
-    for name, changed in (changes or {}).items():
+    for name, changed in changes.items():
         findings += _compare_changes(logs[name], changed)
     return findings, committed
 
@@ -98,7 +111,7 @@ def find_verify_differences(database_url: str, campaigns: Iterable[str]) -> list
     return findings
 
 
-def compare_exchange(exchange: "Exchange", log: Log) -> list[Finding]:
+def compare_exchange(exchange: Exchange, log: Log) -> list[Finding]:
     """The log must hold the whole request, just as it was answered."""
     findings = list(_compare_content(exchange, log))
     if exchange.is_reward:
@@ -115,7 +128,7 @@ def compare_exchange(exchange: "Exchange", log: Log) -> list[Finding]:
     return findings
 
 
-def _compare_rewards(exchange: "Exchange", log: Log) -> Iterator[Finding]:
+def _compare_rewards(exchange: Exchange, log: Log) -> Iterator[Finding]:
     for name, committed in zip(exchange.ids, get_committed_rewards(exchange), strict=True):
         row = log.rewards.get(name)
         if row is None:
@@ -134,7 +147,7 @@ def _pick(row: Mapping[str, Any], fields: Iterable[str], time: str) -> dict[str,
     return {field: row[field] for field in fields} | {time: format_timestamp(row[time])}
 
 
-def get_committed_rewards(exchange: "Exchange") -> list[Mapping[str, Any] | None]:
+def get_committed_rewards(exchange: Exchange) -> list[Mapping[str, Any] | None]:
     """The committed reward of each item; None where it was refused."""
     answer = json.loads(exchange.answer)
     if "results" in answer:
@@ -142,13 +155,13 @@ def get_committed_rewards(exchange: "Exchange") -> list[Mapping[str, Any] | None
     return [None if "error" in answer else answer]
 
 
-def _is_stored(exchange: "Exchange", log: Log) -> bool:
+def _is_stored(exchange: Exchange, log: Log) -> bool:
     if exchange.is_reward:
         return any(name in log.rewards and log.rewards[name]["source"] == "client" for name in exchange.ids)
     return any(name in log.decisions for name in exchange.ids)
 
 
-def _compare_content(exchange: "Exchange", log: Log) -> Iterator[Finding]:
+def _compare_content(exchange: Exchange, log: Log) -> Iterator[Finding]:
     """The log must hold the values of the request, unless a default reward came first (R20)."""
     rows = log.rewards if exchange.is_reward else log.decisions
     for item in exchange.items:
@@ -163,7 +176,7 @@ def _compare_content(exchange: "Exchange", log: Log) -> Iterator[Finding]:
             yield Finding("wrong", f"requested {item}, stored {row}")
 
 
-def _find_unrequested(log: Log, requested: Sequence["Exchange"]) -> Iterator[Finding]:
+def _find_unrequested(log: Log, requested: Sequence[Exchange]) -> Iterator[Finding]:
     """Rows that nobody requested. The service adds default rewards by itself."""
     rewarded = [name for name, row in log.rewards.items() if row["source"] != "default"]
     for kind, stored, is_reward in (("decision", list(log.decisions), False), ("reward", rewarded, True)):

@@ -17,13 +17,11 @@ import sqlalchemy as sa
 from service.storage.store import Store
 from service.storage.tables import jobs
 from tests.databases import Databases
-from tests.e2e.findings import FINDINGS, Finding, get_committed_rewards
-from tests.e2e.load import Exchange, open_client, wait_until
+from tests.e2e.findings import FINDINGS, Exchange, Finding, get_committed_rewards
+from tests.e2e.load import open_client, wait_until
 from tests.e2e.log import read_open_jobs
 from tests.e2e.mixed import CAMPAIGNS, LARGE_CAMPAIGNS, MixedLoad
 from tests.e2e.server import Launch, Server
-
-__all__ = ["Figures", "Torture"]
 
 CALLERS = 8
 SAMPLE = 200  # earlier requests to repeat after each kill; at the end all are repeated
@@ -164,8 +162,9 @@ class Torture:
             self._compare(self._remains)
             self._start_seconds = ready.result()
         self.figures.longest_recovery_seconds = max(self.figures.longest_recovery_seconds, self._start_seconds)
-        last_life = self._load.acknowledged[self._repeated :]
-        self._repeat([*last_life, *self._load.sample(self._random, SAMPLE)], server)
+        acknowledged = self._load.acknowledged
+        sample = self._random.sample(acknowledged, min(SAMPLE, len(acknowledged)))
+        self._repeat([*acknowledged[self._repeated :], *sample], server)
         self._repeated = len(self._load.acknowledged)
         return server
 

@@ -5,17 +5,15 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from itertools import count, cycle
-from typing import Any, NamedTuple
+from typing import Any
 
 import httpx
 
 from service.engine.requests import MAX_BATCH
-from tests.e2e.findings import Finding, compare_with_log, find_verify_differences
-
-__all__ = ["CAMPAIGN", "PATIENCE_SECONDS", "RISKS", "Caller", "Exchange", "Load", "open_client", "wait_until"]
+from tests.e2e.findings import Change, Exchange, Finding, compare_with_log, find_verify_differences
 
 PATIENCE_SECONDS = 300  # on a new machine the first start of a server compiles the kernels
 MAX_STEPS = 5_000  # of one caller: the load ends even if nobody stops it
@@ -39,32 +37,6 @@ def wait_until(condition: Callable[[], object], poll_seconds: float = 0.005) -> 
 def open_client(url: str) -> httpx.Client:
     """A client with a long time-out, and without certificates: loading them takes longer than its requests."""
     return httpx.Client(base_url=url, timeout=PATIENCE_SECONDS, verify=False)
-
-
-class Exchange(NamedTuple):
-    """A request and the body of its answer, if there was one."""
-
-    path: str
-    body: dict[str, Any]
-    answer: bytes = b""
-
-    @property
-    def campaign(self) -> str:
-        return str(self.body["campaign"])
-
-    @property
-    def ids(self) -> list[str]:
-        """The ids of the decisions that it requests or rewards."""
-        return [item["decision_id"] for item in self.items]
-
-    @property
-    def is_reward(self) -> bool:
-        return self.path.startswith("/reward")
-
-    @property
-    def items(self) -> list[dict[str, Any]]:
-        items: list[dict[str, Any]] = self.body.get("items", [self.body])
-        return items
 
 
 def _build_decide(campaign: str, chance: random.Random, ids: Sequence[str]) -> Exchange:
@@ -92,90 +64,87 @@ def is_final(request: Exchange, response: httpx.Response) -> bool:
 
 
 class Caller:
-    """Sends one request at a time, some of them batches, and repeats those that are refused with 503."""
+    """Sends one request at a time, some of them batches, and repeats those that are refused with 503.
 
-    def __init__(
-        self, name: str, servers: Sequence[str], campaigns: Sequence[str], twins: bool = False, reads: bool = False
-    ) -> None:
+    With several servers, some requests go to all at once, and decisions are read back from any of them.
+    """
+
+    def __init__(self, name: str, servers: Sequence[str], campaigns: Sequence[str], stop: threading.Event) -> None:
         self.acknowledged: list[Exchange] = []
         self.unanswered: list[Exchange] = []  # at most one: the last request, if the server died
         self.refusals: list[httpx.Response] = []
-        self._name, self._campaigns, self._random = name, campaigns, random.Random(name)
+        self.repeated = 0
+        self._name, self._campaigns, self._stop, self._random = name, campaigns, stop, random.Random(name)
         self._clients = [open_client(url) for url in servers]
-        self._twins = ThreadPoolExecutor(len(servers)) if twins else None
-        self._reads = reads
+        self._pool = ThreadPoolExecutor(len(servers))
         self._unrewarded: dict[str, list[str]] = {name: [] for name in campaigns}
 
-    def run(self, stop: threading.Event, max_steps: int) -> None:
+    def run(self, max_steps: int) -> None:
         """Call until told to stop, until the server is gone or until the last step."""
-        try:
+        with ExitStack() as stack, suppress(httpx.TransportError, CancelledError):
+            for resource in (self._pool, *self._clients):
+                stack.enter_context(resource)
             for step in range(max_steps):
-                if stop.is_set() or not self._step(step, stop):
+                if self._stop.is_set():
                     break
-        finally:
-            if self._twins is not None:
-                self._twins.shutdown()
-            for client in self._clients:
-                client.close()
+                self._step(step)
 
-    def _step(self, step: int, stop: threading.Event) -> bool:
+    def _step(self, step: int) -> None:
         """Request a decision, and often reward it or earlier ones of the campaign."""
         campaign = self._random.choice(self._campaigns)
         request = _build_decide(campaign, self._random, [f"{self._name}-{step}-{i}" for i in range(self._draw_size())])
-        if not self._call(request, stop):
-            return False
-        if self._reads and self._random.random() < 0.3:
-            self._read(self.acknowledged[-1])
+        self._call(request)
+        if len(self._clients) > 1 and self._random.random() < 0.3:
+            self._read_back(self.acknowledged[-1])
         unrewarded = self._unrewarded[campaign]
         unrewarded += request.ids
-        if self._random.random() < 0.3:
-            return True
-        self._random.shuffle(unrewarded)
-        size = self._draw_size()
-        self._unrewarded[campaign], rewarded = unrewarded[size:], unrewarded[:size]
-        return self._call(_build_reward(campaign, self._random, rewarded), stop)
+        if self._random.random() < 0.7:
+            self._random.shuffle(unrewarded)
+            size = self._draw_size()
+            self._unrewarded[campaign], rewarded = unrewarded[size:], unrewarded[:size]
+            self._call(_build_reward(campaign, self._random, rewarded))
 
     def _draw_size(self) -> int:
         return self._random.randint(2, MAX_ITEMS) if self._random.random() < 0.1 else 1
 
-    def _call(self, request: Exchange, stop: threading.Event) -> bool:
+    def _call(self, request: Exchange) -> None:
         """Call one of the servers, or now and then all at once: they must answer the same (R17)."""
         self.unanswered = [request]
-        if self._twins is not None and self._random.random() < 0.4:
-            futures = [self._twins.submit(self._send, client, request, stop) for client in self._clients]
-            answers = [future.result() for future in futures]
-        else:
-            answers = [self._send(self._random.choice(self._clients), request, stop)]
-        if None in answers:
-            return False
+        to_all = len(self._clients) > 1 and self._random.random() < 0.4
+        clients = self._clients if to_all else [self._random.choice(self._clients)]
+        answers = list(self._pool.map(lambda client: self._send(client, request), clients))
         assert len(set(answers)) == 1, f"different answers to {request}: {answers}"
         self.acknowledged.append(request._replace(answer=answers[0]))
         self.unanswered = []
-        return True
 
-    def _read(self, exchange: Exchange) -> None:
-        """Every server must show at once what one of them has answered."""
-        client, path = self._random.choice(self._clients), f"/campaigns/{exchange.campaign}"
-        answer = json.loads(exchange.answer)
+    def _read_back(self, exchange: Exchange) -> None:
+        """Every server must show at once the decision that one of them has answered."""
+        answer, path = json.loads(exchange.answer), f"/campaigns/{exchange.campaign}"
         last = answer.get("decisions", [answer])[-1]
-        shown = client.get(f"{path}/decisions/{last['decision_id']}").json()
-        assert {field: shown[field] for field in last} == last
-        assert client.get(path).json()["round"] >= last["round"]
-        assert client.get(f"{path}/model").json()["round"] >= last["round"]
+        shown = self._request("GET", f"{path}/decisions/{last['decision_id']}")
+        assert not shown or {field: shown[field] for field in last} == last, f"answered {last}, shown {shown}"
+        for page in (path, f"{path}/model"):
+            state = self._request("GET", page)
+            assert not state or state["round"] >= last["round"], f"{state} after {last}"
 
-    def _send(self, client: httpx.Client, request: Exchange, stop: threading.Event) -> bytes | None:
-        """The body of the answer; None if the server is gone."""
-        while True:
-            try:
-                response = client.post(request.path, json=request.body)
-            except httpx.TransportError:
-                return None
-            if response.status_code != 503:
-                assert is_final(request, response), response.text
-                return response.content
+    def _send(self, client: httpx.Client, request: Exchange) -> bytes:
+        """Send the request until it is not refused, and return the body of the answer."""
+        while (response := client.post(request.path, json=request.body)).status_code == 503:
             self.refusals.append(response)
-            if stop.wait(0.02):
-                return None
+            if self._stop.wait(0.02):
+                raise CancelledError
+        assert is_final(request, response), response.text
+        return response.content
+
+    def _request(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """The answer; empty if the database is away."""
+        response = self._random.choice(self._clients).request(method, path, json=body)
+        if response.status_code == 503:
+            self.refusals.append(response)
+            return {}
+        assert response.status_code == 200, f"{method} {path} {body}: {response.status_code} {response.text}"
+        answer: dict[str, Any] = response.json()
+        return answer
 
 
 class Load:
@@ -185,6 +154,8 @@ class Load:
         self.acknowledged: list[Exchange] = []
         self.unanswered: list[Exchange] = []
         self.refusals: list[httpx.Response] = []
+        self.repeated = 0
+        self.changes: dict[str, list[Change]] = {}
         self._campaigns: list[str] = []
         self._callers: list[Caller] = []
         self._futures: list[Future[None]] = []
@@ -209,28 +180,20 @@ class Load:
         assert self.send_unanswered(url) == []
 
     def start(
-        self,
-        servers: Sequence[str],
-        campaigns: Sequence[str],
-        callers: int = 8,
-        max_steps: int = MAX_STEPS,
-        twins: bool = False,
-        reads: bool = False,
+        self, servers: Sequence[str], campaigns: Sequence[str], callers: int = 8, max_steps: int = MAX_STEPS
     ) -> None:
-        """Start new callers.
-
-        With `twins` some requests go to all servers at once; with `reads` callers read back some of their decisions.
-        """
+        """Start new callers."""
         self._stop.clear()
-        self._callers = [self._create_caller(place, servers, campaigns, twins, reads) for place in range(callers)]
+        self._callers = [self._create_caller(place, servers, campaigns) for place in range(callers)]
         pool = ThreadPoolExecutor(callers)
-        self._futures = [pool.submit(caller.run, self._stop, max_steps) for caller in self._callers]
+        self._futures = [pool.submit(caller.run, max_steps) for caller in self._callers]
         pool.shutdown(wait=False)
 
-    def _create_caller(
-        self, place: int, servers: Sequence[str], campaigns: Sequence[str], twins: bool, reads: bool
-    ) -> Caller:
-        return Caller(next(self._names), servers, campaigns, twins, reads)
+    def _create_caller(self, place: int, servers: Sequence[str], campaigns: Sequence[str]) -> Caller:
+        return Caller(next(self._names), servers, campaigns, self._stop)
+
+    def is_working(self) -> bool:
+        return not all(future.done() for future in self._futures)
 
     def list_acknowledged(self) -> list[Exchange]:
         """All exchanges so far, including those of callers that are still at work."""
@@ -243,7 +206,7 @@ class Load:
     def wait_for_answers(self, more: int) -> None:
         """Wait until this many more requests are answered."""
         enough = self.count_answers() + more
-        wait_until(lambda: self.count_answers() >= enough or all(future.done() for future in self._futures))
+        wait_until(lambda: self.count_answers() >= enough or not self.is_working())
 
     def wait_for_refusals(self, more: int) -> None:
         """Wait until this many more requests are refused."""
@@ -264,6 +227,7 @@ class Load:
             self.acknowledged += caller.acknowledged
             self.unanswered += caller.unanswered
             self.refusals += caller.refusals
+            self.repeated += caller.repeated
         return list(filter(None, errors))
 
     def stop(self) -> None:
@@ -276,13 +240,20 @@ class Load:
         self._stop.set()
 
     def check(self, database_url: str) -> list[Exchange]:
-        """The log must hold what was acknowledged and nothing else, and `verify` must agree.
-
-        Returns the unanswered requests that are in the log.
-        """
-        findings, committed = compare_with_log(database_url, self._campaigns, self.acknowledged, self.unanswered)
-        assert findings + find_verify_differences(database_url, self._campaigns) == []
+        """Fail if there is any finding. Returns the unanswered requests that are in the log."""
+        findings, committed = self.compare(database_url)
+        assert findings == []
         return committed
+
+    def compare(self, database_url: str) -> tuple[list[Finding], list[Exchange]]:
+        """Compare what was acknowledged with the log, and let `verify` compare the log with the stored state.
+
+        Returns the findings, and the unanswered requests that are in the log.
+        """
+        findings, committed = compare_with_log(
+            database_url, self._campaigns, self.acknowledged, self.unanswered, self.changes
+        )
+        return findings + find_verify_differences(database_url, self._campaigns), committed
 
     def repeat_all(self, *urls: str) -> None:
         """Repeat all requests, to one server after the other: all answers must be the same as before (R17)."""

@@ -11,8 +11,6 @@ import sqlalchemy as sa
 from service.storage.store import Store
 from service.storage.tables import campaigns, config_revisions, decisions, jobs, live, rewards
 
-__all__ = ["Log", "read_logs", "read_open_jobs"]
-
 
 class Log(NamedTuple):
     """The stored rows of one campaign. Decisions and rewards are keyed by decision id."""

@@ -1,17 +1,12 @@
 """Mixed load: callers that decide, reward, repeat requests, read, change campaigns and roll models back."""
 
-import json
-import random
-import threading
 from collections.abc import Sequence
 from typing import Any
 
 import httpx
 
-from tests.e2e.findings import Change, Finding, compare_with_log, find_verify_differences
-from tests.e2e.load import Caller, Exchange, Load
-
-__all__ = ["CAMPAIGNS", "LARGE_CAMPAIGNS", "MixedLoad"]
+from tests.e2e.findings import Change, Exchange
+from tests.e2e.load import Caller, Load
 
 WAIT_SECONDS = 0.5
 FIRST_ROUNDS = 3_650  # of large campaigns before the load: from round 3,572 on re-estimations run as jobs (R16)
@@ -37,63 +32,43 @@ class MixedCaller(Caller):
 
     def __init__(self, *arguments: Any, own_campaign: str | None, changes: list[Change]) -> None:
         super().__init__(*arguments)
-        self.repeated = 0
         self._own_campaign, self._changes = own_campaign, changes
 
-    def _step(self, step: int, stop: threading.Event) -> bool:
-        draw = self._random.random
-        if self.acknowledged and draw() < REPEATS and not self._repeat_one(stop):
-            return False
-        if self.acknowledged and draw() < READS and not self._read_one():
-            return False
-        if self._own_campaign is not None and draw() < CHANGES and not self._change(self._own_campaign):
-            return False
-        if self._own_campaign is not None and draw() < ROLLBACKS and not self._roll_back(self._own_campaign):
-            return False
-        return super()._step(step, stop)
+    def _step(self, step: int) -> None:
+        draw, own = self._random.random, self._own_campaign
+        if self.acknowledged and draw() < REPEATS:
+            self._repeat_one()
+        if self.acknowledged and draw() < READS:
+            self._read_one()
+        if own is not None and draw() < CHANGES:
+            self._change(own)
+        if own is not None and draw() < ROLLBACKS:
+            self._roll_back(own)
+        super()._step(step)
 
-    def _send(self, client: httpx.Client, request: Exchange, stop: threading.Event) -> bytes | None:
+    def _send(self, client: httpx.Client, request: Exchange) -> bytes:
         """Try a second connection if the first breaks: it may reach another worker."""
-        return super()._send(client, request, stop) or super()._send(client, request, stop)
+        try:
+            return super()._send(client, request)
+        except httpx.TransportError:
+            return super()._send(client, request)
 
-    def _repeat_one(self, stop: threading.Event) -> bool:
+    def _repeat_one(self) -> None:
         exchange = self._random.choice(self.acknowledged)
-        answer = self._send(self._clients[0], exchange, stop)
-        assert answer in (None, exchange.answer), f"{exchange} again: {answer!r}"
-        self.repeated += answer is not None
-        return answer is not None
+        answer = self._send(self._clients[0], exchange)
+        assert answer == exchange.answer, f"{exchange} again: {answer!r}"
+        self.repeated += 1
 
-    def _read_one(self) -> bool:
+    def _read_one(self) -> None:
         """Read a decision back and compare it, or read a page of the campaign."""
         exchange = self._random.choice(self.acknowledged)
         if exchange.is_reward:
-            pages = ("/model", "/stages", "/revisions", "/regimes", "/diagnostics")
-            return self._get(f"/campaigns/{exchange.campaign}{self._random.choice(pages)}") is not None
-        answer = json.loads(exchange.answer)
-        last = answer.get("decisions", [answer])[-1]
-        shown = self._get(f"/campaigns/{exchange.campaign}/decisions/{last['decision_id']}")
-        assert not shown or {field: shown[field] for field in last} == last, f"answered {last}, shown {shown}"
-        state = self._get(f"/campaigns/{exchange.campaign}")
-        assert not state or state["round"] >= last["round"], f"{state} after {last}"
-        return shown is not None and state is not None
+            pages = ("/stages", "/revisions", "/regimes", "/diagnostics")
+            self._request("GET", f"/campaigns/{exchange.campaign}{self._random.choice(pages)}")
+        else:
+            self._read_back(exchange)
 
-    def _get(self, path: str) -> dict[str, Any] | None:
-        return self._request("GET", path)
-
-    def _request(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any] | None:
-        """The answer; None if the server is gone, empty if the database is."""
-        try:
-            response = self._clients[0].request(method, path, json=body)
-        except httpx.TransportError:
-            return None
-        if response.status_code == 503:
-            self.refusals.append(response)
-            return {}
-        assert response.status_code == 200, f"{method} {path} {body}: {response.status_code} {response.text}"
-        answer: dict[str, Any] = response.json()
-        return answer
-
-    def _change(self, campaign: str) -> bool:
+    def _change(self, campaign: str) -> None:
         """Change settings that a running campaign allows to change; a unique label identifies the change."""
         chance, label = self._random, f"{self._name} {len(self._changes)}"
         patch = {
@@ -102,26 +77,26 @@ class MixedCaller(Caller):
             "control": {"share": chance.choice([0.0, 0.1, 0.3])},
             "propensity_floor": chance.choice([0.0, 0.05]),
         }
-        self._changes.append(Change(label, None, acknowledged=False))
-        answer = self._request("PATCH", f"/campaigns/{campaign}", patch)
-        if answer:
-            assert answer["config"]["regime_labels"] == [label], f"{campaign}: {patch}: {answer}"
-            self._changes[-1] = self._changes[-1]._replace(acknowledged=True)
-        return answer is not None
+        answer = self._request_change(Change(label, None, acknowledged=False), "PATCH", f"/campaigns/{campaign}", patch)
+        assert not answer or answer["config"]["regime_labels"] == [label], f"{campaign}: {patch}: {answer}"
 
-    def _roll_back(self, campaign: str) -> bool:
+    def _roll_back(self, campaign: str) -> None:
         """Restore one of the last models. Never twice in a row: the service takes the second for a repetition."""
-        state = self._get(f"/campaigns/{campaign}")
-        if not state or state["model_version"] < 3 or not self._changes or not self._changes[-1].acknowledged:
-            return state is not None
-        if self._changes[-1].restored is not None:
-            return True
-        version = state["model_version"] - self._random.randint(1, 2)
-        self._changes.append(Change(None, version, acknowledged=False))
-        answer = self._request("POST", f"/campaigns/{campaign}/rollback", {"model_version": version})
-        if answer:
-            self._changes[-1] = self._changes[-1]._replace(acknowledged=True)
-        return answer is not None
+        last = self._changes[-1] if self._changes else None
+        if last is None or not last.acknowledged or last.restored is not None:
+            return
+        state = self._request("GET", f"/campaigns/{campaign}")
+        if state and state["model_version"] >= 3:
+            version = state["model_version"] - self._random.randint(1, 2)
+            change, body = Change(None, version, acknowledged=False), {"model_version": version}
+            self._request_change(change, "POST", f"/campaigns/{campaign}/rollback", body)
+
+    def _request_change(self, change: Change, method: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Record the change before the request, because it may be done even if no answer comes."""
+        self._changes.append(change)
+        if answer := self._request(method, path, body):
+            self._changes[-1] = change._replace(acknowledged=True)
+        return answer
 
 
 class MixedLoad(Load):
@@ -129,8 +104,7 @@ class MixedLoad(Load):
 
     def __init__(self) -> None:
         super().__init__()
-        self.changes: dict[str, list[Change]] = {name: [] for name in CAMPAIGNS}
-        self.repeated = 0
+        self.changes = {name: [] for name in CAMPAIGNS}
 
     def prepare(self, url: str, large: Sequence[str]) -> None:
         """Create the campaigns and play the first rounds of the large ones."""
@@ -138,31 +112,11 @@ class MixedLoad(Load):
         for name in large:
             self.play_rounds(url, name, FIRST_ROUNDS)
 
-    def _create_caller(self, place: int, servers: Sequence[str], campaigns: Sequence[str], *options: bool) -> Caller:
+    def _create_caller(self, place: int, servers: Sequence[str], campaigns: Sequence[str]) -> Caller:
         own = campaigns[place] if place < len(campaigns) else None
-        changes = self.changes[own] if own is not None else []
-        return MixedCaller(next(self._names), servers, campaigns, *options, own_campaign=own, changes=changes)
+        arguments = (next(self._names), servers, campaigns, self._stop)
+        return MixedCaller(*arguments, own_campaign=own, changes=self.changes.get(own, []))
 
     def count_operations(self) -> int:
         """The number of acknowledged decisions and rewards since the start."""
         return sum(len(exchange.items) for caller in self._callers for exchange in list(caller.acknowledged))
-
-    def is_working(self) -> bool:
-        return not all(future.done() for future in self._futures)
-
-    def collect(self) -> list[BaseException]:
-        callers = self._callers
-        errors = super().collect()
-        self.repeated += sum(caller.repeated for caller in callers if isinstance(caller, MixedCaller))
-        return errors
-
-    def compare(self, database_url: str) -> tuple[list[Finding], list[Exchange]]:
-        """Findings, and the unanswered requests that are in the log."""
-        findings, committed = compare_with_log(
-            database_url, CAMPAIGNS, self.acknowledged, self.unanswered, self.changes
-        )
-        return findings + find_verify_differences(database_url, CAMPAIGNS), committed
-
-    def sample(self, chance: random.Random, size: int) -> list[Exchange]:
-        """Draw this many acknowledged requests, or all if there are fewer."""
-        return chance.sample(self.acknowledged, min(size, len(self.acknowledged)))

@@ -14,8 +14,6 @@ from pathlib import Path
 from service import __version__
 from tests.e2e.load import PATIENCE_SECONDS, open_client, wait_until
 
-__all__ = ["UNDERCURRENT", "Launch", "Server", "get_environment", "launch_servers"]
-
 UNDERCURRENT = [sys.executable, "-m", "service.cli"]
 HARMLESS_LINE = re.compile(r"\S+ (INFO \S+|WARNING undercurrent\.request: slow request) .*\n")
 FIRST_LINE = rf"Undercurrent {re.escape(__version__)} is at (http://[\d.]+:\d+)"

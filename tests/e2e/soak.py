@@ -38,8 +38,6 @@ from tests.e2e.server import Server
 from tests.e2e.steady import SECRET, Steady, build_config
 from tests.service.receiving import receiving
 
-__all__ = ["Plan", "Sample", "Soaked", "main", "soak"]
-
 SETTINGS = {"UNDERCURRENT_WEBHOOK_SECRET": SECRET, "UNDERCURRENT_WEBHOOK_PRIVATE": "true"}
 KILLED = 1  # the life, counted from 0, that ends with SIGKILL; the others end with SIGTERM
 

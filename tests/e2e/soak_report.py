@@ -12,8 +12,6 @@ from tests.e2e.drift import Finding, Quantity, examine
 if TYPE_CHECKING:
     from tests.e2e.soak import Sample, Soaked
 
-__all__ = ["find_drifts", "format_progress", "report"]
-
 MEBI = 2**20
 LATENCY_SECONDS = 10.0  # a window of latencies
 LEAST_LATENCIES = 20  # in a window

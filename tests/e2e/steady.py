@@ -16,8 +16,6 @@ import httpx
 
 from tests.service.playing import CONFIGS, GIVEN, SEASONS
 
-__all__ = ["SECRET", "Latency", "Steady", "build_config"]
-
 PATIENCE_SECONDS = 120  # how long a request is repeated: longer than any restart
 LATE_SECONDS = 0.05  # a request sent this long after it was due is late: the load generator did not keep the pace
 BATCH = 10

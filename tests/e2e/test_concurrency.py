@@ -43,7 +43,7 @@ def test_two_servers_share_campaigns(shared, load):
         load.create_campaigns(url, *names[place::2])
     load.play_rounds(urls[0], names[1], 400)  # its regimes are estimated before the load
     load.play_rounds(urls[1], names[2], 980)  # it takes its first snapshot under load
-    load.start(urls, names, callers=12, max_steps=35, twins=True, reads=True)
+    load.start(urls, names, callers=12, max_steps=35)
     load.join()
     assert load.unanswered == load.refusals == []
     load.repeat_all(*urls)

@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from tests.e2e.findings import Change, compare_with_log, find_verify_differences
-from tests.e2e.load import CAMPAIGN, Exchange, open_client
+from tests.e2e.findings import Change, Exchange, compare_with_log, find_verify_differences
+from tests.e2e.load import CAMPAIGN, open_client
 
 NAME = "checked"
 CONTEXT = {"risk": "low", "revenue": 1}

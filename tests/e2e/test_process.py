@@ -11,7 +11,8 @@ import pytest
 
 from service.access.keys import get_key_id
 from service.cli.commands import main
-from tests.e2e.load import PATIENCE_SECONDS, Exchange, open_client, wait_until
+from tests.e2e.findings import Exchange
+from tests.e2e.load import PATIENCE_SECONDS, open_client, wait_until
 
 CALLERS = 8
 REQUEST = Exchange("/decide", {"campaign": "spring", "context": {"risk": "low", "revenue": 1}, "decision_id": "last"})

@@ -25,8 +25,6 @@ from tests.e2e.findings import FINDINGS
 from tests.e2e.lives import Figures, Torture
 from tests.e2e.server import launch_servers
 
-__all__ = ["main"]
-
 ROWS = {
     "kills": "kills (SIGKILL)",
     "kills_during_start": "  of them during a start",
