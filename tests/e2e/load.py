@@ -40,18 +40,18 @@ def open_client(url: str) -> httpx.Client:
 
 
 def _build_decide(campaign: str, chance: random.Random, ids: Sequence[str]) -> Exchange:
-    """A request for these decisions: a batch if there are several."""
     contexts = [{"risk": chance.choice(RISKS), "revenue": chance.randrange(50)} for _ in ids]
-    return _build_request(
+    return build_request(
         "/decide", campaign, [{"context": c, "decision_id": i} for c, i in zip(contexts, ids, strict=True)]
     )
 
 
 def _build_reward(campaign: str, chance: random.Random, ids: Sequence[str]) -> Exchange:
-    return _build_request("/reward", campaign, [{"decision_id": name, "reward": chance.random()} for name in ids])
+    return build_request("/reward", campaign, [{"decision_id": name, "reward": chance.random()} for name in ids])
 
 
-def _build_request(path: str, campaign: str, items: list[dict[str, Any]]) -> Exchange:
+def build_request(path: str, campaign: str, items: list[dict[str, Any]]) -> Exchange:
+    """A request for these items: a batch if there are several."""
     if len(items) == 1:
         return Exchange(path, {"campaign": campaign, **items[0]})
     return Exchange(f"{path}/batch", {"campaign": campaign, "items": items})

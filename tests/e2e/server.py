@@ -95,15 +95,18 @@ Launch = Callable[..., Server]
 
 @contextmanager
 def launch_servers(folder: Path) -> Iterator[Launch]:
-    """Yields `launch(database_url, *arguments, under=command)`, and ends all servers that it started.
+    """Yields `launch(database_url, *arguments, under=command, environ=settings)`, and ends all servers that it started.
 
     `launch` does not wait until the server is ready; `Server.url` does. Stderr goes to a file in the folder.
     """
     servers: list[Server] = []
+    folder.mkdir(exist_ok=True)
 
-    def launch(database_url: str, *arguments: str, under: Sequence[str] = ()) -> Server:
+    def launch(
+        database_url: str, *arguments: str, under: Sequence[str] = (), environ: Mapping[str, str] | None = None
+    ) -> Server:
         command = ["serve", "--port", "0", "--database-url", database_url, *arguments]
-        servers.append(Server(command, {}, folder / f"stderr-{len(servers)}", under))
+        servers.append(Server(command, environ or {}, folder / f"stderr-{len(servers)}", under))
         return servers[-1]
 
     try:

@@ -3,8 +3,7 @@
 Runs one server on SQLite and one with two workers on PostgreSQL at the same time, and restarts each at regular
 intervals, once with SIGKILL; the time between two restarts is a life. At the end it verifies every campaign, compares
 the number of stored decisions and rewards with the acknowledged ones, and prints a table that says whether memory,
-handles, size or latency drift. It writes all figures to a JSON file and a chart next to it. The exit code is 1 if
-anything drifts or is wrong.
+handles, size or latency drift. It writes all figures to a JSON file. The exit code is 1 if anything drifts or is wrong.
 """
 
 import argparse
@@ -34,7 +33,7 @@ from service.storage.store import Store
 from service.storage.tables import campaigns, decisions, rewards
 from tests.databases import KINDS, Databases
 from tests.e2e import soak_report
-from tests.e2e.server import Server
+from tests.e2e.server import Server, launch_servers
 from tests.e2e.steady import SECRET, Steady, build_config
 from tests.service.receiving import receiving
 
@@ -93,6 +92,10 @@ class Soaked(NamedTuple):
     exits: list[str]
     wrong: list[str]
 
+    @property
+    def settled(self) -> list[Sample]:
+        return [sample for sample in self.samples if sample.age >= self.plan.settling_seconds]
+
 
 # --- measuring --------------------------------------------------------------------------------------------------------
 
@@ -103,11 +106,6 @@ def count_round_bytes(config: dict[str, Any]) -> int:
     variables, numbers, regimes = policy.initial_state().history.shape
     history = 2 * variables + 8 * numbers + 8 * regimes + 3 * 2 + 2 * 8
     return history + Columns(policy.config.regime_counts[-1]).rows.dtype.itemsize
-
-
-def list_processes(pid: int) -> list[psutil.Process]:
-    process = psutil.Process(pid)
-    return [process, *process.children(recursive=True)]
 
 
 def _count_connections(process: psutil.Process, server: Server) -> int:
@@ -121,13 +119,15 @@ class Monitor:
 
     def __init__(self, database: str, url: str, steady: Steady, workers: int) -> None:
         self._database, self._url, self._steady, self._workers = database, url, steady, workers
+        self.samples: list[Sample] = []
         self._costs = {name: count_round_bytes(build_config(i, name)) for i, name in enumerate(steady.names)}
 
-    def measure(self, server: Server, life: int, begun: float, lag: float) -> Sample:
+    def measure(self, server: Server, life: int, begun: float, lag: float) -> None:
         decisions, counts = self._steady.decided.total(), dict(self._steady.decided)
         held = sum(cost * counts.get(name, 0) for name, cost in self._costs.items()) * self._workers
         unique = resident = handles = threads = 0
-        for process in list_processes(server.pid):
+        parent = psutil.Process(server.pid)
+        for process in (parent, *parent.children(recursive=True)):
             with suppress(psutil.NoSuchProcess):
                 memory = process.memory_full_info()
                 unique, resident = unique + memory.uss, resident + memory.rss
@@ -137,7 +137,8 @@ class Monitor:
         if self._database == "sqlite":  # the writer caches the pages that it has read or written (Steady.touch)
             held += min(1_024 * WRITER_KIB, stored)
         now = time.monotonic()
-        return Sample(now, life, now - begun, decisions, resident, unique, held, handles, threads, stored, journal, lag)
+        counts = (decisions, resident, unique, held, handles, threads, stored, journal)
+        self.samples.append(Sample(now, life, now - begun, *counts, lag))
 
     def _measure_database(self) -> tuple[int, int]:
         if self._database == "sqlite":
@@ -159,60 +160,43 @@ class Monitor:
 # --- running ----------------------------------------------------------------------------------------------------------
 
 
-async def soak(database: str, url: str, plan: Plan, folder: Path, report: Callable[[str], None] = print) -> Soaked:
+async def soak(database: str, url: str, plan: Plan, folder: Path, report: Callable[[str], None]) -> Soaked:
     """Run on one database: create the campaigns, load and restart the server, check the database."""
-    samples: list[Sample] = []
     exits: list[str] = []
-    with receiving(500, "close", 503) as receiver:  # the first deliveries fail
+    # The first deliveries fail.
+    with receiving(500, "close", 503) as receiver, launch_servers(folder / database) as launch:
         steady = Steady(plan.campaigns, plan.rate, receiver.url)
         workers = plan.count_workers(database)
         monitor = Monitor(database, url, steady, workers)
+
+        async def start() -> Server:
+            server = launch(url, "--workers", str(workers), environ=SETTINGS)
+            steady.resume(await asyncio.to_thread(lambda: server.url))
+            return server
+
         report(f"{database}: {plan.campaigns} campaigns of {plan.rounds} rounds or more ...")
-        await _create_campaigns(plan, start_server(url, workers, folder / f"{database}.stderr"), steady)
+        server = await start()  # one of its own, so that every life starts with existing campaigns
+        await steady.create(plan.rounds)
+        await _end(server, steady, killed=False)
         for life in range(plan.lives):
-            server = start_server(url, workers, folder / f"{database}-{life}.stderr")
-            try:
-                steady.resume(await asyncio.to_thread(lambda server=server: server.url))
-                await steady.touch(workers)
-                if life == 0:
-                    load = asyncio.create_task(steady.run())
-                await _live(plan, life, server, monitor, load, samples, lambda text: report(f"{database}: {text}"))
-                if life < plan.lives - 1:
-                    exits.append(await _end(server, steady, killed=life == KILLED))
-                else:
-                    steady.stop()
-                    await load
-                    samples.append(
-                        await asyncio.to_thread(
-                            monitor.measure, server, life, time.monotonic() - plan.life_seconds, 0.0
-                        )
-                    )
-                    exits.append(await _end(server, steady, killed=False))
-                if "Traceback" in server.read_stderr():
-                    exits.append(f"life {life} left a traceback: {server.read_stderr()[-2_000:]}")
-            finally:
-                await asyncio.to_thread(server.end)
+            server, is_last = await start(), life == plan.lives - 1
+            await steady.touch(workers)
+            if life == 0:
+                load = asyncio.create_task(steady.run())
+            await _live(plan, life, server, monitor, load, lambda text: report(f"{database}: {text}"))
+            if is_last:
+                steady.stop()
+                await load
+                await asyncio.to_thread(monitor.measure, server, life, time.monotonic() - plan.life_seconds, 0.0)
+            exits.append(await _end(server, steady, killed=life == KILLED and not is_last))
+            if "Traceback" in server.read_stderr():
+                exits.append(f"life {life} left a traceback: {server.read_stderr()[-2_000:]}")
         await steady.close()
         steady.tally["webhook messages"] = len(receiver.received)
     report(f"{database}: verifying ...")
     wrong = [text for text in exits if text not in ("ended with 0", "killed")]
     wrong += await asyncio.to_thread(find_mistakes, url, steady)
-    return Soaked(database, plan, steady, samples, exits, wrong)
-
-
-async def _create_campaigns(plan: Plan, server: Server, steady: Steady) -> None:
-    """Create the campaigns with a server of their own, so that every life starts with existing campaigns."""
-    try:
-        steady.resume(await asyncio.to_thread(lambda: server.url))
-        await steady.create(plan.rounds)
-        await _end(server, steady, killed=False)
-    finally:
-        await asyncio.to_thread(server.end)
-
-
-def start_server(url: str, workers: int, stderr: Path) -> Server:
-    command = ["serve", "--port", "0", "--database-url", url, "--workers", str(workers)]
-    return Server(command, SETTINGS, stderr)
+    return Soaked(database, plan, steady, monitor.samples, exits, wrong)
 
 
 async def _live(
@@ -221,7 +205,6 @@ async def _live(
     server: Server,
     monitor: Monitor,
     load: "asyncio.Task[None]",
-    samples: list[Sample],
     report: Callable[[str], None],
 ) -> None:
     """Measure the server every few seconds until its life is over."""
@@ -231,9 +214,9 @@ async def _live(
             started = time.monotonic()
             await client.get(f"{server.url}/healthz")
             lag = time.monotonic() - started
-            samples.append(await asyncio.to_thread(monitor.measure, server, life, begun, lag))
-            if len(samples) % max(1, round(10 / plan.sample_seconds)) == 1:
-                report(soak_report.format_progress(life, plan.lives, age, samples[-1]))
+            await asyncio.to_thread(monitor.measure, server, life, begun, lag)
+            if len(monitor.samples) % max(1, round(10 / plan.sample_seconds)) == 1:
+                report(soak_report.format_progress(life, plan.lives, age, monitor.samples[-1]))
             await asyncio.sleep(max(0.0, started + plan.sample_seconds - time.monotonic()))
     if load.done():
         load.result()  # raises its error
@@ -298,9 +281,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rate", type=float, default=plan.rate, help="requests a second to each service")
     parser.add_argument("--lives", type=int, help="number of lives; by default one every 10 minutes, but at least 3")
     parser.add_argument("--rounds", type=int, default=plan.rounds, help="rounds of each campaign before the load")
-    parser.add_argument(
-        "--json", type=Path, default=Path("results/soak.json"), help="file for the figures; the chart goes next to it"
-    )
+    parser.add_argument("--json", type=Path, default=Path("results/soak.json"), help="file for the figures")
     flags = parser.parse_args(arguments)
     flags.lives = flags.lives or max(plan.lives, round(flags.minutes / 10))
     fields = ("minutes", "campaigns", "rate", "lives", "rounds")

@@ -1,4 +1,4 @@
-"""The results of a soak test: a table, the figures as JSON, and a chart."""
+"""The results of a soak test: a table, and the figures as JSON."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -43,10 +43,6 @@ class Window(NamedTuple):
     p99: float
 
 
-def select_settled(soaked: "Soaked") -> "list[Sample]":
-    return [sample for sample in soaked.samples if sample.age >= soaked.plan.settling_seconds]
-
-
 def build_windows(soaked: "Soaked") -> list[Window]:
     """The windows of every life once it has settled."""
     windows: list[Window] = []
@@ -54,7 +50,7 @@ def build_windows(soaked: "Soaked") -> list[Window]:
     took = np.array([latency.seconds for latency in soaked.steady.latencies if latency.kind == "decide"])
     length = min(LATENCY_SECONDS, soaked.plan.life_seconds / 10)
     for life in range(soaked.plan.lives):
-        own = [sample.at for sample in select_settled(soaked) if sample.life == life]
+        own = [sample.at for sample in soaked.settled if sample.life == life]
         for start in np.arange(min(own), max(own), length) if own else ():
             inside = took[(due >= start) & (due < start + length)]
             if inside.size >= LEAST_LATENCIES:
@@ -64,7 +60,7 @@ def build_windows(soaked: "Soaked") -> list[Window]:
 
 def build_quantities(soaked: "Soaked") -> Iterator[Quantity]:
     """Everything that should not drift."""
-    samples = select_settled(soaked)
+    samples = soaked.settled
     lives = [sample.life for sample in samples]
     hours = [sample.at / 3_600 for sample in samples]
     made = [sample.decisions for sample in samples]
@@ -161,7 +157,7 @@ def describe(soaked: "Soaked") -> str:
 
 
 def report(results: "Sequence[Soaked]", out: Path) -> int:
-    """Print, write and draw the results; 1 if anything drifts or is wrong."""
+    """Print and write the results; 1 if anything drifts or is wrong."""
     out.parent.mkdir(parents=True, exist_ok=True)
     is_bad, data = False, []
     for soaked in results:
@@ -184,8 +180,7 @@ def report(results: "Sequence[Soaked]", out: Path) -> int:
         is_bad = is_bad or bool(drifting or soaked.wrong or unseen or late > MOST_LATE)
         data.append(_build_json(soaked, findings))
     out.write_text(json.dumps(data, indent=1), encoding="utf-8")
-    draw(results, out.with_suffix(".png"))
-    print(f"\nWritten to {out} and {out.with_suffix('.png')}.")
+    print(f"\nWritten to {out}.")
     return int(is_bad)
 
 
@@ -202,40 +197,3 @@ def _build_json(soaked: "Soaked", findings: Sequence[Finding]) -> dict[str, Any]
         "samples": [sample._asdict() for sample in soaked.samples],
         "windows": [window._asdict() for window in build_windows(soaked)],
     }
-
-
-def _build_panels(soaked: "Soaked") -> Iterator[tuple[str, dict[str, tuple[Any, Any]]]]:
-    """The charts of one server: a title, and lines with x in minutes."""
-    begun, seen = soaked.samples[0].at, build_windows(soaked)
-    of = {field: np.array([getattr(s, field) for s in soaked.samples]) for field in soaked.samples[0]._fields}
-    minutes = (of["at"] - begun) / 60
-    then = [(window.at - begun) / 60 for window in seen]
-    beyond = of["unique"] - of["explained"]
-    journal = "write-ahead log" if soaked.database == "sqlite" else "live rows"
-    yield "memory, MiB", {"all": (minutes, of["resident"] / MEBI), "beyond its rounds": (minutes, beyond / MEBI)}
-    yield "handles and threads", {"file handles": (minutes, of["handles"]), "threads": (minutes, of["threads"])}
-    yield "database, MiB", {"in use": (minutes, of["stored"] / MEBI), journal: (minutes, of["journal"] / MEBI)}
-    p50, p99 = ([1_000 * getattr(window, field) for window in seen] for field in ("p50", "p99"))
-    yield "latency of a decide, ms", {"p50": (then, p50), "p99": (then, p99)}
-
-
-def draw(results: "Sequence[Soaked]", out: Path) -> None:
-    """Memory, handles and threads, size and latency over time; a dashed line for every restart."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(len(results), 4, figsize=(16, 3.2 * len(results)), squeeze=False, layout="constrained")
-    for row, soaked in zip(axes, results, strict=True):
-        firsts = {sample.life: sample.at for sample in reversed(soaked.samples)}
-        for axis, (title, lines) in zip(row, _build_panels(soaked), strict=True):
-            for (label, (x, y)), colour in zip(lines.items(), ("#0072B2", "#D55E00"), strict=True):
-                axis.plot(x, y, ".-", label=label, color=colour, markersize=3, linewidth=0.8)
-            for life in range(1, len(firsts)):
-                axis.axvline((firsts[life] - firsts[0]) / 60, color="0.7", linewidth=0.8, linestyle="--")
-            axis.set(title=f"{soaked.database}: {title}", xlabel="minutes", ylim=(0, None))
-            axis.legend(fontsize=8)
-            axis.grid(alpha=0.3)
-    figure.savefig(out, dpi=120)
-    plt.close(figure)

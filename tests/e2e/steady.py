@@ -10,10 +10,12 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
+from functools import partial
 from typing import Any, NamedTuple
 
 import httpx
 
+from tests.e2e.load import build_request
 from tests.service.playing import CONFIGS, GIVEN, SEASONS
 
 PATIENCE_SECONDS = 120  # how long a request is repeated: longer than any restart
@@ -38,6 +40,15 @@ KINDS: list[dict[str, Any]] = [
     CONFIGS["waiting"],  # late rewards are replaced by their default
     CONFIGS["clock"] | {"beliefs": {"estimator": "em", "statistics": "smoothed"}},
 ]
+READS = {
+    "state": "/campaigns/{name}",
+    "decision": "/campaigns/{name}/decisions/{name}-1",
+    "model": "/campaigns/{name}/model",
+    "series": "/campaigns/{name}/series?points=100",
+    "regimes": "/campaigns/{name}/regimes",
+    "report": "/campaigns/{name}/report",
+    "scrape": "/metrics",
+}
 # The kinds of 1,000 requests. A `churn` is the whole life of a campaign, about eight requests.
 MIX = {
     "decide": 450, "decide_batch": 40, "reward": 300, "reward_batch": 40, "state": 60, "decision": 30, "model": 25,
@@ -137,8 +148,8 @@ class Steady:
         for start in range(0, max(ages.values()), TURN):
             for name, age in ages.items():
                 if start < age:
-                    await self._decide(name, min(TURN, age - start), batch=True)
-                    await self._reward(name, LARGEST_BATCH, batch=True)
+                    await self._decide(name, min(TURN, age - start))
+                    await self._reward(name, LARGEST_BATCH)
 
     async def touch(self, workers: int) -> None:
         """Make workers fill their caches, so that memory does not grow bit by bit later.
@@ -173,8 +184,16 @@ class Steady:
 
     async def run(self) -> None:
         """Send requests at the set rate while the service is up, until told to stop; then wait for all answers."""
-        kinds: Mapping[str, Callable[[], Awaitable[bool]]] = {kind: getattr(self, f"_{kind}_one") for kind in MIX}
-        chosen, shares = list(MIX), list(MIX.values())
+        kinds: Mapping[str, Callable[[str], Awaitable[bool]]] = {
+            "decide": lambda name: self._decide(name, 1),
+            "decide_batch": lambda name: self._decide(name, BATCH),
+            "reward": lambda name: self._reward(name, 1),
+            "reward_batch": lambda name: self._reward(name, BATCH),
+            "patch": self._patch,
+            "churn": self._churn,
+            "aborted_export": self._abort_export,
+            **{kind: partial(self._read, path) for kind, path in READS.items()},
+        }
         begun, sent = time.monotonic(), 0
         async with asyncio.TaskGroup() as tasks:
             while not self._stopping:
@@ -185,34 +204,24 @@ class Steady:
                     await self._up.wait()
                     begun += time.monotonic() - paused
                     continue
-                (kind,) = self._chance.choices(chosen, shares)
+                (kind,) = self._chance.choices(list(MIX), list(MIX.values()))
                 tasks.create_task(self._measure(kind, due, kinds[kind]))
                 sent += 1
 
-    async def _measure(self, kind: str, due: float, send: Callable[[], Awaitable[bool]]) -> None:
+    async def _measure(self, kind: str, due: float, send: Callable[[str], Awaitable[bool]]) -> None:
         self.tally["requests"] += 1
         self.tally["late"] += time.monotonic() - due > LATE_SECONDS
-        if await send():
+        if await send(self._chance.choices(self.names, self._weights)[0]):
             self.latencies.append(Latency(due, kind, time.monotonic() - due))
 
-    def _draw_campaign(self) -> str:
-        return self._chance.choices(self.names, self._weights)[0]
-
-    async def _decide_one(self) -> bool:
-        return await self._decide(self._draw_campaign(), 1)
-
-    async def _decide_batch_one(self) -> bool:
-        return await self._decide(self._draw_campaign(), BATCH, batch=True)
-
-    async def _decide(self, name: str, count: int, batch: bool = False) -> bool:
+    async def _decide(self, name: str, count: int) -> bool:
         drawn = [self._draw_item(name) for _ in range(count)]
-        items = [item for item, _ in drawn]
-        path, body = ("/decide/batch", {"items": items}) if batch else ("/decide", items[0])
-        answer, first = await self._send("POST", path, json={"campaign": name, **body})
-        assert answer.status_code == 200, f"{path} for {name}: {answer.text}"
+        request = build_request("/decide", name, [item for item, _ in drawn])
+        answer, first = await self._send("POST", request.path, json=request.body)
+        assert answer.status_code == 200, f"{request}: {answer.text}"
         self.decided[name] += count
         body = answer.json()
-        for (item, worth), decision in zip(drawn, body["decisions"] if batch else [body], strict=True):
+        for (item, worth), decision in zip(drawn, body.get("decisions", [body]), strict=True):
             assert decision["decision_id"] == item["decision_id"]
             if self._chance.random() < 0.75:  # the others are never rewarded
                 value = worth + 0.5 * (decision["action"] == "mail")
@@ -236,13 +245,7 @@ class Steady:
             item["subject"] = f"customer {chance.randrange(10_000)}"
         return item, 0.6 * regime + chance.random() - 0.5
 
-    async def _reward_one(self) -> bool:
-        return await self._reward(self._draw_campaign(), 1)
-
-    async def _reward_batch_one(self) -> bool:
-        return await self._reward(self._draw_campaign(), BATCH, batch=True)
-
-    async def _reward(self, name: str, count: int, batch: bool = False) -> bool:
+    async def _reward(self, name: str, count: int) -> bool:
         """Reward decisions of this campaign in random order. If none is left, decide instead."""
         pending = self._pending[name]
         if not pending:
@@ -253,57 +256,32 @@ class Steady:
             pending[place], pending[-1] = pending[-1], pending[place]
             taken.append(pending.pop())
         items = [{"decision_id": decision, "reward": value} for decision, value in taken]
-        path, body = ("/reward/batch", {"items": items}) if batch else ("/reward", items[0])
-        answer, first = await self._send("POST", path, json={"campaign": name, **body})
+        request = build_request("/reward", name, items)
+        answer, first = await self._send("POST", request.path, json=request.body)
         body = answer.json()
-        errors = [result["error"] for result in body["results"]] if batch else [body.get("error")]
+        errors = [result.get("error") for result in body.get("results", [body])]
         for error in filter(None, errors):  # the default came first
-            assert error["code"] == "conflict", f"{path} for {name}: {error}"
+            assert error["code"] == "conflict", f"{request}: {error}"
             self.tally["rewards too late"] += 1
         self.rewarded[name] += errors.count(None)
         return first
 
-    async def _state_one(self) -> bool:
-        return await self._read(f"/campaigns/{self._draw_campaign()}")
-
-    async def _decision_one(self) -> bool:
-        name = self._draw_campaign()
-        if not self.decided[name]:
-            return await self._decide(name, 1)
-        return await self._read(f"/campaigns/{name}/decisions/{name}-1")
-
-    async def _model_one(self) -> bool:
-        return await self._read(f"/campaigns/{self._draw_campaign()}/model")
-
-    async def _series_one(self) -> bool:
-        return await self._read(f"/campaigns/{self._draw_campaign()}/series", points=100)
-
-    async def _regimes_one(self) -> bool:
-        return await self._read(f"/campaigns/{self._draw_campaign()}/regimes")
-
-    async def _report_one(self) -> bool:
-        return await self._read(f"/campaigns/{self._draw_campaign()}/report")
-
-    async def _scrape_one(self) -> bool:
-        return await self._read("/metrics")
-
-    async def _read(self, path: str, **params: Any) -> bool:
-        answer, first = await self._send("GET", path, params=params)
-        assert answer.status_code == 200, f"{path}: {answer.text}"
+    async def _read(self, path: str, name: str) -> bool:
+        answer, first = await self._send("GET", path.format(name=name))
+        assert answer.status_code == 200, f"{path} of {name}: {answer.text}"
         return first
 
-    async def _patch_one(self) -> bool:
+    async def _patch(self, name: str) -> bool:
         body = {"propensity_floor": self._chance.choice((0.01, 0.02, 0.03))}
-        await self._send_and_check("PATCH", f"/campaigns/{self._draw_campaign()}", json=body)
+        await self._send_and_check("PATCH", f"/campaigns/{name}", json=body)
         return False
 
-    async def _aborted_export_one(self) -> bool:
+    async def _abort_export(self, name: str) -> bool:
         """Start an export, and close the connection in the middle."""
         await asyncio.wait_for(self._up.wait(), PATIENCE_SECONDS)
         assert self._client is not None
         try:
-            path = f"/campaigns/{self._draw_campaign()}/decisions"
-            async with self._client.stream("GET", path, params={"format": "ndjson"}) as answer:
+            async with self._client.stream("GET", f"/campaigns/{name}/decisions?format=ndjson") as answer:
                 assert answer.status_code in (200, 503), answer.status_code
                 async with aclosing(answer.aiter_raw(1_000)) as pieces:
                     await anext(pieces, None)
@@ -311,14 +289,14 @@ class Steady:
             self.tally["interrupted"] += 1
         return False
 
-    async def _churn_one(self) -> bool:
+    async def _churn(self, _: str) -> bool:
         """Create, play, read, archive and delete a campaign."""
         self._churned += 1
         name = f"churn-{self._churned}"
         self._pending[name] = []
         await self._send_and_check("POST", "/campaigns", json=build_config(self._churned, name))
-        await self._decide(name, CHURN_ROUNDS, batch=True)
-        await self._reward(name, CHURN_ROUNDS, batch=True)
+        await self._decide(name, CHURN_ROUNDS)
+        await self._reward(name, CHURN_ROUNDS)
         for what in ("/series", "/model", ""):
             await self._send_and_check("GET", f"/campaigns/{name}{what}")
         await self._send_and_check("POST", f"/campaigns/{name}/archive")

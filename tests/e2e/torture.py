@@ -89,7 +89,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     clean = False
     try:
         for kind in kinds:
-            (folder / kind).mkdir()
             with launch_servers(folder / kind) as launch:
                 torture = Torture(kind, databases, launch, seed)
                 all_figures.append(torture.figures)
