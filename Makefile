@@ -52,15 +52,18 @@ lint: .venv/ready  ## check style, types and import rules
 	$(BIN)/lint-imports
 
 browser:
-	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || { \
+	@missing=""; command -v chromium >/dev/null || command -v chromium-browser >/dev/null || missing="chromium fonts-dejavu-core"; \
+	command -v sqlite3 >/dev/null || missing="$$missing sqlite3"; \
+	if [ -n "$$missing" ]; then \
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	    echo "Installing Chromium for the browser tests (a minute) ..."; \
+	    echo "Installing Debian's packages for the tests (a minute): $$missing ..."; \
 	    export DEBIAN_FRONTEND=noninteractive; \
-	    { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; } || \
-	      echo "Chromium could not be installed; the browser tests need it."; \
+	    { apt-get update -qq && apt-get install -y -qq --no-install-recommends $$missing >/dev/null; } || \
+	      echo "The packages could not be installed; some tests need them."; \
 	  else \
-	    echo "The browser tests need Debian's package chromium (apt-get install chromium); without it they are skipped."; \
-	  fi; }
+	    echo "Some tests need Debian's packages (apt-get install $$missing); without them they are skipped, or fail in CI."; \
+	  fi; \
+	fi
 
 torture: .venv/ready  ## kill the service again and again under load and count what is lost: 20 minutes (KILLS=, OPERATIONS=, SEED=, JSON=)
 	$(BIN)/python -m tests.e2e.torture --kills $(KILLS) --operations $(OPERATIONS) \

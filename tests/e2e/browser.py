@@ -1,29 +1,22 @@
 """A real browser, Debian's Chromium: windows that record what goes wrong in their pages, and accessibility checks."""
 
-import os
 import re
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Self
 
-import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 
-MISSING = "The browser tests need Chromium. Install it: apt-get install chromium (`make test` does this for root)"
+from tests.e2e.programs import find_program
+
 PATIENCE_MS = 30_000  # for what takes a second on a quiet machine
 REFUSED = re.compile(r"Failed to load resource: the server responded with a status of (\d+)")
 
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """The browser. Without Chromium a test is skipped, except in CI, where it fails."""
-    path = shutil.which("chromium") or shutil.which("chromium-browser")
-    if path is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail(MISSING)
-        pytest.skip(MISSING)
+    path = find_program("chromium", "chromium-browser")
     with sync_playwright() as playwright:
         # Containers give Chromium neither its sandbox nor much shared memory.
         arguments = ["--no-sandbox", "--disable-dev-shm-usage"]

@@ -5,7 +5,6 @@ The commands are those of docs/deployment.md, word for word.
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from service.cli.commands import main
 from tests.e2e.findings import Exchange, compare_exchange
 from tests.e2e.load import Load, open_client
 from tests.e2e.log import read_logs
+from tests.e2e.programs import find_program
 from tests.e2e.server import Launch, get_environment
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "deployment.md").read_text(encoding="utf-8")
@@ -63,17 +63,19 @@ def check_service(database_url: str, url: str, acknowledged: Sequence[Exchange])
     assert main(["verify", "--database-url", database_url]) == 0
 
 
-def test_sqlite_backups_under_load(tmp_path: Path, launch: Launch, load: Load):
+def test_sqlite_backups_under_load(tmp_path: Path, launch: Launch, load: Load, subtests):
     server = launch(f"sqlite:///{tmp_path}/undercurrent.db")
     start_load(load, server.url)
     backups: dict[str, Sequence[Exchange]] = {}
     for number, command in enumerate(read_commands("SQLite")):
-        if command.startswith("sqlite3 ") and shutil.which("sqlite3") is None:
-            continue  # not every machine has this tool
-        load.wait_for_answers(50)
-        backups[f"sqlite:///{tmp_path}/copy-{number}.db"] = load.list_acknowledged()
-        run(command, tmp_path)
-        (tmp_path / "backup.db").rename(tmp_path / f"copy-{number}.db")
+        with subtests.test(command):
+            if command.startswith("sqlite3 "):
+                find_program("sqlite3")
+            load.wait_for_answers(50)
+            acknowledged = load.list_acknowledged()
+            run(command, tmp_path)
+            (tmp_path / "backup.db").rename(tmp_path / f"copy-{number}.db")
+            backups[f"sqlite:///{tmp_path}/copy-{number}.db"] = acknowledged
     load.wait_for_answers(50)
     load.stop()
     assert len(backups) >= 2
