@@ -312,6 +312,18 @@ class FaultyPostgreSQL:
             self.execute(f"{alter} RESET {name}")
 
     @contextmanager
+    def unavailable(self):
+        """End all connections and refuse new ones."""
+        allow = f'ALTER DATABASE "{self._url.database}" WITH ALLOW_CONNECTIONS'
+        with open_database(self._url.set(database="postgres")) as execute:
+            execute(f"{allow} false")
+            self.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {OURS}")
+            try:
+                yield
+            finally:
+                execute(f"{allow} true")
+
+    @contextmanager
     def locked(self):
         """Lock the campaign's row."""
         engine = sa.create_engine(self._url, poolclass=sa.NullPool)
@@ -342,6 +354,14 @@ def test_postgresql_faults(new_database, launch, subtests):
                 check_refused(client.get("/readyz"), message)
                 good(client.get("/campaigns/mine"))
                 good(client.get("/campaigns/mine/model"))
+            faulty.check_recovery()
+        with subtests.test("no connection is accepted"):
+            with faulty.unavailable():
+                faulty.wait_for_refusal("The database does not answer")
+                for path in ("/readyz", "/campaigns/mine"):
+                    answer = client.get(path)
+                    assert (error_of(answer, 503)["code"], answer.headers["retry-after"]) == ("unavailable", "1")
+                good(client.get("/healthz"))
             faulty.check_recovery()
         with subtests.test("a statement that takes too long"):
             with faulty.setting("statement_timeout", "'200ms'"), faulty.locked():
