@@ -4,27 +4,17 @@ import os
 import resource
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from functools import cache
 from pathlib import Path
 
 SIZE = "16m"  # of the small file system
 MAX_FILE_BYTES = 65_536  # under the limit: SQLite's shared memory has half as many
 # Root ignores file permissions unless it gives up these capabilities.
 BOUND = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
-Full = Callable[[int | None], AbstractContextManager[Sequence[str]]]
+Full = Callable[..., AbstractContextManager[Sequence[str]]]
 
 
-class Disk:
-    """A folder for a database. `full` fills it for a running process, or yields a command to start a process under."""
-
-    def __init__(self, folder: Path, full: Full) -> None:
-        self.database_url = f"sqlite:///{folder}/undercurrent.db"
-        self.full = full
-
-
-@cache
 def _find_mount_prefix() -> Sequence[str] | None:
     """How a command must begin to be allowed to mount; None if we may not mount."""
     for prefix in ([], ["sudo", "-n"]):
@@ -35,73 +25,61 @@ def _find_mount_prefix() -> Sequence[str] | None:
 
 
 @contextmanager
-def _small(folder: Path) -> Iterator[Disk]:
-    """A small file system, which another file fills."""
-    prefix, filler = _find_mount_prefix(), folder / "filler"
-    assert prefix is not None
+def open_disk(folder: Path) -> Iterator[Full]:
+    """Turn the folder into a disk that can fill up: the more realistic one that this machine allows.
+
+    Yields `full`: `full(pid)` fills the disk for a running process, and `full()` yields a command to start one under.
+    """
+    prefix = _find_mount_prefix()
+    if prefix is None:
+        yield limited
+        return
     options = f"size={SIZE},mode=700,uid={os.getuid()},gid={os.getgid()}"
     subprocess.run([*prefix, "mount", "-t", "tmpfs", "-o", options, "small", folder], check=True)
-
-    @contextmanager
-    def full(pid: int | None = None) -> Iterator[Sequence[str]]:
-        over, filled = threading.Event(), threading.Event()
-
-        def fill() -> None:
-            """Write a page at a time until none is left, and take pages that become free at once."""
-            with filler.open("wb", buffering=0) as file:
-                while not over.is_set():
-                    try:
-                        file.write(bytes(4096))
-                    except OSError:
-                        filled.set()
-                        over.wait(0.001)
-
-        filling = threading.Thread(target=fill)
-        filling.start()
-        try:
-            filled.wait()
-            yield []
-        finally:
-            over.set()
-            filling.join()
-            filler.unlink()
-
     try:
-        yield Disk(folder, full)
+        yield lambda pid=None: _filled(folder / "filler")
     finally:
         subprocess.run([*prefix, "umount", "--lazy", folder], check=True)
 
 
 @contextmanager
-def limited(pid: int) -> Iterator[None]:
-    """Forbid the process to make its files any larger."""
-    _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(pid, resource.RLIMIT_FSIZE, (MAX_FILE_BYTES, hard))
+def _filled(filler: Path) -> Iterator[Sequence[str]]:
+    """Fill the file system with another file."""
+    over, filled = threading.Event(), threading.Event()
+
+    def fill() -> None:
+        """Write a page at a time until none is left, and take pages that become free at once."""
+        with filler.open("wb", buffering=0) as file:
+            while not over.is_set():
+                try:
+                    file.write(bytes(4096))
+                except OSError:
+                    filled.set()
+                    over.wait(0.001)
+
+    filling = threading.Thread(target=fill)
+    filling.start()
     try:
-        yield
+        filled.wait()
+        yield []
     finally:
-        resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard, hard))
+        over.set()
+        filling.join()
+        filler.unlink()
 
 
 @contextmanager
-def _limited(folder: Path) -> Iterator[Disk]:
-    """Full for one process, as with a quota; needs no rights."""
-
-    @contextmanager
-    def full(pid: int | None = None) -> Iterator[Sequence[str]]:
-        if pid is None:
-            yield ["prlimit", f"--fsize={MAX_FILE_BYTES // 4}"]
-            return
-        with limited(pid):
-            yield []
-
-    yield Disk(folder, full)
-
-
-# The more realistic one that this machine allows.
-DISKS: Mapping[str, Callable[[Path], AbstractContextManager[Disk]]] = (
-    {"limited": _limited} if _find_mount_prefix() is None else {"small": _small}
-)
+def limited(pid: int | None = None) -> Iterator[Sequence[str]]:
+    """Forbid a process to make its files any larger, as a quota does; needs no rights."""
+    if pid is None:
+        yield ["prlimit", f"--fsize={MAX_FILE_BYTES // 4}"]
+        return
+    _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (MAX_FILE_BYTES, hard))
+    try:
+        yield []
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard, hard))
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from service.cli.commands import main
-from tests.e2e.disks import BOUND, DISKS, limited, read_only
+from tests.e2e.disks import BOUND, limited, open_disk, read_only
 from tests.e2e.load import CAMPAIGN, RISKS, open_client, wait_until
 from tests.service.answers import error_of, good
 
@@ -88,15 +88,15 @@ def folder(tmp_path):
 NO_SPACE = ("The disk of the database is full: free some space", "The disk of the database failed, is full or over its")
 
 
-@pytest.mark.parametrize("kind", DISKS)
-def test_a_full_disk(folder, launch, load, kind):
+def test_a_full_disk(folder, launch, load):
     """The disk fills up under load, and is full at two starts: after a crash and after a repair."""
-    with DISKS[kind](folder) as disk:
-        server = launch(disk.database_url)
+    database_url = f"sqlite:///{folder}/undercurrent.db"
+    with open_disk(folder) as full:
+        server = launch(database_url)
         start_load(load, server.url)
         with open_client(server.url) as client:
             for _ in range(2):
-                with disk.full(server.pid):
+                with full(server.pid):
                     load.wait_for_refusals(CALLERS)
                     # A failed write may leave room in the journal for smaller ones. The one of /readyz is the smallest.
                     wait_until(lambda: client.get("/readyz").status_code == 503)
@@ -105,15 +105,15 @@ def test_a_full_disk(folder, launch, load, kind):
                     check_refused(client.get("/readyz"), *NO_SPACE)
                     check_reads(client)
                 load.wait_for_answers(40)
-        check_recovery(load, server, disk.database_url)
+        check_recovery(load, server, database_url)
         for refusal in load.refusals:
             check_refused(refusal, *NO_SPACE)
         server.kill()
-        with disk.full() as under:
-            check_failed_start(launch(disk.database_url, under=under), *NO_SPACE)
-        assert main(["verify", "spring", "--database-url", disk.database_url]) == 0  # opening the file repairs it
-        with disk.full() as under:
-            check_failed_start(launch(disk.database_url, under=under), *NO_SPACE)
+        with full() as under:
+            check_failed_start(launch(database_url, under=under), *NO_SPACE)
+        assert main(["verify", "spring", "--database-url", database_url]) == 0  # opening the file repairs it
+        with full() as under:
+            check_failed_start(launch(database_url, under=under), *NO_SPACE)
 
 
 def test_a_read_only_file(folder, launch, load):
