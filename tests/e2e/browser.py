@@ -1,28 +1,13 @@
 """A real browser, Debian's Chromium: windows that record what goes wrong in their pages, and accessibility checks."""
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Self
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
-
-from tests.e2e.programs import find_program
+from playwright.sync_api import Browser, ConsoleMessage, Page
 
 PATIENCE_MS = 30_000  # for what takes a second on a quiet machine
 REFUSED = re.compile(r"Failed to load resource: the server responded with a status of (\d+)")
-
-
-@contextmanager
-def chromium() -> Iterator[Browser]:
-    path = find_program("chromium", "chromium-browser")
-    with sync_playwright() as playwright:
-        # Containers give Chromium neither its sandbox nor much shared memory.
-        arguments = ["--no-sandbox", "--disable-dev-shm-usage"]
-        browser = playwright.chromium.launch(executable_path=path, args=arguments)
-        yield browser
-        browser.close()
 
 
 class Window:
@@ -53,9 +38,6 @@ class Window:
         for page in pages:
             page.wait_for_load_state("networkidle")
         return pages
-
-    def list_cookies(self) -> list[str]:
-        return [cookie["name"] for cookie in self._context.cookies()]
 
     def __enter__(self) -> Self:
         return self

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from playwright.sync_api import Browser, sync_playwright
 
 from tests.databases import KINDS, Databases
 from tests.e2e.load import Load
+from tests.e2e.programs import find_program
 from tests.e2e.server import Launch, Server, launch_servers
 
 
@@ -44,6 +46,18 @@ def shared(tmp_path_factory: pytest.TempPathFactory, new_database: Databases) ->
 def deployment(request: pytest.FixtureRequest, shared: dict[str, Deployment]) -> Deployment:
     """The shared servers: the test runs once on each database."""
     return shared[request.param]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """One for a module. Not for the session: while it is open, nothing else in this thread can use asyncio."""
+    path = find_program("chromium", "chromium-browser")
+    with sync_playwright() as playwright:
+        # Containers give Chromium neither its sandbox nor much shared memory.
+        arguments = ["--no-sandbox", "--disable-dev-shm-usage"]
+        browser = playwright.chromium.launch(executable_path=path, args=arguments)
+        yield browser
+        browser.close()
 
 
 @pytest.fixture

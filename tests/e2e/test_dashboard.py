@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 from service.storage.store import Store
-from tests.e2e.browser import PATIENCE_MS, Window, chromium, find_violations
+from tests.e2e.browser import PATIENCE_MS, Window, find_violations
 from tests.service.answers import good
 from tests.service.conftest import Worker
 from tests.service.test_auth import bearer, make
@@ -87,13 +87,6 @@ def play(client, campaign, variable, levels, rounds, regime, first=1):
 
 def get_state(client, campaign="market"):
     return good(client.get(f"/campaigns/{campaign}"))
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """One for all tests here. Not for the session: while it is open, nothing else in this thread can use asyncio."""
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")
@@ -278,7 +271,7 @@ def test_a_viewer_looks_and_changes_nothing(browser, new_database):
 
         page.get_by_role("button", name="Log out").click()
         page.wait_for_url("**/login")
-        assert window.list_cookies() == []
+        assert page.context.cookies() == []
         page.goto("/")
         page.wait_for_url("**/login?next=*")
         page.wait_for_load_state("networkidle")

@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from tests.e2e.browser import PATIENCE_MS, Window, chromium
+from tests.e2e.browser import PATIENCE_MS, Window
 from tests.service.answers import good
 from tests.service.conftest import Clock, Worker
 from tests.service.scraping import Scrape
@@ -63,12 +63,6 @@ def worker(new_database) -> Iterator[Worker]:
     good(worker.client.post("/campaigns", json={"name": "spring", **CONFIG}), 201)
     yield worker
     worker.stop()
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as browser:
-        yield browser
 
 
 def test_the_documentation_works_under_its_policy(worker, browser):
