@@ -4,7 +4,7 @@ import json
 import os
 import re
 import signal
-import socket
+from http.client import HTTPConnection
 
 import httpx
 import pytest
@@ -18,33 +18,22 @@ CALLERS = 8
 REQUEST = Exchange("/decide", {"campaign": "spring", "context": {"risk": "low", "revenue": 1}, "decision_id": "last"})
 
 
-def connect(url: str) -> socket.socket:
+def connect(url: str) -> HTTPConnection:
     address = httpx.URL(url)
-    return socket.create_connection((address.host, address.port), PATIENCE_SECONDS)
-
-
-def read_to_end(connection: socket.socket) -> bytes:
-    """Everything that the server sends until it closes the connection."""
-    with connection:
-        return b"".join(iter(lambda: connection.recv(65536), b""))
-
-
-def send_head(url: str, request: Exchange) -> socket.socket:
-    """Send the head of a request, and wait until the server has accepted it."""
-    connection, length = connect(url), len(json.dumps(request.body))
-    head = (
-        f"POST {request.path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\nExpect: 100-continue\r\n\r\n"
-    )
-    connection.sendall(head.encode())
-    assert connection.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+    connection = HTTPConnection(address.host, address.port, timeout=PATIENCE_SECONDS)
+    connection.connect()
     return connection
 
 
-def send_body(connection: socket.socket, request: Exchange) -> Exchange:
-    connection.sendall(json.dumps(request.body).encode())
-    head, _, answer = read_to_end(connection).partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 200 ")
-    return request._replace(answer=answer)
+def send_head(url: str, length: int) -> HTTPConnection:
+    """Send the head of REQUEST, and wait until the server has accepted it."""
+    connection = connect(url)
+    connection.putrequest("POST", REQUEST.path)
+    connection.putheader("Content-Length", length)
+    connection.putheader("Expect", "100-continue")
+    connection.endheaders()
+    assert connection.sock.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+    return connection
 
 
 @pytest.mark.parametrize(("kind", "workers"), [("sqlite", 1), ("postgresql", 2)])
@@ -53,15 +42,21 @@ def test_sigterm_finishes_accepted_requests(new_database, launch, load, kind, wo
     database_url = new_database(kind)
     server = launch(database_url, "--workers", str(workers))
     campaigns = load.create_campaigns(server.url, "spring", "autumn")
-    idle, accepted = connect(server.url), send_head(server.url, REQUEST)
+    body = json.dumps(REQUEST.body).encode()
+    idle, accepted = connect(server.url), send_head(server.url, len(body))
     load.start([server.url], campaigns, CALLERS)
     load.wait_for_answers(150)
     server.terminate()
-    assert read_to_end(idle) == b""
+    assert idle.sock.recv(100) == b""
+    idle.close()
     if workers == 1:  # with several, the parent's socket accepts connections until all workers have ended
         with pytest.raises(ConnectionRefusedError):
             connect(server.url)
-    load.acknowledged.append(send_body(accepted, REQUEST))
+    accepted.send(body)
+    answer = accepted.getresponse()
+    assert answer.status == 200
+    load.acknowledged.append(REQUEST._replace(answer=answer.read()))
+    accepted.close()
     load.join()
     assert server.wait_for_exit() == 0
     assert server.read_complaints() == ""
