@@ -45,7 +45,6 @@ class Finding(NamedTuple):
     name: str
     unit: str
     per: str
-    points: int
     first: float  # median of the first third
     last: float  # median of the last third
     slope: Slope
@@ -67,7 +66,7 @@ def examine(quantity: Quantity) -> Finding:
     third = max(1, y.size // 3)
     slope = estimate_slope(quantity.lives, quantity.x, y)
     first, last = float(np.median(y[:third])), float(np.median(y[-third:]))
-    return Finding(quantity.name, quantity.unit, quantity.per, y.size, first, last, slope, quantity.allowed)
+    return Finding(quantity.name, quantity.unit, quantity.per, first, last, slope, quantity.allowed)
 
 
 def estimate_slope(lives: Sequence[int], x: Sequence[float], y: Sequence[float] | Numbers) -> Slope:

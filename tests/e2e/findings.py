@@ -1,4 +1,4 @@
-"""Compares the answers that callers got with the stored log. Every difference is a finding."""
+"""Compares the answers that callers got with the log, read from the database. Every difference is a finding."""
 
 import json
 from collections import Counter
@@ -6,11 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
 
+import sqlalchemy as sa
+
 from service.analysis.verify import find_differences
 from service.base.times import format_timestamp
 from service.storage.campaigns import find_campaign
 from service.storage.store import Store
-from tests.e2e.log import Log, read_logs
+from service.storage.tables import campaigns, config_revisions, decisions, live, rewards
 
 FINDINGS = {
     "lost": "acknowledged, but not in the log",
@@ -65,9 +67,20 @@ class Change(NamedTuple):
     acknowledged: bool
 
 
+class Log(NamedTuple):
+    """The stored rows of one campaign. Decisions and rewards are keyed by decision id."""
+
+    live: Mapping[str, Any]
+    decisions: dict[str, Mapping[str, Any]]  # by round
+    rewards: dict[str, Mapping[str, Any]]  # by arrival
+    revisions: list[Mapping[str, Any]]
+    repeated: list[str]  # rows that exist more than once
+    gaps: list[str]  # numbers that are missing or beyond the live row's (R1)
+
+
 def compare_with_log(
     database_url: str,
-    campaigns: Iterable[str],
+    names: Iterable[str],
     acknowledged: Sequence[Exchange],
     unanswered: Sequence[Exchange],
     changes: Mapping[str, Sequence[Change]],
@@ -77,7 +90,7 @@ def compare_with_log(
     Also returns the unanswered requests that are completely in the log.
     """
     stored = read_logs(database_url)
-    logs = {name: stored[name] for name in campaigns}
+    logs = {name: stored[name] for name in names}
     findings = [Finding("duplicated", text) for log in logs.values() for text in log.repeated]
     findings += [Finding("gap", text) for log in logs.values() for text in log.gaps]
     for exchange in acknowledged:
@@ -99,11 +112,11 @@ def compare_with_log(
     return findings, committed
 
 
-def find_verify_differences(database_url: str, campaigns: Iterable[str]) -> list[Finding]:
+def find_verify_differences(database_url: str, names: Iterable[str]) -> list[Finding]:
     """What `undercurrent verify` reports for these campaigns (R14)."""
     findings = []
     with closing(Store(database_url)) as store:
-        for name in campaigns:
+        for name in names:
             with store.scanning() as tx:
                 stored = find_campaign(tx, name)
                 assert stored is not None
@@ -121,9 +134,7 @@ def compare_exchange(exchange: Exchange, log: Log) -> list[Finding]:
         row = log.decisions.get(decision["decision_id"])
         if row is None:
             findings.append(Finding("lost", f"decision {decision}"))
-        elif _pick(row, DECISION_FIELDS, "decided_at") != {
-            field: decision[field] for field in (*DECISION_FIELDS, "decided_at")
-        }:
+        elif not _pick(row, DECISION_FIELDS, "decided_at").items() <= decision.items():
             findings.append(Finding("wrong", f"answered {decision}, stored {row}"))
     return findings
 
@@ -136,9 +147,7 @@ def _compare_rewards(exchange: Exchange, log: Log) -> Iterator[Finding]:
         elif committed is None:  # refused because it came too late (R20)
             if row["source"] != "default":
                 yield Finding("wrong", f"the reward of {name!r} was refused, stored {row}")
-        elif _pick(row, REWARD_FIELDS, "received_at") != {
-            field: committed[field] for field in (*REWARD_FIELDS, "received_at")
-        }:
+        elif not _pick(row, REWARD_FIELDS, "received_at").items() <= committed.items():
             yield Finding("wrong", f"answered {committed}, stored {row}")
 
 
@@ -201,3 +210,55 @@ def _compare_changes(log: Log, changes: Sequence[Change]) -> Iterator[Finding]:
             yield Finding("lost", f"{change}: the next revision is {revisions[:1]}")
     for revision in revisions:
         yield Finding("duplicated", f"nobody requested the change {revision}")
+
+
+# --- reading the log -------------------------------------------------------------------------------------------------
+
+
+def read_logs(database_url: str) -> dict[str, Log]:
+    """Read all campaigns by name in one transaction."""
+    with closing(Store(database_url)) as store, store.reading() as tx:
+        rows = tx.connection.execute(sa.select(campaigns.c.name, campaigns.c.id)).all()
+        return {name: _read_log(tx.connection, campaign_id) for name, campaign_id in rows}
+
+
+def _read_log(connection: sa.Connection, campaign_id: int) -> Log:
+    def select(query: sa.Select[Any]) -> list[Mapping[str, Any]]:
+        return [dict(row) for row in connection.execute(query).mappings()]
+
+    is_rewarded = (decisions.c.campaign_id == rewards.c.campaign_id) & (decisions.c.round == rewards.c.round)
+    decided = select(sa.select(decisions).where(decisions.c.campaign_id == campaign_id).order_by(decisions.c.round))
+    rewarded = select(
+        sa.select(rewards, decisions.c.decision_id)
+        .join_from(rewards, decisions, is_rewarded, isouter=True)
+        .where(rewards.c.campaign_id == campaign_id)
+        .order_by(rewards.c.arrival)
+    )
+    revisions = sa.select(config_revisions).where(config_revisions.c.campaign_id == campaign_id)
+    (live_row,) = select(sa.select(live).where(live.c.campaign_id == campaign_id))
+    return Log(
+        live_row,
+        {row["decision_id"]: row | json.loads(row["explanation"]) for row in decided},
+        {row["decision_id"]: row for row in rewarded if row["decision_id"] is not None},  # else the decision is lost
+        select(revisions.order_by(config_revisions.c.revision)),
+        [
+            f"{kind} of {name!r} exists {times} times"
+            for kind, rows in (("decision", decided), ("reward", rewarded))
+            for name, times in Counter(row["decision_id"] for row in rows).items()
+            if times > 1 and name is not None
+        ],
+        [
+            *_find_gaps("round", [row["round"] for row in decided], live_row["round"]),
+            *_find_gaps("arrival", [row["arrival"] for row in rewarded], live_row["arrived"]),
+        ],
+    )
+
+
+def _find_gaps(what: str, numbers: list[int], last: int) -> list[str]:
+    """Each of 1…last must occur once, and nothing else."""
+    times = Counter(numbers)
+    return [
+        *(f"{what} {number} is missing" for number in range(1, last + 1) if not times[number]),
+        *(f"{what} {number} is repeated" for number in sorted(times) if times[number] > 1),
+        *(f"{what} {number} is after the last one" for number in sorted(times) if not 1 <= number <= last),
+    ]

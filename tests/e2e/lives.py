@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
 
-import psutil
 import sqlalchemy as sa
 
 from service.storage.store import Store
@@ -19,7 +18,6 @@ from service.storage.tables import jobs
 from tests.databases import Databases
 from tests.e2e.findings import FINDINGS, Exchange, Finding, get_committed_rewards
 from tests.e2e.load import open_client, wait_until
-from tests.e2e.log import read_open_jobs
 from tests.e2e.mixed import CAMPAIGNS, LARGE_CAMPAIGNS, MixedLoad
 from tests.e2e.server import Launch, Server
 
@@ -93,10 +91,10 @@ class Torture:
         self._repeated = self._counted = 0  # acknowledged requests of lives before the last one; those in the figures
         self._start_seconds = 3.0  # how long a start takes
         self._remains = self.url  # the database as the last server left it
+        self._begun = time.monotonic()
 
     def run(self, kills: int, operations: int) -> Iterator[Figures]:
         """Yield the figures after each life, until there are this many kills and acknowledged operations."""
-        begun = time.monotonic()
         lives = cycle(LIVES[self.figures.database])
         try:
             while self.figures.kills < kills or self.figures.operations < operations:
@@ -104,7 +102,6 @@ class Torture:
                 left = (operations - self.figures.operations) / max(1, kills - self.figures.kills)
                 self._live(next(lives), max(left, 0) * self._random.uniform(0.4, 1.8))
                 self._count()
-                self.figures.seconds = time.monotonic() - begun
                 yield self.figures
             self._end()
         except Exception as error:  # for example, a server does not start
@@ -114,13 +111,12 @@ class Torture:
             self._load.request_stop()
             self._load.collect()
         self._count()
-        self.figures.seconds = time.monotonic() - begun
         yield self.figures
 
     # --- a life --------------------------------------------------------------------------------------------------
 
     def _live(self, end: str, operations: float) -> None:
-        server = self._start_recovered(("--workers", "2") if end in WITH_WORKERS else (), die_first=end == "start")
+        server = self._start_recovered("2" if end in WITH_WORKERS else "1", die_first=end == "start")
         self._load.start([server.url], list(CAMPAIGNS), CALLERS)
         wanted = operations
         if end in ("worker", "database"):
@@ -142,21 +138,21 @@ class Torture:
         self._remains = self._copy_remains()
         self._note_jobs()
 
-    def _start_recovered(self, arguments: Sequence[str] = (), die_first: bool = False) -> Server:
+    def _start_recovered(self, workers: str = "1", die_first: bool = False) -> Server:
         """Start a server and compare what the last one left with what was acknowledged."""
         if not self._servers:
-            server = self._start(arguments)
+            server = self._start(workers)
             self._load.prepare(server.url, self._large)
             self._repeated = self._counted = len(self._load.acknowledged)  # preparations do not count
             return server
         if die_first:
-            server = self._start(arguments)
+            server = self._start(workers)
             time.sleep(self._random.uniform(0.0, self._start_seconds))
             server.kill()
             self.figures.kills += 1
             self.figures.kills_during_start += 1
             self._remains = self._copy_remains()
-        server = self._start(arguments)
+        server = self._start(workers)
         with ThreadPoolExecutor(1) as beside:
             ready = beside.submit(_measure_start, server)
             self._compare(self._remains)
@@ -168,8 +164,8 @@ class Torture:
         self._repeated = len(self._load.acknowledged)
         return server
 
-    def _start(self, arguments: Sequence[str]) -> Server:
-        self._servers.append(self._launch(self.url, *arguments))
+    def _start(self, workers: str) -> Server:
+        self._servers.append(self._launch(self.url, "--workers", workers))
         return self._servers[-1]
 
     def _copy_remains(self) -> str:
@@ -236,8 +232,7 @@ class Torture:
 
     def _kill_worker(self, server: Server) -> None:
         """Kill one of two workers: its callers go to the other one, and the parent replaces it."""
-        children = psutil.Process(server.pid).children()
-        self._random.choice([child for child in children if "--multiprocessing-fork" in child.cmdline()]).kill()
+        self._random.choice(server.list_workers()).kill()
         self.figures.kills += 1
         self.figures.kills_of_one_worker += 1
 
@@ -263,13 +258,13 @@ class Torture:
         """Wait for a new re-estimation to start, but not for long."""
         deadline = time.monotonic() + JOB_SECONDS
         with closing(Store(self.url)) as store:
-            while self._load.is_working() and time.monotonic() < deadline and read_open_jobs(store) <= self._known_jobs:
+            while time.monotonic() < deadline and self._load.is_working() and _read_jobs(store) <= self._known_jobs:
                 time.sleep(0.002)
 
     def _note_jobs(self) -> None:
         """Remember the leases of killed servers. On PostgreSQL expire them, so that no server waits."""
         with closing(Store(self._remains)) as store:
-            left = read_open_jobs(store)
+            left = _read_jobs(store)
             self.figures.kills_with_open_job += not left <= self._known_jobs
             self._known_jobs |= left
             if not store.embedded:
@@ -290,9 +285,17 @@ class Torture:
         figures.operations = figures.decisions + figures.rewards + figures.changes
         figures.repeated += self._load.repeated
         self._load.repeated = 0
+        figures.seconds = time.monotonic() - self._begun
 
 
 def _measure_start(server: Server) -> float:
     begun = time.monotonic()
     assert server.url
     return time.monotonic() - begun
+
+
+def _read_jobs(store: Store) -> set[tuple[int, int, str]]:
+    """Re-estimations that somebody has leased and not finished: campaign id, input round, owner."""
+    query = sa.select(jobs.c.campaign_id, jobs.c.input_round, jobs.c.owner).where(jobs.c.status == "waiting")
+    with store.reading() as tx:
+        return {tuple(row) for row in tx.connection.execute(query)}

@@ -11,6 +11,8 @@ from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 
+import psutil
+
 from service import __version__
 from tests.e2e.load import PATIENCE_SECONDS, open_client, wait_until
 
@@ -63,6 +65,10 @@ class Server:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    def list_workers(self) -> list[psutil.Process]:
+        children = psutil.Process(self.pid).children()
+        return [child for child in children if "--multiprocessing-fork" in child.cmdline()]
 
     def read_stderr(self) -> str:
         return self._stderr.read_text()

@@ -1,15 +1,14 @@
-"""A long, steady run with restarts: python -m tests.e2e.soak [--minutes 10] [--database sqlite|postgresql|both].
+"""A long, steady run with restarts: python -m tests.e2e.soak [--minutes 10] [--rate 30].
 
 Runs one server on SQLite and one with two workers on PostgreSQL at the same time, and restarts each at regular
 intervals, once with SIGKILL; the time between two restarts is a life. At the end it verifies every campaign, compares
 the number of stored decisions and rewards with the acknowledged ones, and prints a table that says whether memory,
-handles, size or latency drift. It writes all figures to a JSON file. The exit code is 1 if anything drifts or is wrong.
+handles, size or latency drift. It writes all figures to results/soak.json. The exit code is 1 if anything
+drifts or is wrong.
 """
 
 import argparse
 import asyncio
-import os
-import signal
 import sqlite3
 import sys
 import tempfile
@@ -44,10 +43,10 @@ KILLED = 1  # the life, counted from 0, that ends with SIGKILL; the others end w
 class Plan(NamedTuple):
     """The length and the load of a run."""
 
-    minutes: float = 10.0
+    minutes: float
+    rate: float  # requests a second to each service
+    lives: int
     campaigns: int = 50
-    rate: float = 30.0  # requests a second to each service
-    lives: int = 3
     rounds: int = 1_200  # of every campaign before the load, up to twice as many: past its first snapshot and job
     sample_seconds: float = 2.0
     workers: int = 2  # on PostgreSQL; SQLite has one (R19)
@@ -224,13 +223,10 @@ async def _live(
 
 async def _end(server: Server, steady: Steady, killed: bool) -> str:
     """End the server while requests are under way."""
-    if killed:
-        os.killpg(server.pid, signal.SIGKILL)  # all of its processes at once
-        steady.pause()
-        return "killed"
-    server.terminate()
+    await asyncio.to_thread(server.end if killed else server.terminate)
     steady.pause()
-    return f"ended with {await asyncio.to_thread(server.wait_for_exit)}"
+    code = await asyncio.to_thread(server.wait_for_exit)
+    return "killed" if killed else f"ended with {code}"
 
 
 def find_mistakes(url: str, steady: Steady) -> list[str]:
@@ -256,8 +252,8 @@ def _select_counts() -> sa.Select[Any]:
     return sa.select(campaigns.c.name, decided, rewarded)
 
 
-async def soak_all(kinds: Sequence[str], urls: Sequence[str], plan: Plan, folder: Path) -> list[Soaked]:
-    """Run on all databases at the same time."""
+async def soak_all(urls: Sequence[str], plan: Plan, folder: Path) -> list[Soaked]:
+    """Run on both databases at the same time; the URLs are in the order of KINDS."""
     begun = time.monotonic()
 
     def report(text: str) -> None:
@@ -266,35 +262,25 @@ async def soak_all(kinds: Sequence[str], urls: Sequence[str], plan: Plan, folder
 
     async with asyncio.TaskGroup() as tasks:
         running = [
-            tasks.create_task(soak(kind, url, plan, folder, report)) for kind, url in zip(kinds, urls, strict=True)
+            tasks.create_task(soak(kind, url, plan, folder, report)) for kind, url in zip(KINDS, urls, strict=True)
         ]
     return [task.result() for task in running]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; 1 if anything drifts or is wrong."""
-    plan = Plan()
     parser = argparse.ArgumentParser(prog="python -m tests.e2e.soak", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=plan.minutes)
-    parser.add_argument("--database", choices=[*KINDS, "both"], default="both")
-    parser.add_argument("--campaigns", type=int, default=plan.campaigns)
-    parser.add_argument("--rate", type=float, default=plan.rate, help="requests a second to each service")
-    parser.add_argument("--lives", type=int, help="number of lives; by default one every 10 minutes, but at least 3")
-    parser.add_argument("--rounds", type=int, default=plan.rounds, help="rounds of each campaign before the load")
-    parser.add_argument("--json", type=Path, default=Path("results/soak.json"), help="file for the figures")
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--rate", type=float, default=30.0, help="requests a second to each service")
     flags = parser.parse_args(arguments)
-    flags.lives = flags.lives or max(plan.lives, round(flags.minutes / 10))
-    fields = ("minutes", "campaigns", "rate", "lives", "rounds")
-    plan = plan._replace(**{field: getattr(flags, field) for field in fields})
-    kinds = KINDS if flags.database == "both" else [flags.database]
-    os.environ.setdefault("XDG_RUNTIME_DIR", "/tmp")
+    plan = Plan(flags.minutes, flags.rate, lives=max(3, round(flags.minutes / 10)))
     with tempfile.TemporaryDirectory(prefix="undercurrent-soak-") as folder:
         databases = Databases(Path(folder))
         try:
-            results = asyncio.run(soak_all(kinds, [databases(kind) for kind in kinds], plan, Path(folder)))
+            results = asyncio.run(soak_all([databases(kind) for kind in KINDS], plan, Path(folder)))
         finally:
             databases.close()
-    return soak_report.report(results, flags.json)
+    return soak_report.report(results, Path("results/soak.json"))
 
 
 if __name__ == "__main__":

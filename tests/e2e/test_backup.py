@@ -13,9 +13,8 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from service.cli.commands import main
-from tests.e2e.findings import Exchange, compare_exchange
+from tests.e2e.findings import Exchange, compare_exchange, read_logs
 from tests.e2e.load import Load, open_client
-from tests.e2e.log import read_logs
 from tests.e2e.programs import find_program
 from tests.e2e.server import Launch, get_environment
 

@@ -8,7 +8,6 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-import psutil
 import pytest
 import sqlalchemy as sa
 
@@ -24,14 +23,9 @@ READY = "Application startup complete."  # each worker logs this at level debug
 JSON_LOGS = ["--log-format", "json", "--access-log", "--log-level", "debug"]
 
 
-def list_workers(server):
-    children = psutil.Process(server.pid).children()
-    return [child for child in children if "spawn_main" in " ".join(child.cmdline()) and child.is_running()]
-
-
 def connect(server, worker):
     """A client that is connected to this worker: the others are suspended meanwhile."""
-    client, others = open_client(server.url), [other for other in list_workers(server) if other != worker]
+    client, others = open_client(server.url), [other for other in server.list_workers() if other != worker]
     for other in others:
         other.suspend()
     try:
@@ -101,7 +95,7 @@ def test_log_lines_are_json(server):
 
 def test_counters_of_all_workers_add_up(server):
     """Every worker reports the sums of all. They do not fall when a worker is killed and replaced."""
-    first, second = list_workers(server)
+    first, second = server.list_workers()
     starts = server.read_stderr().count(READY)
     assert Path(first.environ()[SHARED_FOLDER]).stat().st_mode & 0o077 == 0
     with closing(connect(server, first)) as one:
@@ -118,7 +112,7 @@ def test_counters_of_all_workers_add_up(server):
         assert get_totals(other) == [50, 55, 55, 56, 50]
         wait_until(lambda: server.read_stderr().count(READY) == starts + 1)
         assert get_totals(other) == [50, 55, 55, 56, 50]
-        (third,) = (worker for worker in list_workers(server) if worker != second)
+        (third,) = (worker for worker in server.list_workers() if worker != second)
         with closing(connect(server, third)) as late:
             assert not decide(late, range(50, 60)) & prefixes
             wait_until(lambda: get_totals(late) == get_totals(other) == [60, 65, 65, 66, 60])
@@ -126,7 +120,7 @@ def test_counters_of_all_workers_add_up(server):
 
 def test_a_worker_that_cannot_be_replaced_leaves_the_other_alone(server, url):
     """A worker may not start after a migration or while PostgreSQL is away. The parent logs that and tries again."""
-    first, second = list_workers(server)
+    first, second = server.list_workers()
     starts, pid = server.read_stderr().count(READY), first.pid
     with closing(Store(url)) as store:
 
@@ -144,13 +138,13 @@ def test_a_worker_that_cannot_be_replaced_leaves_the_other_alone(server, url):
             good(client.post("/campaigns", json=CAMPAIGN | {"name": "autumn"}), 201)
         set_revision(before)
     wait_until(lambda: server.read_stderr().count(READY) == starts + 1)
-    assert second in list_workers(server)
+    assert second in server.list_workers()
     ended = [json.loads(line) for line in server.read_stderr().splitlines() if "a worker has ended" in line]
     assert (pid, -9) in [(line["pid"], line["exit_code"]) for line in ended]
 
 
 def test_the_server_removes_its_folder_when_it_stops(server):
-    folder = Path(list_workers(server)[0].environ()[SHARED_FOLDER])
+    folder = Path(server.list_workers()[0].environ()[SHARED_FOLDER])
     assert folder.exists()
     server.terminate()
     assert server.wait_for_exit() == 0

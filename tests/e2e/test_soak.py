@@ -23,7 +23,7 @@ MOST_HANDLES, MOST_THREADS = 30, 65
 def results(new_database, tmp_path_factory):
     """The results by kind; both databases run at the same time."""
     urls, folder = [new_database(kind) for kind in KINDS], tmp_path_factory.mktemp("soak")
-    return dict(zip(KINDS, asyncio.run(soak_all(KINDS, urls, PLAN, folder)), strict=True))
+    return dict(zip(KINDS, asyncio.run(soak_all(urls, PLAN, folder)), strict=True))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -48,25 +48,15 @@ ROWS = {
 
 def format_table(all_figures: Sequence[Figures]) -> str:
     """The summary for people."""
-    rows = [(text, [getattr(figures, name) for figures in all_figures]) for name, text in ROWS.items()]
-    findings = [
-        (f"{kind}: {text}", [figures.findings[kind] for figures in all_figures]) for kind, text in FINDINGS.items()
-    ]
-    width = max(len(text) for text, _ in (*rows, *findings))
-    rule = "-" * (width + 12 * len(all_figures))
-    return "\n".join(
-        [
-            " " * width + "".join(f"{figures.database:>12}" for figures in all_figures),
-            *(_line(text, values, width) for text, values in rows),
-            rule,
-            *(_line(text, values, width) for text, values in findings),
-        ]
-    )
-
-
-def _line(text: str, values: Sequence[float], width: int) -> str:
-    cells = (f"{value:>12,.1f}" if isinstance(value, float) else f"{value:>12,}" for value in values)
-    return f"{text:<{width}}" + "".join(cells)
+    rows = {text: [getattr(figures, name) for figures in all_figures] for name, text in ROWS.items()}
+    for kind, text in FINDINGS.items():
+        rows[f"{kind}: {text}"] = [figures.findings[kind] for figures in all_figures]
+    width = max(map(len, rows))
+    lines = [" " * width + "".join(f"{figures.database:>12}" for figures in all_figures)]
+    for text, values in rows.items():
+        cells = (f"{value:>12,.1f}" if isinstance(value, float) else f"{value:>12,}" for value in values)
+        lines.append(f"{text:<{width}}" + "".join(cells))
+    return "\n".join(lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -74,25 +64,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.e2e.torture", description=__doc__)
     parser.add_argument("--kills", type=int, default=50, help="on each database (default 50)")
     parser.add_argument("--operations", type=int, default=110_000, help="acknowledged, in all (default 110000)")
-    parser.add_argument("--database", choices=[*KINDS, "both"], default="both")
     parser.add_argument(
         "--seed", type=int, default=None, help="of the random instants; it does not make a run fully repeatable"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
     flags = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as Ctrl-C does, so that no server is left behind
-    kinds = KINDS if flags.database == "both" else [flags.database]
     seed = flags.seed if flags.seed is not None else random.SystemRandom().randrange(10**6)
     folder = Path(tempfile.mkdtemp(prefix="undercurrent-torture-"))
     databases, all_figures = Databases(folder), []
-    print(f"{flags.kills} kills on each of {', '.join(kinds)}; seed {seed}; files are in {folder}", flush=True)
+    print(f"{flags.kills} kills on each of {', '.join(KINDS)}; seed {seed}; files are in {folder}", flush=True)
     clean = False
     try:
-        for kind in kinds:
+        for kind in KINDS:
             with launch_servers(folder / kind) as launch:
                 torture = Torture(kind, databases, launch, seed)
                 all_figures.append(torture.figures)
-                _watch(torture, flags.kills, flags.operations // len(kinds))
+                _watch(torture, flags.kills, flags.operations // len(KINDS))
         clean = all(figures.clean for figures in all_figures)
     finally:
         databases.close(keep=not clean)
@@ -109,8 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for figures in all_figures:
         for example in figures.examples:
             print(f"{figures.database}: {example}", file=sys.stderr)
-    kept = [folder, *([databases.postgresql.folder] if "postgresql" in kinds else [])]
-    print(f"THERE ARE FINDINGS. The databases and the servers' logs are in {' and '.join(map(str, kept))}.")
+    print(f"THERE ARE FINDINGS. The databases and the servers' logs are in {folder} and {databases.postgresql.folder}.")
     return 1
 
 
