@@ -209,5 +209,8 @@ def test_a_real_process_serves_until_it_is_stopped(tmp_path):
         finally:
             process.kill()
     assert process.returncode == 0
-    assert complaints in ("", "undercurrent: compiling the kernels: only at the first start, about a minute\n")
+    assert complaints in (
+        "",
+        "undercurrent: compiling the kernels, which takes about a minute; only the first start does\n",
+    )
     assert (tmp_path / "undercurrent.db").exists()
