@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["AddressError", "Resolve", "Target", "parse_target", "require_public", "resolve_host"]
 
 Address = IPv4Address | IPv6Address
 Resolve = Callable[[str, int], Sequence[Address]]

@@ -13,8 +13,6 @@ import numpy.typing as npt
 
 from policy import State
 
-__all__ = ["Announced", "RegimeChange", "count_regimes", "find_regime_changes"]
-
 FIRST_LOOK = 32  # rows to look back at first; then twice as many each time
 FloatArray = npt.NDArray[np.float64]
 

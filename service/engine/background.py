@@ -23,8 +23,6 @@ from service.engine.retention import list_campaigns_to_reduce
 from service.engine.work import Job
 from service.storage.jobs import ClaimedJob, claim_jobs
 
-__all__ = ["Background", "run_estimation"]
-
 POLL_SECONDS = 15.0  # between two searches for jobs whose worker has died
 RETENTION_SECONDS = 600.0  # between two searches for requests that are too old
 TIDY_SECONDS = 20.0  # between two times that freed memory is given back

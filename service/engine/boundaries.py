@@ -15,8 +15,6 @@ from service.engine.work import ClosedJob, Entry, Job, Timing, Work
 from service.storage.rows import JobRow, LiveRow
 from service.storage.transaction import Transaction
 
-__all__ = ["LEASE_SECONDS", "Boundaries"]
-
 INLINE_OPERATIONS = 150_000  # of a re-estimation, about 10 ms; a larger one is left to a job (R16)
 LEASE_SECONDS = 300
 MOST_SETTLED = 1_000  # rewards set to their default at one boundary, about 20 ms; or two stages of them

@@ -21,8 +21,6 @@ from service.storage.snapshots import read_id_blocks
 from service.storage.store import Store, WouldBlockError
 from service.storage.transaction import Transaction
 
-__all__ = ["Cache"]
-
 CACHED_CAMPAIGNS = 1_000
 MOST_BYTES_OF_IDS = 100_000_000  # beyond this, only the ids of cached campaigns are kept
 MOST_ROUNDS_BEHIND = 1_000  # rounds of other workers that the event loop folds: some milliseconds

@@ -31,8 +31,6 @@ from service.storage.statements import Query
 from service.storage.store import Store, WouldBlockError
 from service.storage.transaction import Transaction
 
-__all__ = ["Campaigns", "Processed"]
-
 _encode = msgspec.json.Encoder().encode
 log = logging.getLogger("undercurrent")
 

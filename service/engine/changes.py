@@ -19,8 +19,6 @@ from service.storage.rows import RevisionRow
 from service.storage.snapshots import add_snapshot
 from service.storage.transaction import Transaction
 
-__all__ = ["adopt", "archive", "change_config", "erase", "restore_model"]
-
 
 def change_config(unit: Unit, config: CampaignConfig) -> None:
     """Use another configuration from the next round on (R14)."""

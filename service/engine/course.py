@@ -5,15 +5,6 @@ from typing import NamedTuple
 
 from policy import StagedPolicy, State
 
-__all__ = [
-    "FAILED_ESTIMATION",
-    "FAILED_PUBLICATION",
-    "FAILED_UPDATE",
-    "SKIPPED_ESTIMATION",
-    "Course",
-    "Position",
-]
-
 # The kinds of events that change the course of a campaign, so that a replay must know them.
 FAILED_UPDATE = "failed_update"
 FAILED_ESTIMATION = "failed_estimation"

@@ -14,17 +14,6 @@ from service.engine.requests import DecideItem
 from service.storage.reading import LoggedDecision
 from service.storage.rows import KnownDecision
 
-__all__ = [
-    "Explanation",
-    "build_explanations",
-    "check_numbers",
-    "describe_reward",
-    "encode_decisions",
-    "encode_lines",
-    "hash_request",
-    "hash_requests",
-]
-
 _encoder = msgspec.json.Encoder()
 _canonical_encoder = msgspec.json.Encoder(order="sorted")
 

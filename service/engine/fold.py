@@ -27,8 +27,6 @@ from service.storage.rows import DecisionRow, JobRow, RevisionRow
 from service.storage.snapshots import SnapshotPoint
 from service.storage.statements import PAGE
 
-__all__ = ["MissingInput", "Part", "Replay"]
-
 
 class MissingInput(Exception):  # noqa: N818 - not an error: the fold must start earlier
     """The fold needs the input of a job or an earlier model, and it started after that."""

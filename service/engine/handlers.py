@@ -56,8 +56,6 @@ from service.storage.snapshots import (
 )
 from service.storage.transaction import Transaction
 
-__all__ = ["HANDLERS", "ChangedCampaignError", "answer_repeated_creation"]
-
 T = TypeVar("T")
 Op = TypeVar("Op", bound=AnyOperation)
 C = TypeVar("C", Change, RollBack, Erase, Import, Archive)

@@ -13,8 +13,6 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Hashes", "Ids", "decode_block", "hash_ids"]
-
 Hashes = npt.NDArray[np.uint64]
 EMPTY = -1  # an unused slot of the table
 

@@ -28,8 +28,6 @@ from service.storage.reading import get_decided_at
 from service.storage.rows import DecisionRow, LiveRow
 from service.storage.transaction import Transaction
 
-__all__ = ["ImportSummary", "Importing"]
-
 IMPORT = "import"  # the kind of event that records an import; the fold does not need it
 CHUNK = 2_000  # rows that are read, checked and followed at a time
 MOST_PROBLEMS = 100  # that an answer lists

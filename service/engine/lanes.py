@@ -21,8 +21,6 @@ from service.engine.work import Job
 from service.storage.fibers import run_in_fiber
 from service.storage.store import WouldBlockError
 
-__all__ = ["Lanes"]
-
 LARGEST_GATHER = 1_000  # decisions and rewards; a single batch may have as many
 MOST_FIBERS = 6  # at a time: while one works, the others wait for the database
 T = TypeVar("T")

@@ -6,8 +6,6 @@ from typing import Protocol
 from service.storage.rows import DecisionRow, JobRow, RevisionRow, RewardRow
 from service.storage.transaction import Transaction
 
-__all__ = ["ErasedLog", "Log", "RecordingLog"]
-
 
 class Log(Protocol):
     """The queries that a replay makes. A `Transaction` answers them."""

@@ -31,8 +31,6 @@ from service.storage.campaigns import read_campaigns
 from service.storage.rows import REGIME_CHANGE, LiveRow
 from service.storage.store import Store
 
-__all__ = ["SHARED_FOLDER", "Exporter", "Metrics"]
-
 SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # the client library reads this variable when it is imported
 DATABASE_SECONDS = 2.0  # for how long a scrape waits for the database; scrapers themselves wait for ten
 METHODS = {"GET", "POST", "PATCH", "PUT", "DELETE", "HEAD", "OPTIONS"}  # callers must not invent labels

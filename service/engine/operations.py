@@ -13,25 +13,6 @@ from service.engine.imports import Importing, ImportSummary
 from service.engine.requests import DecideItem, RewardItem
 from service.storage.audit import Record
 
-__all__ = [
-    "Archive",
-    "Change",
-    "Create",
-    "Decide",
-    "Delete",
-    "Erase",
-    "FinishJob",
-    "Import",
-    "JobResult",
-    "KeepSnapshot",
-    "Operation",
-    "ReadState",
-    "Reduce",
-    "Reward",
-    "RollBack",
-    "Snapshot",
-]
-
 T_co = TypeVar("T_co", covariant=True)
 
 

@@ -20,8 +20,6 @@ from service.storage.erasure import read_subject_rounds
 from service.storage.events import count_events
 from service.storage.models import read_model_page
 
-__all__ = ["prepare_erasure", "prepare_import", "prepare_rollback"]
-
 
 def prepare_rollback(campaigns: Campaigns, name: str, version: int) -> RollBack | ReadState:
     """Rebuild an earlier model (R21). If the model in force is that one already, the request is a retry."""

@@ -19,19 +19,6 @@ from service.storage.rows import LiveRow
 from service.storage.snapshots import get_snapshot, read_snapshot_points
 from service.storage.transaction import Transaction
 
-__all__ = [
-    "coefficients_match",
-    "find_open_job",
-    "get_campaign",
-    "load_config",
-    "load_first_position",
-    "load_positions",
-    "numbers_match",
-    "rebuild_job_input",
-    "rebuild_model",
-    "recover_position",
-]
-
 TOLERANCE = 1e-9  # across machines (R15)
 
 

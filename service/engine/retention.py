@@ -14,8 +14,6 @@ from service.storage.erasure import read_contexts, reduce_rounds
 from service.storage.rows import LiveRow
 from service.storage.transaction import Transaction
 
-__all__ = ["list_campaigns_to_reduce", "reduce_oldest"]
-
 ROWS = 1_000  # in one transaction: about 20 ms
 DAY = 86_400 * SECOND
 

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from policy import State
 from service.storage.rows import SnapshotRow
 
-__all__ = ["build_snapshot_row", "choose_snapshots_to_keep", "compute_spacing"]
-
 SNAPSHOT_ROUNDS = 1_000  # the least distance of two snapshots; a fifth of all rounds later on, for constant cost
 MOST_ROUNDS_TO_FOLD = 50_000  # after a restart: a few seconds
 RECENT_SNAPSHOTS = 3

@@ -10,8 +10,6 @@ from service.engine.unit import Unit
 from service.storage.rows import LiveRow
 from service.storage.transaction import Transaction
 
-__all__ = ["AnyOperation", "Turn", "list_decision_ids"]
-
 AnyOperation: TypeAlias = Operation[object]
 
 

@@ -24,8 +24,6 @@ from service.engine.work import Entry
 from service.storage.rows import REGIME_CHANGE, DecisionRow, KnownDecision, LiveRow, MessageRow, build_rows
 from service.storage.transaction import Transaction
 
-__all__ = ["AHEAD_SECONDS", "Unit"]
-
 AHEAD_SECONDS = 60  # how far a client's clock may be ahead of ours (R27)
 PREFIXES = [f"items[{i}]." for i in range(MAX_BATCH)]
 _encode = msgspec.json.Encoder().encode

@@ -8,8 +8,6 @@ from typing import Any
 from policy import CampaignConfig, Request, StagedPolicy, decode, describe, encode, kernels
 from service.engine.ids import Ids, hash_ids
 
-__all__ = ["load_first", "warm_up"]
-
 ROUNDS = 99  # enough for regimes to be fitted, and judged once
 _lock = threading.Lock()
 

@@ -30,7 +30,6 @@ from service.storage.store import Store
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["Sender", "compute_delay", "describe_regime", "sign"]
 
 POLL_SECONDS = 5.0  # between two searches for messages of other or dead workers
 LEASE_SECONDS = 60  # much longer than an attempt

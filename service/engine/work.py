@@ -26,8 +26,6 @@ from service.storage.rows import (
 )
 from service.storage.transaction import Transaction
 
-__all__ = ["FAILED_STEPS", "ClosedJob", "Entry", "Job", "NewRows", "Progress", "Timing", "Work"]
-
 FAILED_STEPS = (FAILED_UPDATE, FAILED_ESTIMATION, FAILED_PUBLICATION)
 FAILURES_BY_MODEL_KIND = {"update": (FAILED_UPDATE,), "estimation": (FAILED_ESTIMATION, FAILED_PUBLICATION)}
 _encode = msgspec.json.Encoder().encode

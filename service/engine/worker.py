@@ -21,8 +21,6 @@ from service.engine.webhooks import Sender
 from service.storage.schema import require_current
 from service.storage.store import Store
 
-__all__ = ["Service"]
-
 CHANGES = (Create, Change, Archive, Delete)  # the operations that change what a list of campaigns shows
 # For how long a background thread may keep the GIL from a decision, which releases it for every row that it writes.
 # Python's default of 5 ms is longer than a decision takes.
