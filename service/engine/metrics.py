@@ -35,7 +35,6 @@ SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # the client library reads this vari
 DATABASE_SECONDS = 2.0  # for how long a scrape waits for the database; scrapers themselves wait for ten
 METHODS = {"GET", "POST", "PATCH", "PUT", "DELETE", "HEAD", "OPTIONS"}  # callers must not invent labels
 OUTCOMES = {"client": "accepted", "default": "default", "import": "imported"}  # of a reward, by its source
-DELIVERY_OUTCOMES = ("sent", "retried", "given_up")
 QUICK = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 LONG = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_000)
@@ -94,59 +93,35 @@ class Metrics:
             self.registry.register(_AllWorkers(folder))
         own = None if folder else self.registry
 
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"undercurrent_{name}", text, labels, registry=own)
+        def counter(name: str, text: str, *labels: str) -> _Labelled[Counter]:
+            return _Labelled(Counter(f"undercurrent_{name}", text, labels, registry=own))
 
         def histogram(name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
             return Histogram(f"undercurrent_{name}", text, labels, registry=own, buckets=buckets)
 
-        self._requests = _Labelled(
-            counter("requests_total", "Requests answered, by route template.", "route", "method", "status")
-        )
-        self._request_seconds = _Labelled(
-            histogram("request_seconds", "From a request's last byte to its answer's.", QUICK, "route")
-        )
-        self._decisions = _Labelled(
-            counter("decisions_total", "Decisions made; repeated requests do not count.", "campaign", "action", "mode")
-        )
-        self._rewards = _Labelled(
-            counter(
-                "rewards_total",
-                "Rewards by outcome: accepted, repeated, refused, or default because none came in time.",
-                "campaign",
-                "outcome",
-            )
-        )
-        self._failed_updates = _Labelled(
-            counter(
-                "failed_updates_total",
-                "Stage updates, re-estimations and publications of one that failed; the model before stays in force.",
-                "campaign",
-                "kind",
-            )
-        )
-        self._update_seconds = _Labelled(
-            histogram(
-                "update_seconds",
-                "Stage updates, re-estimations within a request, and those left to a background job.",
-                LONG,
-                "kind",
-            )
-        )
-        self._alerts = _Labelled(
-            counter("alerts_total", "Changes of regime that lasted long enough for an alert.", "campaign")
-        )
-        self._deliveries = _Labelled(
-            counter("webhook_attempts_total", "Messages to webhooks: sent, to be retried, or given up.", "outcome")
-        )
+        text = "Requests answered, by route template."
+        self._requests = counter("requests_total", text, "route", "method", "status")
+        text = "From a request's last byte to its answer's."
+        self._request_seconds = _Labelled(histogram("request_seconds", text, QUICK, "route"))
+        text = "Decisions made; repeated requests do not count."
+        self._decisions = counter("decisions_total", text, "campaign", "action", "mode")
+        text = "Rewards by outcome: accepted, repeated, refused, or default because none came in time."
+        self._rewards = counter("rewards_total", text, "campaign", "outcome")
+        text = "Stage updates, re-estimations and publications of one that failed; the model before stays in force."
+        self._failed_updates = counter("failed_updates_total", text, "campaign", "kind")
+        text = "Stage updates, re-estimations within a request, and those left to a background job."
+        self._update_seconds = _Labelled(histogram("update_seconds", text, LONG, "kind"))
+        text = "Changes of regime that lasted long enough for an alert."
+        self._alerts = counter("alerts_total", text, "campaign")
+        text = "Messages to webhooks: sent, to be retried, or given up."
+        self._deliveries = counter("webhook_attempts_total", text, "outcome")
         self._by_campaign = (self._decisions, self._rewards, self._failed_updates, self._alerts)
-        for outcome in DELIVERY_OUTCOMES:  # so that an alarm on the first failure has a 0 to start from
+        for outcome in ("sent", "retried", "given_up"):  # so that an alarm on the first failure has a 0 to start from
             self._deliveries[outcome]
         self._gathered = histogram("gather_operations", "Operations that shared one transaction.", SIZES)
         self._transaction_seconds = histogram("transaction_seconds", "Transactions, until committed.", QUICK)
-        self._database_failures = counter(
-            "database_failures_total", "Times that the database failed or did not answer."
-        )
+        text = "Times that the database failed or did not answer."
+        self._database_failures = Counter("undercurrent_database_failures_total", text, registry=own)
 
     def count_request(self, route: str, method: str, status: int, seconds: float) -> None:
         """Count an answered request."""
@@ -251,9 +226,8 @@ class _Scrape(Collector):
         self._metrics, self._rows = metrics, rows
 
     def collect(self) -> Iterator[Metric]:
-        names = (
-            None if self._rows is None else {None, *(row.name for row in self._rows)}
-        )  # None: metrics without a campaign
+        # None: metrics without a campaign
+        names = None if self._rows is None else {None, *(row.name for row in self._rows)}
         for metric in self._metrics.registry.collect():
             if names is not None:
                 metric.samples = [one for one in metric.samples if one.labels.get("campaign") in names]

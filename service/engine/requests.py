@@ -2,8 +2,7 @@
 
 from typing import Annotated, Any
 
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, Strict
-from pydantic.config import JsonDict
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, Strict
 
 from policy.config import LARGEST_REWARD, MOST_ROUNDS, PLAIN_TEXT
 
@@ -26,7 +25,11 @@ CAMPAIGN_EXAMPLE: dict[str, Any] = {
     ],
     "rewards": {"range": [-10, 100], "wait_seconds": 604_800, "default": 0},
 }
-CONTEXT_EXAMPLE: JsonDict = {"risk": "low", "revenue": 36_000}
+CONTEXT_EXAMPLE: dict[str, JsonValue] = {"risk": "low", "revenue": 36_000}
+
+
+def _with_example(**body: JsonValue) -> ConfigDict:
+    return ConfigDict(json_schema_extra={"examples": [body]})
 
 
 class RequestBody(BaseModel):
@@ -56,11 +59,7 @@ class DecideItem(Customer):
 
 
 class DecideRequest(DecideItem):
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"campaign": "spring-offers", "decision_id": "order-1001", "context": CONTEXT_EXAMPLE}]
-        }
-    )
+    model_config = _with_example(campaign="spring-offers", decision_id="order-1001", context=CONTEXT_EXAMPLE)
 
     campaign: CampaignName
 
@@ -70,22 +69,12 @@ class BatchItem(DecideItem):
 
 
 class DecideBatch(RequestBody):
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "campaign": "spring-offers",
-                    "items": [
-                        {"decision_id": "order-1002", "context": CONTEXT_EXAMPLE},
-                        {
-                            "decision_id": "order-1003",
-                            "context": {"risk": "high", "revenue": 8_500},
-                            "excluded_actions": ["call"],
-                        },
-                    ],
-                }
-            ]
-        }
+    model_config = _with_example(
+        campaign="spring-offers",
+        items=[
+            {"decision_id": "order-1002", "context": CONTEXT_EXAMPLE},
+            {"decision_id": "order-1003", "context": {"risk": "high", "revenue": 8_500}, "excluded_actions": ["call"]},
+        ],
     )
 
     campaign: CampaignName
@@ -98,26 +87,15 @@ class RewardItem(RequestBody):
 
 
 class RewardRequest(RewardItem):
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"campaign": "spring-offers", "decision_id": "order-1001", "reward": 1.25}]}
-    )
+    model_config = _with_example(campaign="spring-offers", decision_id="order-1001", reward=1.25)
 
     campaign: CampaignName
 
 
 class RewardBatch(RequestBody):
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "campaign": "spring-offers",
-                    "items": [
-                        {"decision_id": "order-1002", "reward": 0},
-                        {"decision_id": "order-1003", "reward": 12.5},
-                    ],
-                }
-            ]
-        }
+    model_config = _with_example(
+        campaign="spring-offers",
+        items=[{"decision_id": "order-1002", "reward": 0}, {"decision_id": "order-1003", "reward": 12.5}],
     )
 
     campaign: CampaignName
@@ -150,23 +128,12 @@ class ImportRow(RequestBody):
 
 
 class ImportRequest(RequestBody):
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "import_id": "crm-2026-q3",
-                    "rows": [
-                        {"context": CONTEXT_EXAMPLE, "action": "email", "reward": 1.25, "at": "2026-07-01T09:30:00Z"},
-                        {
-                            "context": {"risk": "high", "revenue": 8_500},
-                            "action": "none",
-                            "reward": 0,
-                            "propensity": 0.5,
-                        },
-                    ],
-                }
-            ]
-        }
+    model_config = _with_example(
+        import_id="crm-2026-q3",
+        rows=[
+            {"context": CONTEXT_EXAMPLE, "action": "email", "reward": 1.25, "at": "2026-07-01T09:30:00Z"},
+            {"context": {"risk": "high", "revenue": 8_500}, "action": "none", "reward": 0, "propensity": 0.5},
+        ],
     )
 
     import_id: Annotated[
