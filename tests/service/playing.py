@@ -178,6 +178,17 @@ def http_post(client: httpx.Client) -> Post:
     return post
 
 
+def one_by_one(post: Post) -> Post:
+    """Return a function that posts each decision of a batch in a request of its own."""
+
+    def single(path: str, body: dict) -> dict:
+        if path != "/decide/batch":
+            return post(path, body)
+        return {"decisions": [post("/decide", {"campaign": body["campaign"], **item}) for item in body["items"]]}
+
+    return single
+
+
 def operation(path: str, body: dict) -> Any:
     """Build the operation that a route makes from a body."""
     text = json.dumps(body)
@@ -222,7 +233,7 @@ class Direct:
             self.process(FinishJob(name, number, work.state.round, run_estimation(work.policy, work.state)))
         else:
             self.process(KeepSnapshot(name, work, encode(work.state)))
-            self.campaigns.end_snapshot(number)
+            self.campaigns.snapshots_under_way.discard(number)
 
     def finish_all(self) -> None:
         work, self.work = self.work, []

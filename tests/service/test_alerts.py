@@ -17,7 +17,7 @@ from service.engine.preparation import prepare_rollback
 from service.engine.unit import Unit
 from service.storage.tables import events, outbox
 from tests.service.answers import error_of, good
-from tests.service.playing import CONFIGS, SEASONS, Script, on_sqlite, operation
+from tests.service.playing import CONFIGS, SEASONS, Script, on_sqlite, one_by_one, operation
 
 ALERTS = {"alerts": {"rounds": 3}}
 CAMPAIGN = CONFIGS["given"] | {"name": "spring", "alerts": {"rounds": 5}}
@@ -93,21 +93,10 @@ def test_a_tie_goes_to_the_first_regime():
 # --- in a campaign ----------------------------------------------------------------------------------------------------
 
 
-def one_by_one(post):
-    """Post a batch as single decisions."""
-
-    def ask(path, body):
-        if path != "/decide/batch":
-            return post(path, body)
-        return {"decisions": [post("/decide", {"campaign": body["campaign"], **item}) for item in body["items"]]}
-
-    return ask
-
-
 @on_sqlite
 @pytest.mark.parametrize(("name", "rounds"), [("default", 140), ("spectral", 90), ("smoothed", 90)])
 def test_alerts_equal_brute_force_for_any_requests(direct, clock, name, rounds):
-    """In batches, one by one, and with restarts; re-estimations rewrite beliefs on the way.
+    """In batches, one by one, and with restarts and two workers; re-estimations rewrite beliefs on the way.
 
     The reference looks at all beliefs of record after every single decision.
     """
@@ -135,8 +124,9 @@ def test_alerts_equal_brute_force_for_any_requests(direct, clock, name, rounds):
     parts = Script(CONFIGS[name] | ALERTS, clock, name="parts").create(first.post)
     while parts.round < rounds:
         worker = direct()
-        parts.play(worker.post, parts.round + 9)
+        parts.play(worker.post, parts.round + 7)
         worker.store.close()
+        parts.step(first.post)  # which has an older state cached
     alone = list_alerts(first, "alone")
     assert [(a["from"] - 1, a["to"] - 1, a["round"], a["since_round"]) for a in alone] == expected
     assert len(expected) >= 2
@@ -146,44 +136,6 @@ def test_alerts_equal_brute_force_for_any_requests(direct, clock, name, rounds):
     for campaign in ("alone", "batched", "parts"):
         assert first.campaign(campaign).regime == told
         assert first.differences(campaign) == []
-
-
-@on_sqlite
-def test_a_change_is_announced_once_it_has_lasted(direct):
-    """Five rounds in a row; the first regime is not announced, nor is a short visit of another one."""
-    worker = direct()
-    worker.post("/campaigns", CAMPAIGN)
-    seasons = [0] * 12 + [3] * 4 + [0] * 10 + [3] * 12 + [1] * 12
-    made = worker.post("/decide/batch", batch(seasons))["decisions"]
-    likeliest = [int(np.argmax(decision["belief"])) for decision in made]
-    turns = [t for t in range(1, len(seasons)) if likeliest[t] != likeliest[t - 1]]  # rows of the first of each run
-    assert [likeliest[t] for t in turns] == [1, 0, 1, 0]
-    assert turns[1] - turns[0] < 5
-    assert [(a["from"], a["to"], a["since_round"], a["round"]) for a in list_alerts(worker)] == [
-        (1, 2, turns[2] + 1, turns[2] + 5),
-        (2, 1, turns[3] + 1, turns[3] + 5),
-    ]
-    assert [a["belief"] for a in list_alerts(worker)] == [made[t + 4]["belief"] for t in turns[2:]]
-    assert worker.rows(outbox) == []  # no webhook, no message
-    assert worker.differences("spring") == []
-
-
-@on_sqlite
-def test_a_restart_in_the_middle_of_a_streak(direct):
-    """And another worker that has the campaign cached."""
-    first, second = direct(), direct()
-    first.post("/campaigns", CAMPAIGN)
-    for worker, seasons, begin in ((first, [0] * 10, 1), (second, [0, 3, 3, 3], 11), (first, [3], 15)):
-        worker.post("/decide/batch", batch(seasons, begin))
-    assert list_alerts(first) == []
-    third = direct()
-    for number in (16, 17, 18, 19):
-        (third, first)[number % 2].post("/decide/batch", batch([3], number))
-    (alert,) = list_alerts(first)
-    assert (alert["from"], alert["to"], alert["since_round"]) == (1, 2, alert["round"] - 4)
-    for worker in (first, second, third):
-        worker.post("/decide/batch", batch([3], 20 + worker.campaign("spring").round))
-    assert list_alerts(first) == [alert]
 
 
 @on_sqlite

@@ -14,12 +14,11 @@ from service.storage.jobs import claim_jobs
 from service.storage.rows import REGIME_CHANGE
 from service.storage.tables import decisions, events, jobs, models, outbox, rewards
 from tests.service.conftest import Clock
-from tests.service.playing import CONFIGS, Script, check_rounds, eventually
+from tests.service.playing import CONFIGS, Script, check_rounds, eventually, on_sqlite
 from tests.service.receiving import receiving
 from tests.service.test_jobs import abandon_job
 from tests.service.test_webhooks import campaign, list_waiting, queue_messages, sending, wait_until
 
-only_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 HOUR = 3_600_000_000
 WAIT = CONFIGS["waiting"]["rewards"]["wait_seconds"] * 1_000_000
 JUMPS = (0, -3 * HOUR, 0, 2 * HOUR, -HOUR, 2 * HOUR, 3 * HOUR)  # the machine's clock minus the true time
@@ -42,7 +41,7 @@ def clock():
     return JumpingClock()
 
 
-@only_sqlite
+@on_sqlite
 def test_decisions_and_default_rewards_go_on(direct, clock):
     """R20: times never go back, and no default comes early or twice; defaults resume when time goes on."""
     worker = direct()
@@ -69,7 +68,7 @@ def test_decisions_and_default_rewards_go_on(direct, clock):
     assert worker.differences("waiting") == []
 
 
-@only_sqlite
+@on_sqlite
 def test_times_of_clients(direct, clock):
     """R27: what was not in the future before the jump is not after it; an earlier time counts as the last one."""
     worker = direct()
@@ -135,7 +134,7 @@ def test_messages_do_not_wait_for_a_later_time(direct, clock):
     asyncio.run(run())
 
 
-@only_sqlite
+@on_sqlite
 def test_retention_waits_for_the_right_time(direct, clock):
     """A clock that is behind deletes no request, and none is reduced twice."""
     worker = direct()
@@ -146,13 +145,7 @@ def test_retention_waits_for_the_right_time(direct, clock):
         worker.process(Reduce("given"))
         return worker.campaign("given").reduced
 
-    assert [reduced(hours * HOUR) for hours in (-30, 23, 25, -30, 25)] == [
-        0,
-        0,
-        script.round,
-        script.round,
-        script.round,
-    ]
+    assert [reduced(hours * HOUR) for hours in (-30, 23, 25, -30, 25)] == [0, 0, *[script.round] * 3]
     clock.jump = 0
     script.play(worker.post, 60)
     assert worker.differences("given") == []
