@@ -33,10 +33,6 @@ class Target(NamedTuple):
     host: str  # in ASCII, an IPv6 address without its brackets
     port: int
 
-    def build_url(self, address: Address) -> "httpx.URL":
-        """Build the same URL with one of the host's addresses."""
-        return self.url.copy_with(host=str(address))
-
     @property
     def literal(self) -> Address | None:
         """The address that the host stands for, in any notation; None for a name."""

@@ -80,7 +80,7 @@ class Background:
             encoded = await asyncio.get_running_loop().run_in_executor(self._thread, encode, snapshot.state)
             await self._submit(KeepSnapshot(snapshot.campaign, snapshot, encoded))
         finally:
-            self._campaigns.end_snapshot(snapshot.campaign_id)
+            self._campaigns.snapshots_under_way.discard(snapshot.campaign_id)
 
     async def _watch_retention(self) -> None:
         while True:

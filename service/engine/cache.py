@@ -8,7 +8,6 @@ from collections.abc import Iterable
 
 from service.engine.fold import Replay
 from service.engine.ids import Hashes, Ids, decode_block, hash_ids
-from service.engine.logs import RecordingLog
 from service.engine.recovery import find_open_job, recover_position
 from service.engine.snapshots import compute_spacing
 from service.engine.unit import Unit
@@ -79,12 +78,12 @@ class Cache:
         if in_fiber() and not (entry and has_only_rounds and row.round - entry.state.round <= MOST_ROUNDS_BEHIND):
             raise WouldBlockError
         if entry is not None and has_only_rounds:  # other workers have decided and taken rewards, nothing else
-            before, log = entry.state, RecordingLog(tx)
+            before = entry.state
             tx.prefetch_log(row.campaign_id, (before.round, row.round), (before.arrived, row.arrived))
-            replay = Replay(entry.position, log, row.campaign_id, eventful=False)
-            replay.run()
+            replay = Replay(entry.position, tx, row.campaign_id, eventful=False)
+            ids = [decision.decision_id for part in replay.parts() for decision in part.rows]
             entry = entry._replace(version=row.version, position=replay.position)
-            self._add_ids(row.campaign_id, before.round, hash_ids(log.ids))
+            self._add_ids(row.campaign_id, before.round, hash_ids(ids))
         else:
             position = recover_position(tx, row.campaign_id, () if entry is None else (entry.position,))
             job, events = find_open_job(tx, row.campaign_id), count_events(tx, row.campaign_id)

@@ -53,16 +53,15 @@ class Campaigns:
         self,
         store: Store,
         clock: Callable[[], int],
-        owner: str | None = None,
         metrics: Metrics | None = None,
         on_messages: Callable[[], None] = lambda: None,
     ) -> None:
         self.store, self.clock = store, clock
         self.metrics = metrics or Metrics()
-        self.owner = owner or uuid4().hex
+        self.owner = uuid4().hex
         self.cache = Cache(store)
         self._on_messages = on_messages
-        self._snapshots_under_way: set[int] = set()
+        self.snapshots_under_way: set[int] = set()  # campaign ids; the background removes them
 
     def process(self, operations: Sequence[AnyOperation]) -> Processed:
         """Carry out all operations in one transaction.
@@ -161,17 +160,15 @@ class Campaigns:
         row, (revision, _, state) = unit.row, entry.position
         yield from unit.progress.new_jobs
         owed = self.cache.snapshots_owed
-        if unit.has_rolled_back:  # a fold from an older snapshot might have to start before the restored model
+        if any(
+            row.restored for row in unit.rows.revisions
+        ):  # a fold from an older snapshot might have to start before the restored model
             owed.add(row.campaign_id)
         is_due = state.round >= row.snapshot_round + compute_spacing(row.snapshot_round)
-        if (is_due or row.campaign_id in owed) and row.campaign_id not in self._snapshots_under_way:
-            self._snapshots_under_way.add(row.campaign_id)
+        if (is_due or row.campaign_id in owed) and row.campaign_id not in self.snapshots_under_way:
+            self.snapshots_under_way.add(row.campaign_id)
             owed.discard(row.campaign_id)
             yield Snapshot(row.name, row.campaign_id, revision, state, self.cache.generation)
-
-    def end_snapshot(self, campaign: int) -> None:
-        """Allow the next snapshot of a campaign, after one was stored or failed."""
-        self._snapshots_under_way.discard(campaign)
 
     def read_state(self, name: str) -> tuple[StagedPolicy, State]:
         """Read a campaign's policy and state without a lock, for when the database takes no writes."""

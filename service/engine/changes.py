@@ -10,7 +10,6 @@ from policy.changes import append_actions, resume_after_erasure, roll_back
 from service.base.errors import ConflictError
 from service.engine.course import Position
 from service.engine.fold import MissingInput, Replay
-from service.engine.logs import ErasedLog
 from service.engine.snapshots import build_snapshot_row
 from service.engine.unit import Unit
 from service.storage.campaigns import set_archived
@@ -64,7 +63,7 @@ def erase(
     # Retention may have removed the subject from some rounds meanwhile; the request was about those too.
     rounds = sorted({*prepared_rounds, *read_subject_rounds(tx, campaign, subject)})
     try:
-        replay = Replay(prepared, ErasedLog(tx, rounds), campaign, following=True, inputs=inputs)
+        replay = Replay(prepared, tx, campaign, erasing=rounds, inputs=inputs)
         replay.run()
     except MissingInput:
         return None

@@ -6,7 +6,7 @@ left to a job, when a result was published, which steps failed, and how the conf
 
 import math
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby, islice
 from typing import NamedTuple
@@ -22,10 +22,10 @@ from policy.selection import Estimate
 from policy.state import Decided
 from service.base.times import SECOND
 from service.engine.course import FAILED_ESTIMATION, FAILED_UPDATE, SKIPPED_ESTIMATION, Course, Position
-from service.engine.logs import Log
-from service.storage.rows import DecisionRow, JobRow, RevisionRow
+from service.storage.rows import DecisionRow, JobRow, RevisionRow, RewardRow
 from service.storage.snapshots import SnapshotPoint
 from service.storage.statements import PAGE
+from service.storage.transaction import Transaction
 
 
 class MissingInput(Exception):  # noqa: N818 - not an error: the fold must start earlier
@@ -55,7 +55,7 @@ class Replay(Course):
     - `recompute`: trust no stored result, and run every job again.
     - `pauses`: points of the log, in order; the states there are collected in `paused`.
     - `eventful=False`: the caller knows that the log has only decisions and rewards after the start.
-    - `following`: take all actions from the log, to prepare an erasure.
+    - `erasing`: read the log as it will be once these rounds are erased, and take all actions from it (R22).
     - `inputs`: the inputs of jobs that were started before this fold's position, by round.
 
     What was decided before an erasure cannot be decided again, because some of its causes are gone. Up to the last
@@ -66,13 +66,13 @@ class Replay(Course):
     def __init__(
         self,
         start: Position,
-        log: Log,
+        log: Transaction,
         campaign: int,
         *,
         recompute: bool = False,
         pauses: Sequence[SnapshotPoint] = (),
         eventful: bool = True,
-        following: bool = False,
+        erasing: Collection[int] | None = None,
         inputs: Mapping[int, Position] | None = None,
     ) -> None:
         self.revision, self.policy, self.state = start
@@ -88,8 +88,8 @@ class Replay(Course):
         self._past: dict[int, Position | None] = dict.fromkeys(restored)  # models that a rollback will need
         erasures = [row for row in self._changes if row.erased is not None]
         # Models of earlier revisions cannot be reproduced exactly, since something was erased later.
-        self.exact_from = math.inf if following else erasures[-1].revision if erasures else 0
-        if erasures and not following and (state.round or state.arrived):
+        self.exact_from = math.inf if erasing else erasures[-1].revision if erasures else 0
+        if erasures and not erasing and (state.round or state.arrived):
             raise MissingInput  # this state still contains what was erased
         jobs = log.read_jobs(campaign, state.round) if eventful else []
         self._jobs = {job.input_round for job in jobs}
@@ -98,11 +98,13 @@ class Replay(Course):
         if self.is_following:
             counts = Counter(log.read_estimation_rounds(campaign))
             self._estimated = set(counts - Counter(self._published.keys()))
-            until = math.inf if following else erasures[-1].round
+            until = math.inf if erasing else erasures[-1].round
             self._due.extend(sorted(round for round in self._estimated | self._jobs if round < until))
         self._events = set(log.read_events(campaign, state.round) if eventful else ())
         self._decisions = log.read_decisions(campaign, state.round)
         self._rewards = log.read_rewards(campaign, state.arrived)
+        if erasing:
+            self._decisions, self._rewards = _erase(self._decisions, self._rewards, frozenset(erasing))
         self._reward = next(self._rewards, None)
 
     @property
@@ -265,6 +267,15 @@ class Replay(Course):
         else:
             self.state = self.policy.update(self.state)
             self._record_model("update")
+
+
+def _erase(
+    decisions: Iterator[DecisionRow], rewards: Iterator[RewardRow], rounds: frozenset[int]
+) -> tuple[Iterator[DecisionRow], Iterator[RewardRow]]:
+    return (
+        (row._replace(context=None, request_hash=None) if row.round in rounds else row for row in decisions),
+        (row._replace(reward=None) if row.round in rounds else row for row in rewards),
+    )
 
 
 def _parse_request(row: DecisionRow) -> Request:

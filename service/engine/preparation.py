@@ -10,7 +10,6 @@ from service.engine.campaigns import Campaigns
 from service.engine.fold import Replay
 from service.engine.ids import hash_ids
 from service.engine.imports import Importing
-from service.engine.logs import ErasedLog
 from service.engine.operations import Erase, Import, ReadState, RollBack
 from service.engine.recovery import get_campaign, load_first_position, rebuild_model, recover_position
 from service.engine.requests import ImportRow
@@ -62,6 +61,6 @@ def prepare_erasure(campaigns: Campaigns, name: str, subject: str) -> Erase | No
         if not rounds:
             return None
         start = load_first_position(tx, row.campaign_id)
-        replay = Replay(start, ErasedLog(tx, rounds), row.campaign_id, following=True)
+        replay = Replay(start, tx, row.campaign_id, erasing=rounds)
         replay.run()
         return Erase(name, row.campaign_id, subject, rounds, replay.position, replay.inputs)

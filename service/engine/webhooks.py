@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr
 
@@ -40,14 +40,8 @@ MOST_AT_ONCE = 8
 MOST_ATTEMPTS = 12
 FIRST_DELAY, LONGEST_DELAY = 10.0, 3_600.0  # seconds
 LONGEST_WAIT = 4_400  # seconds; a little more than any delay and lease, since two workers' clocks may differ
+Letter = tuple[Message, bytes]  # a message, and the body of its request
 log = logging.getLogger("undercurrent")
-
-
-class Letter(NamedTuple):
-    """A message and the body of its request."""
-
-    message: Message
-    body: bytes
 
 
 def compute_delay(attempts: int, chance: float) -> float:
@@ -129,8 +123,7 @@ class Sender:
         run = asyncio.get_running_loop().run_in_executor
         while True:
             self._woken.clear()
-            letters: list[Letter] = []
-            seconds = POLL_SECONDS
+            letters, seconds = list[Letter](), POLL_SECONDS
             try:
                 if self._client is None:
                     self._client = await run(self._rows, _create_client)  # it reads the certificates, which is slow
@@ -141,7 +134,7 @@ class Sender:
             except Exception:
                 log.exception("messages to webhooks cannot be sent")
             for letter in letters:
-                task = asyncio.create_task(self._deliver(letter), name=letter.message.url)
+                task = asyncio.create_task(self._deliver(*letter), name=letter[0].url)
                 self._under_way.add(task)
                 task.add_done_callback(self._end_delivery)
             with suppress(TimeoutError):
@@ -169,7 +162,7 @@ class Sender:
             return [], min(POLL_SECONDS, (due - now) / SECOND)
         with self._store.writing() as tx:
             taken = claim_messages(tx, now, now + LEASE_SECONDS * SECOND, most, busy)
-            letters = [Letter(message, _build_body(message, get_config(tx, message.campaign_id))) for message in taken]
+            letters = [(message, _build_body(message, get_config(tx, message.campaign_id))) for message in taken]
         return letters, POLL_SECONDS
 
     async def close(self) -> None:
@@ -189,16 +182,15 @@ class Sender:
 
     # --- one message -------------------------------------------------------------------------------------------
 
-    async def _deliver(self, letter: Letter) -> None:
+    async def _deliver(self, message: Message, body: bytes) -> None:
         import httpx
 
-        message = letter.message
         if message.attempts > MOST_ATTEMPTS:  # perhaps this message is what kills the workers
             await self._record_failure(message, "no attempt ended")
             return
         try:
             async with asyncio.timeout(ATTEMPT_SECONDS):
-                await self._post(letter)
+                await self._post(message, body)
         except TimeoutError:
             await self._record_failure(message, f"no answer within {ATTEMPT_SECONDS:g} seconds")
         except AddressError as error:
@@ -230,11 +222,10 @@ class Sender:
         with suppress(UnavailableError):  # the message is sent again when its lease ends
             await asyncio.get_running_loop().run_in_executor(self._rows, write)
 
-    async def _post(self, letter: Letter) -> None:
+    async def _post(self, message: Message, body: bytes) -> None:
         import httpx
 
         assert self._secret is not None
-        message, body = letter
         target = parse_target(message.url)
         run = asyncio.get_running_loop().run_in_executor
         addresses = await run(self._names, self._resolve, target.host, target.port)
@@ -252,7 +243,7 @@ class Sender:
         failure: Exception = AddressError("has no address")
         for address in addresses:
             try:
-                await self._send(target.build_url(address), target.host.rstrip("."), headers, body)
+                await self._send(target.url.copy_with(host=str(address)), target.host.rstrip("."), headers, body)
                 return
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:  # nothing was sent: try the next address
                 failure = error

@@ -200,10 +200,6 @@ class Work(Course):
         """The steps that failed; the campaign goes on without them."""
         return [event for event in self.rows.events if event.kind in FAILED_STEPS]
 
-    @property
-    def has_rolled_back(self) -> bool:
-        return any(row.restored is not None for row in self.rows.revisions)
-
     def require_open(self, consequence: str) -> None:
         """Refuse what an archived campaign does not do."""
         if self.row.archived_at is not None:
