@@ -160,9 +160,8 @@ class Campaigns:
         row, (revision, _, state) = unit.row, entry.position
         yield from unit.progress.new_jobs
         owed = self.cache.snapshots_owed
-        if any(
-            row.restored for row in unit.rows.revisions
-        ):  # a fold from an older snapshot might have to start before the restored model
+        if any(each.restored is not None for each in unit.rows.revisions):
+            # A fold from an older snapshot might have to start before the restored model.
             owed.add(row.campaign_id)
         is_due = state.round >= row.snapshot_round + compute_spacing(row.snapshot_round)
         if (is_due or row.campaign_id in owed) and row.campaign_id not in self.snapshots_under_way:
