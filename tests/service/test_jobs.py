@@ -2,10 +2,10 @@
 
 import logging
 import threading
-from dataclasses import replace
 
 import pytest
 import sqlalchemy as sa
+from msgspec.structs import replace
 
 import service.engine.boundaries
 import service.engine.snapshots

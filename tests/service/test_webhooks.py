@@ -76,6 +76,21 @@ async def wait_until(found, what):
     await asyncio.to_thread(eventually, found, what)
 
 
+def send_until(found, worker, clock, **how):
+    """Run a sender until something is true."""
+
+    async def run():
+        async with sending(worker, clock, **how):
+            await wait_until(found, "sent")
+
+    asyncio.run(run())
+
+
+def is_all_sent(worker):
+    """Return a check that no message waits."""
+    return lambda: not list_waiting(worker)
+
+
 def has_failed(worker, clock, attempts=1):
     """Return a check that this many attempts are recorded as failed, with the time of the next one."""
     due = clock.now + compute_delay(attempts, 0.5) * 1_000_000
@@ -173,22 +188,17 @@ def test_a_receiver_that_fails_twice_gets_the_same_message_three_times(start, cl
     ],
 )
 def test_any_other_answer_is_retried(worker, clock, monkeypatch, answer, failure):
-    async def run():
-        with receiving(answer) as receiver, monkeypatch.context() as patch:
+    with receiving(answer) as receiver:
+        queue_messages(worker, receiver.url, TWO_CHANGES[:20])
+        with monkeypatch.context() as patch:
             if answer == "hang":
                 patch.setattr(service.engine.webhooks, "ATTEMPT_SECONDS", 1)
-            queue_messages(worker, receiver.url, TWO_CHANGES[:20])
-            async with sending(worker, clock) as sender:
-                await wait_until(has_failed(worker, clock), "tried")
-                (row,) = worker.rows(outbox)
-                assert (row["status"], row["failure"]) == ("waiting", failure)
-                patch.undo()
-                clock.advance(11)
-                sender.wake()
-                await wait_until(lambda: not list_waiting(worker), "sent")
-            assert [message.path for message in receiver.received] == ["/hook?key=1"] * 2
-
-    asyncio.run(run())
+            send_until(has_failed(worker, clock), worker, clock)
+        (row,) = worker.rows(outbox)
+        assert (row["status"], row["failure"]) == ("waiting", failure)
+        clock.advance(11)
+        send_until(is_all_sent(worker), worker, clock)
+        assert [message.path for message in receiver.received] == ["/hook?key=1"] * 2
 
 
 @on_sqlite
@@ -216,15 +226,11 @@ def test_a_message_that_is_never_accepted_is_given_up(worker, clock):
 
 @on_sqlite
 def test_a_message_that_kills_every_sender_is_given_up(worker, clock):
-    async def run():
-        with receiving() as receiver:
-            queue_messages(worker, receiver.url, TWO_CHANGES[:20])
-            worker.execute(outbox.update().values(attempts=MOST_ATTEMPTS))
-            async with sending(worker, clock):
-                await wait_until(lambda: not list_waiting(worker), "given up")
-            assert receiver.received == []
-
-    asyncio.run(run())
+    with receiving() as receiver:
+        queue_messages(worker, receiver.url, TWO_CHANGES[:20])
+        worker.execute(outbox.update().values(attempts=MOST_ATTEMPTS))
+        send_until(is_all_sent(worker), worker, clock)
+        assert receiver.received == []
     (row,) = worker.rows(outbox)
     assert (row["status"], row["failure"]) == ("failed", "no attempt ended")
 
@@ -368,21 +374,17 @@ def test_a_private_address_gets_nothing(worker, clock, host):
 
     A name with a private address among public ones is refused too, and the failure reveals no internal address.
     """
-    names = {"mixed.example": ["93.184.216.34", "::1"]}
 
     def resolve(name, port):
-        return [ip_address(a) for a in names[name]] if name in names else resolve_host(name, port)
+        mixed = [ip_address("93.184.216.34"), ip_address("::1")]
+        return mixed if name == "mixed.example" else resolve_host(name, port)
 
-    async def run():
-        with receiving() as receiver:
-            queue_messages(worker, f"http://{host}:{receiver.port}/", TWO_CHANGES[:20])
-            async with sending(worker, clock, private=False, resolve=resolve):
-                await wait_until(has_failed(worker, clock), "refused")
-            assert receiver.received == []
-        (row,) = worker.rows(outbox)
-        assert row["failure"] == ("the address is private; UNDERCURRENT_WEBHOOK_PRIVATE=true allows such addresses")
-
-    asyncio.run(run())
+    with receiving() as receiver:
+        queue_messages(worker, f"http://{host}:{receiver.port}/", TWO_CHANGES[:20])
+        send_until(has_failed(worker, clock), worker, clock, private=False, resolve=resolve)
+        assert receiver.received == []
+    (row,) = worker.rows(outbox)
+    assert row["failure"] == "the address is private; UNDERCURRENT_WEBHOOK_PRIVATE=true allows such addresses"
 
 
 @on_sqlite
@@ -394,17 +396,12 @@ def test_the_connection_goes_to_the_address_that_was_checked(worker, clock):
         asked.append((name, port))
         return [ip_address("127.0.0.2"), ip_address("127.0.0.1")]
 
-    async def run():
-        with receiving() as receiver:
-            queue_messages(worker, f"http://Hooks.Example:{receiver.port}/a%20b?c=d", TWO_CHANGES[:20])
-            async with sending(worker, clock, resolve=resolve):
-                await wait_until(lambda: not list_waiting(worker), "sent")
-            (message,) = receiver.received
-            assert message.headers["host"] == f"hooks.example:{receiver.port}"
-            assert message.path == "/a%20b?c=d"
-            assert asked == [("hooks.example", receiver.port)]
-
-    asyncio.run(run())
+    with receiving() as receiver:
+        queue_messages(worker, f"http://Hooks.Example:{receiver.port}/a%20b?c=d", TWO_CHANGES[:20])
+        send_until(is_all_sent(worker), worker, clock, resolve=resolve)
+    (message,) = receiver.received
+    assert (message.headers["host"], message.path) == (f"hooks.example:{receiver.port}", "/a%20b?c=d")
+    assert asked == [("hooks.example", receiver.port)]
 
 
 @on_sqlite
@@ -418,16 +415,12 @@ def test_tls_uses_the_name(worker, clock):
             hellos.append(connection.recv(4_096))
             connection.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
 
-    async def run():
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            thread = threading.Thread(target=answer, args=(listener,))
-            thread.start()
-            queue_messages(worker, f"https://hooks.example:{listener.getsockname()[1]}/", TWO_CHANGES[:20])
-            async with sending(worker, clock, resolve=lambda name, port: [ip_address("127.0.0.1")]):
-                await wait_until(has_failed(worker, clock), "failed")
-            thread.join()
-
-    asyncio.run(run())
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=answer, args=(listener,))
+        thread.start()
+        queue_messages(worker, f"https://hooks.example:{listener.getsockname()[1]}/", TWO_CHANGES[:20])
+        send_until(has_failed(worker, clock), worker, clock, resolve=lambda name, port: [ip_address("127.0.0.1")])
+        thread.join()
     assert b"hooks.example" in hellos[0]
     (row,) = worker.rows(outbox)
     assert row["status"] == "waiting"
