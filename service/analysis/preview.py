@@ -67,7 +67,7 @@ class _Trial(Unit):
 
     def preview(self, customer: Customer) -> TriedDecision:
         belief_before = self.state.belief.tolist()
-        (request,) = self.build_requests([customer], [""]).requests
+        (request,), _, _ = self.build_requests([customer], [""])
         try:
             self.policy.prepare([request], [""])  # refuse a bad request before doing any work
         except PolicyError as error:

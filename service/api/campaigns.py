@@ -1,11 +1,11 @@
 """The routes that list, create, fill, close and delete campaigns."""
 
 import hashlib
-from dataclasses import replace
 from typing import Annotated, Any
 
 import msgspec
 from fastapi import Body, Query, Request, Response
+from msgspec.structs import replace
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 

@@ -4,11 +4,11 @@ The person is named in the body, never in an address, and in no log.
 """
 
 import logging
-from dataclasses import replace
 from typing import Annotated, Any
 
 import msgspec
 from fastapi import FastAPI, Request
+from msgspec.structs import replace
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 

@@ -5,9 +5,9 @@ import hashlib
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
+from msgspec.structs import replace
 from pydantic import TypeAdapter, ValidationError
 from tqdm import tqdm
 

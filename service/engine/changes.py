@@ -1,7 +1,6 @@
 """Changes to a campaign that are not decisions or rewards: configuration, rollback, erasure, import, archiving."""
 
 import time
-from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -10,6 +9,7 @@ from policy.changes import append_actions, resume_after_erasure, roll_back
 from service.base.errors import ConflictError
 from service.engine.course import Position
 from service.engine.fold import MissingInput, Replay
+from service.engine.operations import Erase
 from service.engine.snapshots import build_snapshot_row
 from service.engine.unit import Unit
 from service.storage.campaigns import set_archived
@@ -44,26 +44,19 @@ def restore_model(tx: Transaction, unit: Unit, past: Position, newest_revision: 
     _add_revision(unit, restored=past.state.model_version)
 
 
-def erase(
-    tx: Transaction,
-    unit: Unit,
-    subject: str,
-    prepared_rounds: Sequence[int],
-    prepared: Position,
-    inputs: Mapping[int, Position],
-) -> int | None:
+def erase(tx: Transaction, unit: Unit, operation: Erase) -> int | None:
     """Erase all decisions for a subject, and all that was learned from them (R22); return how many there were.
 
-    `prepared` is the campaign at an earlier position, folded as if the `prepared_rounds` had never been. Only the log
-    after it is folded here. Returns None if that is impossible, because of another erasure or a rollback since then.
+    The operation has the campaign at an earlier position, folded as if the rounds had never been. Only the log after it
+    is folded here. Returns None if that is impossible, because of another erasure or a rollback since then.
     """
     campaign, started, version = unit.row.campaign_id, time.perf_counter(), unit.state.model_version
-    if _has_erasure_after(tx, unit, prepared.revision):
+    if _has_erasure_after(tx, unit, operation.prepared.revision):
         return None
     # Retention may have removed the subject from some rounds meanwhile; the request was about those too.
-    rounds = sorted({*prepared_rounds, *read_subject_rounds(tx, campaign, subject)})
+    rounds = sorted({*operation.rounds, *read_subject_rounds(tx, campaign, operation.subject)})
     try:
-        replay = Replay(prepared, tx, campaign, erasing=rounds, inputs=inputs)
+        replay = Replay(operation.prepared, tx, campaign, erasing=rounds, inputs=operation.inputs)
         replay.run()
     except MissingInput:
         return None

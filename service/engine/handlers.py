@@ -6,7 +6,7 @@ A database failure is raised instead: then the transaction is lost, for all that
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -62,18 +62,12 @@ C = TypeVar("C", Change, RollBack, Erase, Import, Archive)
 Handler: TypeAlias = Callable[[Turn, Sequence[Op]], list[T | Exception]]
 # Any: that a handler's operations are of the key's type is more than an annotation can say; `_handles` checks the rest.
 HANDLERS: dict[type[AnyOperation], Callable[[Turn, Sequence[Any]], Sequence[object]]] = {}
+Changed: TypeAlias = tuple[T, Mapping[str, object]]  # the result of a change, and what the audit log says about it
 _encode = msgspec.json.Encoder().encode
 
 
 class ChangedCampaignError(UnavailableError):
     """The campaign is not the expected one, or was changed."""
-
-
-class _Change(NamedTuple, Generic[T]):
-    """The result of a change, and what the audit log says about it."""
-
-    result: T
-    details: Mapping[str, object] = {}
 
 
 def _handles(kind: type[Operation[T]]) -> Callable[[Handler[Op, T]], Handler[Op, T]]:
@@ -98,10 +92,10 @@ def _handles_each(kind: type[Operation[T]]) -> Callable[[Callable[[Turn, Op], T 
     return register
 
 
-def _changes(kind: type[Operation[T]]) -> Callable[[Callable[[Turn, C], _Change[T]]], Handler[C, T]]:
+def _changes(kind: type[Operation[T]]) -> Callable[[Callable[[Turn, C], Changed[T]]], Handler[C, T]]:
     """Enter a change in the table: if it has changed anything, it is recorded in the audit log."""
 
-    def register(change: Callable[[Turn, C], _Change[T]]) -> Handler[C, T]:
+    def register(change: Callable[[Turn, C], Changed[T]]) -> Handler[C, T]:
         def handle(turn: Turn, operation: C) -> T | Exception:
             unit = turn.unit
             before = unit.progress
@@ -205,38 +199,38 @@ def _read_state(turn: Turn, operation: ReadState) -> tuple[StagedPolicy, State]:
 
 
 @_changes(Change)
-def _change(turn: Turn, operation: Change) -> _Change[None]:
+def _change(turn: Turn, operation: Change) -> Changed[None]:
     before = turn.unit.policy.config
     change_config(turn.unit, operation.change(before))
-    return _Change(None, {"changed": audit.describe_changes(before, turn.unit.policy.config)})
+    return None, {"changed": audit.describe_changes(before, turn.unit.policy.config)}
 
 
 @_changes(RollBack)
-def _roll_back(turn: Turn, operation: RollBack) -> _Change[None]:
+def _roll_back(turn: Turn, operation: RollBack) -> Changed[None]:
     _require_same_campaign(turn, operation)
     restore_model(turn.tx, turn.unit, operation.past, operation.newest_revision)
-    return _Change(None)
+    return None, {}
 
 
 @_changes(Erase)
-def _erase(turn: Turn, operation: Erase) -> _Change[int | None]:
+def _erase(turn: Turn, operation: Erase) -> Changed[int | None]:
     _require_same_campaign(turn, operation)
-    count = erase(turn.tx, turn.unit, operation.subject, operation.rounds, operation.prepared, operation.inputs)
-    return _Change(count, {"decisions": count})
+    count = erase(turn.tx, turn.unit, operation)
+    return count, {"decisions": count}
 
 
 @_changes(Import)
-def _import(turn: Turn, operation: Import) -> _Change[None]:
+def _import(turn: Turn, operation: Import) -> Changed[None]:
     _require_same_campaign(turn, operation)
     adopt(turn.unit, operation.unit)
     turn.look_up_ids()  # later operations may name imported decisions
-    return _Change(None)
+    return None, {}
 
 
 @_changes(Archive)
-def _archive(turn: Turn, operation: Archive) -> _Change[None]:
+def _archive(turn: Turn, operation: Archive) -> Changed[None]:
     archive(turn.tx, turn.unit, operation.archived)
-    return _Change(None)
+    return None, {}
 
 
 def _require_same_campaign(turn: Turn, operation: RollBack | Erase | Import) -> None:

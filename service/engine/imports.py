@@ -169,10 +169,8 @@ class Importing(Unit):
             if row.reward is not None:
                 self.policy.check_reward(row.reward)
         except PolicyError as error:
-            problems += [
-                FieldProblem(field=f"{prefix}{problem.field}", message=problem.message, allowed=problem.allowed)
-                for problem in error.problems
-            ]
+            fields = InvalidError.from_policy(error).fields
+            problems += [problem.model_copy(update={"field": prefix + problem.field}) for problem in fields]
         try:
             if row.at is not None:
                 self.check_time(row.at, f"{prefix}at")

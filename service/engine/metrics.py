@@ -45,29 +45,23 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # the files have non
 warnings.filterwarnings("ignore", "Removal of labels has not been implemented", UserWarning)
 
 
-class _Labelled(dict[Hashable, M], Generic[M]):
+class _Labelled(dict[tuple[Hashable, ...], M], Generic[M]):
     """The parts of a metric by their labels. The library's own lookup takes several times as long."""
 
     def __init__(self, metric: M) -> None:
         super().__init__()
         self._metric: M = metric
 
-    def __missing__(self, labels: Hashable) -> M:
-        part: M = self._metric.labels(*labels if isinstance(labels, tuple) else (labels,))
-        self[labels] = part
+    def __missing__(self, labels: tuple[Hashable, ...]) -> M:
+        self[labels] = part = self._metric.labels(*labels)
         return part
-
-    def list_first_labels(self) -> set[Hashable]:
-        """List the first label of each part."""
-        return {labels[0] if isinstance(labels, tuple) else labels for labels in list(self)}
 
     def forget(self, names: Collection[Hashable]) -> None:
         """Drop the parts whose first label is one of these."""
         for labels in list(self):
-            parts = labels if isinstance(labels, tuple) else (labels,)
-            if parts[0] in names:
+            if labels[0] in names:
                 self.pop(labels, None)
-                self._metric.remove(*parts)
+                self._metric.remove(*labels)
 
 
 class _AllWorkers(Collector):
@@ -117,7 +111,7 @@ class Metrics:
         self._deliveries = counter("webhook_attempts_total", text, "outcome")
         self._by_campaign = (self._decisions, self._rewards, self._failed_updates, self._alerts)
         for outcome in ("sent", "retried", "given_up"):  # so that an alarm on the first failure has a 0 to start from
-            self._deliveries[outcome]
+            self._deliveries[(outcome,)]
         self._gathered = histogram("gather_operations", "Operations that shared one transaction.", SIZES)
         self._transaction_seconds = histogram("transaction_seconds", "Transactions, until committed.", QUICK)
         text = "Times that the database failed or did not answer."
@@ -126,7 +120,7 @@ class Metrics:
     def count_request(self, route: str, method: str, status: int, seconds: float) -> None:
         """Count an answered request."""
         self._requests[route, method if method in METHODS else "other", status].inc()
-        self._request_seconds[route].observe(seconds)
+        self._request_seconds[(route,)].observe(seconds)
 
     def count_transaction(self, operations: int, seconds: float) -> None:
         """Count a committed transaction of gathered operations."""
@@ -136,8 +130,8 @@ class Metrics:
     def count_unit(self, unit: Unit) -> None:
         """Count what a committed unit of work did to its campaign."""
         campaign, rows = unit.row.name, unit.rows
-        if campaign not in self._alerts:  # so that an alarm on the first one has a 0 to start from
-            self._alerts[campaign]
+        if (campaign,) not in self._alerts:  # so that an alarm on the first one has a 0 to start from
+            self._alerts[(campaign,)]
             for kind in FAILED_STEPS:
                 self._failed_updates[campaign, kind.removeprefix("failed_")]
         if rows.decisions:
@@ -152,13 +146,13 @@ class Metrics:
             self._failed_updates[campaign, event.kind.removeprefix("failed_")].inc()
         for row in rows.events:
             if row.kind == REGIME_CHANGE:
-                self._alerts[campaign].inc()
+                self._alerts[(campaign,)].inc()
         for kind, seconds in unit.progress.timings:
             self.count_update(kind, seconds)
 
     def list_campaigns(self) -> set[Hashable]:
         """List the campaigns that have counters here."""
-        return {name for parts in self._by_campaign for name in parts.list_first_labels()}
+        return {labels[0] for parts in self._by_campaign for labels in list(parts)}
 
     def forget(self, campaigns: Collection[Hashable]) -> None:
         """Remove the counters of deleted campaigns."""
@@ -167,11 +161,11 @@ class Metrics:
 
     def count_update(self, kind: str, seconds: float) -> None:
         """Count an update or a re-estimation."""
-        self._update_seconds[kind].observe(seconds)
+        self._update_seconds[(kind,)].observe(seconds)
 
     def count_delivery(self, outcome: str) -> None:
         """Count an attempt to send a message to a webhook: sent, retried or given_up."""
-        self._deliveries[outcome].inc()
+        self._deliveries[(outcome,)].inc()
 
     def count_database_failure(self) -> None:
         self._database_failures.inc()

@@ -4,8 +4,9 @@ An operation that cannot be carried out fails with an exception instead.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
+
+import msgspec
 
 from policy import CampaignConfig, StagedPolicy, State
 from service.engine.course import Position
@@ -16,15 +17,13 @@ from service.storage.audit import Record
 T_co = TypeVar("T_co", covariant=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Operation(Generic[T_co]):
+class Operation(msgspec.Struct, Generic[T_co], frozen=True):
     """Something to do with one campaign, with a result of type `T_co`."""
 
     campaign: str
 
 
-@dataclass(frozen=True, slots=True)
-class Decide(Operation[bytes]):
+class Decide(Operation[bytes], frozen=True):
     """`/decide`, or `/decide/batch` with all its items, each with its hash. The result is the answer's body."""
 
     items: Sequence[tuple[DecideItem, bytes]]
@@ -32,16 +31,14 @@ class Decide(Operation[bytes]):
     expected: tuple[int, int] | None = None  # the campaign's id and revision, if only that one may decide
 
 
-@dataclass(frozen=True, slots=True)
-class Reward(Operation[bytes]):
+class Reward(Operation[bytes], frozen=True):
     """`/reward`, or `/reward/batch`. The result is the answer's body."""
 
     items: Sequence[RewardItem]
     batch: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Create(Operation[bytes]):
+class Create(Operation[bytes], frozen=True):
     """`POST /campaigns`, with the policy of its configuration. The result is that configuration as JSON."""
 
     policy: StagedPolicy
@@ -49,21 +46,18 @@ class Create(Operation[bytes]):
     record: Record | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ReadState(Operation[tuple[StagedPolicy, State]]):
+class ReadState(Operation[tuple[StagedPolicy, State]], frozen=True):
     """Read the policy and the state of a campaign."""
 
 
-@dataclass(frozen=True, slots=True)
-class Change(Operation[None]):
+class Change(Operation[None], frozen=True):
     """Change the configuration of a campaign; `change` maps the old one to the new one."""
 
     change: Callable[[CampaignConfig], CampaignConfig]
     record: Record | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RollBack(Operation[None]):
+class RollBack(Operation[None], frozen=True):
     """Go back to an earlier model (R21), as `prepare_rollback` rebuilt it."""
 
     campaign_id: int
@@ -72,8 +66,7 @@ class RollBack(Operation[None]):
     record: Record | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Erase(Operation[int | None]):
+class Erase(Operation[int | None], frozen=True):
     """Erase all decisions for a subject (R22), with the campaign as `prepare_erasure` folded it without them.
 
     The result is the number of decisions, or None if the preparation is out of date and must be repeated.
@@ -87,8 +80,7 @@ class Erase(Operation[int | None]):
     record: Record | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Import(Operation[None]):
+class Import(Operation[None], frozen=True):
     """Import past decisions, which `prepare_import` has already followed in memory."""
 
     campaign_id: int
@@ -97,16 +89,14 @@ class Import(Operation[None]):
     record: Record | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Archive(Operation[None]):
+class Archive(Operation[None], frozen=True):
     """Archive a campaign, or reopen it."""
 
     archived: bool
     record: Record | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Delete(Operation[None]):
+class Delete(Operation[None], frozen=True):
     """Delete an archived campaign with all its rows."""
 
     record: Record | None = None
@@ -120,8 +110,7 @@ class JobResult(NamedTuple):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class FinishJob(Operation[None]):
+class FinishJob(Operation[None], frozen=True):
     """Store the result of a background job (R16)."""
 
     campaign_id: int
@@ -140,14 +129,12 @@ class Snapshot(NamedTuple):
     generation: int  # of the store that the state came from
 
 
-@dataclass(frozen=True, slots=True)
-class KeepSnapshot(Operation[None]):
+class KeepSnapshot(Operation[None], frozen=True):
     """Store a snapshot, to start from after a restart."""
 
     snapshot: Snapshot
     encoded: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Reduce(Operation[bool]):
+class Reduce(Operation[bool], frozen=True):
     """Reduce the oldest requests that retention no longer allows (retention.py). The result: are there more?"""

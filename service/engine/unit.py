@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import compress, repeat
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import uuid4
 
 import msgspec
@@ -27,14 +27,6 @@ from service.storage.transaction import Transaction
 AHEAD_SECONDS = 60  # how far a client's clock may be ahead of ours (R27)
 PREFIXES = [f"items[{i}]." for i in range(MAX_BATCH)]
 _encode = msgspec.json.Encoder().encode
-
-
-class _Requests(NamedTuple):
-    """Items as the policy takes them, their times, and the latest time after them (R27)."""
-
-    requests: list[Request]
-    times: list[int | None]
-    last_at: int
 
 
 class Unit(Boundaries):
@@ -111,8 +103,10 @@ class Unit(Boundaries):
         self._record_decisions(fresh, times, prepared.eligible, decided)
         self.progress = replace(self.progress, last_at=last_at)
 
-    def build_requests(self, items: Sequence[Customer], prefixes: Sequence[str]) -> _Requests:
-        """Turn items into requests for the policy, with times that never go backwards."""
+    def build_requests(
+        self, items: Sequence[Customer], prefixes: Sequence[str]
+    ) -> tuple[list[Request], list[int | None], int]:
+        """Build the policy's requests, their times, which never go backwards, and the latest time after them (R27)."""
         check_numbers([item.context for item in items], prefixes)
         times, last_at = list[int | None](repeat(None, len(items))), self.progress.last_at
         has_clock = self.policy.config.clock is not None
@@ -127,7 +121,7 @@ class Unit(Boundaries):
             Request(item.context, item.excluded_actions, item.subject, None if at is None else at / SECOND)
             for item, at in zip(items, times, strict=True)
         ]
-        return _Requests(requests, times, last_at)
+        return requests, times, last_at
 
     def check_time(self, time: datetime, field: str) -> int:
         """Return a client's time in microseconds since 1970; refuse one in the future."""
