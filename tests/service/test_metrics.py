@@ -107,21 +107,6 @@ def test_counters_equal_what_was_sent(client):
 
 
 @on_sqlite
-def test_requests_that_come_together_share_a_transaction(client):
-    good(client.post("/campaigns", json=CAMPAIGN), 201)
-    before = Scrape(client)
-    threads = [threading.Thread(target=decide, args=(client, number)) for number in range(24)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    after = Scrape(client)
-    gathers = after.value("gather_operations_count") - before.value("gather_operations_count")
-    assert after.value("gather_operations_sum") - before.value("gather_operations_sum") == 24 >= gathers >= 1
-    assert after.by("decisions_total", "campaign") == {"spring": 24}
-
-
-@on_sqlite
 def test_rewards_by_default(client, clock):
     """R20: default rewards are an outcome of their own."""
     good(client.post("/campaigns", json=CAMPAIGN | {"rewards": {"wait_seconds": 5, "default": 0}}), 201)
@@ -132,10 +117,7 @@ def test_rewards_by_default(client, clock):
     good(decide(client, 4))  # ends the stage
     found = Scrape(client)
     assert found.by("rewards_total", "outcome", campaign="spring") == {"accepted": 1, "default": 3}
-    assert (found.value("campaign_rewards", campaign="spring"), found.value("campaign_rounds", campaign="spring")) == (
-        4,
-        5,
-    )
+    assert found.value("campaign_rewards", campaign="spring") == 4
 
 
 @on_sqlite

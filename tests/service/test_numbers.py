@@ -135,31 +135,6 @@ def test_a_reward_that_is_too_large_is_refused(worker):
     assert good(client.post("/reward", json=body | {"reward": -LARGEST_REWARD}))["reward"] == -1e100
 
 
-def test_a_campaign_recovers_from_a_wild_reward(worker):
-    """It goes on deciding; a rollback to the earlier model removes the reward for good (R21)."""
-    client, name = worker.client, "wild"
-    own = KINDS["smoothed"] | {"control": {"share": 0.0}}
-    good(client.post("/campaigns", json=SPECIMEN | own | {"name": name}), 201)
-    played(client, name, [0.3, 1.0, -0.2])
-    before = good(client.get(f"/campaigns/{name}"))["model_version"]
-
-    def decided(number: int, reward: float) -> dict[str, Any]:
-        body = {"campaign": name, "decision_id": f"later {number}"}
-        answer = good(client.post("/decide", json=body | {"context": context(number)}))
-        good(client.post("/reward", json=body | {"reward": reward}))
-        return answer
-
-    decided(0, LARGEST_REWARD)
-    spoiled = [decided(number, 0.5) for number in range(1, 20)]
-    assert max(abs(score["score"]) for score in spoiled[-1]["scores"]) > 1e90
-    good(client.post(f"/campaigns/{name}/rollback", json={"model_version": before}))
-    recovered = [decided(number, 0.5) for number in range(20, 40)]
-    for decision in recovered:
-        assert max(abs(score["score"]) for score in decision["scores"]) < 100
-    with worker.service.store.reading() as tx:
-        assert verify_campaign(tx, name) == []
-
-
 @on_sqlite
 @pytest.mark.parametrize(
     ("step", "part", "number"),

@@ -142,19 +142,6 @@ def test_erasing_the_data_of_the_first_estimate(direct, clock, factor, rounds):
 
 
 @on_sqlite
-def test_two_erasures_at_once(direct, clock):
-    """The second one was prepared with the first person's data, so it must be prepared again."""
-    worker = direct()
-    script = Script(CONFIGS["smoothed"], clock).create(worker.post).play(worker.post, ROUNDS)
-    first, second = (prepare_erasure(worker.campaigns, script.name, who) for who in (WHO, "customer 5"))
-    counts = worker.process(first, second)
-    assert counts[0] > 0
-    assert counts[1] is None
-    assert erase(worker, script.name, "customer 5") > 0
-    assert worker.differences(script.name) == []
-
-
-@on_sqlite
 def test_changes_rollbacks_and_erasures_in_turns(direct, clock):
     worker = direct()
     script = Script(CONFIGS["default"], clock).create(worker.post).play(worker.post, 50)
@@ -179,25 +166,24 @@ def test_changes_rollbacks_and_erasures_in_turns(direct, clock):
 
 
 @on_sqlite
-def test_a_rollback_prepared_before_an_erasure_is_refused(direct, clock):
-    """Its model still contains what was erased."""
-    worker = direct()
+def test_what_was_prepared_before_an_erasure_or_a_rollback_is_out_of_date(direct, clock):
+    """An erasure is prepared again, since it may contain what is gone; a rollback is refused."""
+    worker, other = direct(), "customer 5"
     script = Script(CONFIGS["spectral"], clock).create(worker.post).play(worker.post, ROUNDS)
-    made = prepare_rollback(worker.campaigns, script.name, worker.campaign(script.name).model_version - 1)
-    assert erase(worker, script.name)
-    (refused,) = worker.process(made)
+
+    def prepare():
+        version = worker.campaign(script.name).model_version - 1
+        erasures = [prepare_erasure(worker.campaigns, script.name, who) for who in (WHO, other)]
+        return *erasures, prepare_rollback(worker.campaigns, script.name, version)
+
+    first, _, back = prepare()
+    assert worker.process(back, first) == [None, None]
+    script.play(worker.post, ROUNDS + 10)
+    first, second, back = prepare()
+    count, again, refused = worker.process(first, second, back)
+    assert (count, again) == (len(first.rounds), None)
     assert "erased just now" in refused.message
-    assert worker.differences(script.name) == []
-
-
-@on_sqlite
-def test_an_erasure_prepared_before_a_rollback_is_prepared_again(direct, clock):
-    worker = direct()
-    script = Script(CONFIGS["spectral"], clock).create(worker.post).play(worker.post, ROUNDS)
-    made = prepare_erasure(worker.campaigns, script.name, WHO)
-    worker.process(prepare_rollback(worker.campaigns, script.name, worker.campaign(script.name).model_version - 1))
-    assert worker.process(made) == [None]
-    assert erase(worker, script.name)
+    assert erase(worker, script.name, other) > 0
     assert worker.differences(script.name) == []
 
 
