@@ -22,7 +22,7 @@ from policy.selection import Estimate
 from policy.state import Decided
 from service.base.times import SECOND
 from service.engine.course import FAILED_ESTIMATION, FAILED_UPDATE, SKIPPED_ESTIMATION, Course, Position
-from service.storage.rows import DecisionRow, JobRow, RevisionRow, RewardRow
+from service.storage.rows import DecisionRow, JobRow, RevisionRow
 from service.storage.snapshots import SnapshotPoint
 from service.storage.statements import PAGE
 from service.storage.transaction import Transaction
@@ -72,7 +72,7 @@ class Replay(Course):
         recompute: bool = False,
         pauses: Sequence[SnapshotPoint] = (),
         eventful: bool = True,
-        erasing: Collection[int] | None = None,
+        erasing: Collection[int] = (),
         inputs: Mapping[int, Position] | None = None,
     ) -> None:
         self.revision, self.policy, self.state = start
@@ -104,7 +104,9 @@ class Replay(Course):
         self._decisions = log.read_decisions(campaign, state.round)
         self._rewards = log.read_rewards(campaign, state.arrived)
         if erasing:
-            self._decisions, self._rewards = _erase(self._decisions, self._rewards, frozenset(erasing))
+            gone, decisions, rewards = frozenset(erasing), self._decisions, self._rewards
+            self._decisions = (r._replace(context=None, request_hash=None) if r.round in gone else r for r in decisions)
+            self._rewards = (r._replace(reward=None) if r.round in gone else r for r in rewards)
         self._reward = next(self._rewards, None)
 
     @property
@@ -117,11 +119,11 @@ class Replay(Course):
         """Is the fold before an erasure, so that it takes the actions from the log?"""
         return self.revision < self.exact_from
 
-    def run(self) -> State:
-        """Fold to the end of the log."""
+    def run(self) -> Position:
+        """Fold to the end of the log, and return that position."""
         for _ in self.parts():
             self.models.clear()
-        return self.state
+        return self.position
 
     def parts(self) -> Iterator[Part]:
         """Fold to the end of the log, one part at a time."""
@@ -267,15 +269,6 @@ class Replay(Course):
         else:
             self.state = self.policy.update(self.state)
             self._record_model("update")
-
-
-def _erase(
-    decisions: Iterator[DecisionRow], rewards: Iterator[RewardRow], rounds: frozenset[int]
-) -> tuple[Iterator[DecisionRow], Iterator[RewardRow]]:
-    return (
-        (row._replace(context=None, request_hash=None) if row.round in rounds else row for row in decisions),
-        (row._replace(reward=None) if row.round in rounds else row for row in rewards),
-    )
 
 
 def _parse_request(row: DecisionRow) -> Request:

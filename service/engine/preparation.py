@@ -62,5 +62,4 @@ def prepare_erasure(campaigns: Campaigns, name: str, subject: str) -> Erase | No
             return None
         start = load_first_position(tx, row.campaign_id)
         replay = Replay(start, tx, row.campaign_id, erasing=rounds)
-        replay.run()
-        return Erase(name, row.campaign_id, subject, rounds, replay.position, replay.inputs)
+        return Erase(name, row.campaign_id, subject, rounds, replay.run(), replay.inputs)

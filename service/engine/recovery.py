@@ -4,6 +4,7 @@ A state is rebuilt by folding the log from a snapshot, or from the beginning if 
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import chain
 
 import numpy as np
@@ -65,12 +66,8 @@ def _load_policy(config: str) -> StagedPolicy:
 def recover_position(tx: Transaction, campaign: int, cached: Iterable[Position] = ()) -> Position:
     """Fold the log to its end, starting from a cached position if that works, else from a stored one."""
     for start in chain(cached, load_positions(tx, campaign)):
-        try:
-            replay = Replay(start, tx, campaign)
-            replay.run()
-        except MissingInput:
-            continue
-        return replay.position
+        with suppress(MissingInput):
+            return Replay(start, tx, campaign).run()
     raise AssertionError("a fold from the beginning has every input")
 
 
@@ -108,13 +105,11 @@ def rebuild_job_input(tx: Transaction, campaign: int, input_round: int) -> Posit
     for start in load_positions(tx, campaign):
         if start.state.round > input_round:
             continue
-        try:
+        with suppress(MissingInput):
             replay = Replay(start, tx, campaign)
             for _ in replay.parts():
                 if input_round in replay.inputs:
                     return replay.inputs[input_round]
-        except MissingInput:
-            continue
     raise AssertionError("a job is logged with the round that needs it")
 
 
