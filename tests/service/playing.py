@@ -12,7 +12,7 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from policy import CampaignConfig, StagedPolicy, encode
+from policy import CampaignConfig, StagedPolicy, State, encode
 from service.analysis.verify import find_differences
 from service.base.errors import ApiError, build_error_detail
 from service.engine.background import run_estimation
@@ -20,6 +20,7 @@ from service.engine.campaigns import Campaigns
 from service.engine.encoding import hash_request
 from service.engine.operations import Create, Decide, FinishJob, KeepSnapshot, Reward, Snapshot
 from service.engine.requests import DecideBatch, DecideRequest, RewardBatch, RewardRequest
+from service.engine.warm_up import warm_up
 from service.engine.work import Job
 from service.storage.campaigns import find_campaign
 from service.storage.store import Store
@@ -187,6 +188,19 @@ def one_by_one(post: Post) -> Post:
         return {"decisions": [post("/decide", {"campaign": body["campaign"], **item}) for item in body["items"]]}
 
     return single
+
+
+def fail_until(monkeypatch: pytest.MonkeyPatch, method: str, round: int) -> None:
+    """Make a step of every policy fail before a round."""
+    warm_up()  # which must not fail
+    works = getattr(StagedPolicy, method)
+
+    def step(policy: StagedPolicy, state: State) -> Any:
+        if state.round < round:
+            raise ArithmeticError("a bad day")
+        return works(policy, state)
+
+    monkeypatch.setattr(StagedPolicy, method, step)
 
 
 def operation(path: str, body: dict) -> Any:

@@ -19,7 +19,7 @@ from service.engine.warm_up import warm_up
 from service.engine.work import Job
 from service.storage.jobs import claim_jobs
 from service.storage.tables import events, jobs, models, snapshots
-from tests.service.playing import CONFIGS, Script, eventually, http_post, on_sqlite
+from tests.service.playing import CONFIGS, Script, eventually, fail_until, http_post, on_sqlite
 from tests.service.scraping import Scrape
 
 ROUNDS = 95
@@ -301,15 +301,7 @@ def test_the_first_result_counts(direct, clock):
 @on_sqlite
 def test_a_job_that_fails_stops_nothing(start, direct, clock, monkeypatch, caplog):
     """R14, R16: the job, the log and the campaign show it, and the next job works."""
-    warm_up()  # which estimates too
-    estimate = StagedPolicy.estimate
-
-    def fails_first(policy, state):
-        if state.round < 40:
-            raise ArithmeticError("a bad day")
-        return estimate(policy, state)
-
-    monkeypatch.setattr(StagedPolicy, "estimate", fails_first)
+    fail_until(monkeypatch, "estimate", 40)
     client, log = start().client, direct()
     post = http_post(client)
     with caplog.at_level(logging.ERROR, "undercurrent"):

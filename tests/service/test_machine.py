@@ -117,16 +117,13 @@ class Workers:
 
     def __init__(self, url: str) -> None:
         self.url, self.clock = url, Clock()
-        self.running = [self._started() for _ in range(1 if url.startswith("sqlite") else 2)]
+        self.running = [Worker(url, self.clock) for _ in range(1 if url.startswith("sqlite") else 2)]
         self.documented = Documented(good(self.running[0].client.get("/openapi.json")))
-
-    def _started(self) -> Worker:
-        return Worker(self.url, self.clock)
 
     def restart(self, number: int) -> None:
         place = number % len(self.running)
         self.running[place].stop()
-        self.running[place] = self._started()
+        self.running[place] = Worker(self.url, self.clock)
 
     def stop(self) -> None:
         for worker in self.running:

@@ -16,10 +16,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 import service.engine.boundaries
 import service.engine.metrics
-from policy import StagedPolicy
-from service.engine.warm_up import warm_up
 from tests.service.answers import error_of, good
-from tests.service.playing import CONFIGS, Script, eventually, http_post, on_sqlite
+from tests.service.playing import CONFIGS, Script, eventually, fail_until, http_post, on_sqlite
 from tests.service.scraping import Scrape
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -279,15 +277,7 @@ def queries():
 @pytest.fixture
 def seen(start, clock, monkeypatch):
     """The labels of every sample, after traffic of all kinds."""
-    warm_up()
-    update = StagedPolicy.update
-
-    def fails_first(policy, state):
-        if state.round < 6:
-            raise ArithmeticError("a bad day")
-        return update(policy, state)
-
-    monkeypatch.setattr(StagedPolicy, "update", fails_first)
+    fail_until(monkeypatch, "update", 6)
     client = start().client
     post = http_post(client)
     Script(CONFIGS["waiting"], clock).create(post).play(post, 30)
