@@ -9,12 +9,11 @@ from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from policy import State
+from policy.arrays import FloatArray
 
 FIRST_LOOK = 32  # rows to look back at first; then twice as many each time
-FloatArray = npt.NDArray[np.float64]
 
 
 class Announced(NamedTuple):

@@ -12,10 +12,9 @@ from itertools import groupby, islice
 from typing import NamedTuple
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from policy import CampaignConfig, CodecError, Decision, HmmParameters, PastRound, Request, StagedPolicy, State
+from policy.arrays import FloatArray
 from policy.changes import append_actions, resume_after_erasure, roll_back
 from policy.codec import decode_estimate
 from policy.selection import Estimate
@@ -41,7 +40,7 @@ class Part(NamedTuple):
 
     rows: list[DecisionRow]
     decided: Sequence[Decided] = ()
-    beliefs: npt.NDArray[np.float64] | None = None
+    beliefs: FloatArray | None = None
 
     @property
     def decisions(self) -> list[Decision]:

@@ -12,11 +12,10 @@ from itertools import islice
 from typing import NamedTuple, NotRequired, TypedDict
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 from msgspec.structs import replace
 
 from policy import PastRound, PolicyError
+from policy.arrays import FloatArray
 from service.base.errors import ConflictError, FieldProblem, InvalidError
 from service.base.times import SECOND
 from service.engine.encoding import check_numbers
@@ -214,7 +213,7 @@ class Importing(Unit):
         rows: Sequence[ImportRow],
         names: Sequence[str],
         times: Sequence[int | None],
-        beliefs: npt.NDArray[np.float64],
+        beliefs: FloatArray,
     ) -> None:
         state, regimes = self.state, self.state.belief.size
         first_round, decided_at = state.round - len(rows) + 1, self._last_decided_at

@@ -7,11 +7,10 @@ from typing import Any
 from uuid import uuid4
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 from msgspec.structs import replace
 
 from policy import Request
+from policy.arrays import BoolArray
 from policy.state import MODES, Decided
 from service.base.errors import ConflictError, FieldProblem, GoneError, InvalidError, NotFoundError
 from service.base.times import SECOND, format_timestamp
@@ -135,7 +134,7 @@ class Unit(Boundaries):
         self,
         fresh: Mapping[str, tuple[DecideItem, bytes]],
         times: Sequence[int | None],
-        eligible: npt.NDArray[np.bool_],
+        eligible: BoolArray,
         decided: Sequence[Decided],
     ) -> None:
         """Build the rows, and what answers are made from; column by column, which is several times faster."""
