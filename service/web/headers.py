@@ -42,23 +42,21 @@ DOCUMENTS = {
     "cross-origin-opener-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
 }
-HTTPS = {"strict-transport-security": "max-age=31536000"}
 
 
 def encode_headers(https: bool) -> Mapping[Kind, Pairs]:
     """Encode the headers of each kind of answer. `https` makes browsers insist on https from then on."""
-    return {kind: _encode(kind, https) for kind in POLICIES}
-
-
-def _encode(kind: Kind, https: bool) -> Pairs:
-    headers = {"content-security-policy": POLICIES[kind], **ALWAYS}
-    # A browser may keep a file, but must check its ETag every time.
-    headers["cache-control"] = "no-cache" if kind == "asset" else "no-store"
-    if kind not in ("api", "asset"):
-        headers |= DOCUMENTS
-    if https:
-        headers |= HTTPS
-    return tuple((name.encode(), value.encode()) for name, value in headers.items())
+    encoded: dict[Kind, Pairs] = {}
+    for kind, policy in POLICIES.items():
+        headers = {"content-security-policy": policy, **ALWAYS}
+        # A browser may keep a file, but must check its ETag every time.
+        headers["cache-control"] = "no-cache" if kind == "asset" else "no-store"
+        if kind not in ("api", "asset"):
+            headers |= DOCUMENTS
+        if https:
+            headers["strict-transport-security"] = "max-age=31536000"
+        encoded[kind] = tuple((name.encode(), value.encode()) for name, value in headers.items())
+    return encoded
 
 
 class Assets(StaticFiles):
