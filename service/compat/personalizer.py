@@ -3,7 +3,7 @@
 A rank is a decision of the campaign that fits, and an event is that decision. docs/personalizer.md compares the two.
 """
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from fastapi import Path, Request, Response
@@ -28,6 +28,11 @@ EventPath = Annotated[str, Path(alias="eventId", min_length=1, max_length=200, p
 def add_personalizer_routes(app: Application, service: Service) -> None:
     """Add the three routes that a client of Personalizer calls."""
     ranker = Ranker(service)
+    event_settings: dict[str, Any] = {
+        "tags": ["personalizer"],
+        "status_code": 204,
+        "responses": describe_errors(404, 409, 410, 422),
+    }
 
     @app.post_lean(
         PREFIX + "/rank",
@@ -45,12 +50,7 @@ def add_personalizer_routes(app: Application, service: Service) -> None:
         campaign settles it."""
         return msgspec.json.encode(await ranker.rank(body, get_key_campaigns(request.scope)))
 
-    @app.post(
-        PREFIX + "/events/{eventId:path}/reward",
-        tags=["personalizer"],
-        status_code=204,
-        responses=describe_errors(404, 409, 410, 422),
-    )
+    @app.post(PREFIX + "/events/{eventId:path}/reward", **event_settings)
     @allow(DECIDERS, campaign="among")
     async def reward(request: Request, event_id: EventPath, body: EventReward) -> Response:
         """Report what the action of an event earned. The reward is committed, and the next stage update learns from
@@ -63,12 +63,7 @@ def add_personalizer_routes(app: Application, service: Service) -> None:
             raise translate_fields(error) from None
         return Response(status_code=204)
 
-    @app.post(
-        PREFIX + "/events/{eventId:path}/activate",
-        tags=["personalizer"],
-        status_code=204,
-        responses=describe_errors(404, 409, 410, 422),
-    )
+    @app.post(PREFIX + "/events/{eventId:path}/activate", **event_settings)
     @allow(DECIDERS, campaign="among")
     def activate(request: Request, event_id: EventPath) -> Response:
         """Report that the action of an event was shown. This has no effect: an event without a reward teaches nothing,
