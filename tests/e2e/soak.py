@@ -9,6 +9,7 @@ drifts or is wrong.
 
 import argparse
 import asyncio
+import signal
 import sqlite3
 import sys
 import tempfile
@@ -273,6 +274,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--rate", type=float, default=30.0, help="requests a second to each service")
     flags = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as Ctrl-C does, so that no server is left behind
     plan = Plan(flags.minutes, flags.rate, lives=max(3, round(flags.minutes / 10)))
     with tempfile.TemporaryDirectory(prefix="undercurrent-soak-") as folder:
         databases = Databases(Path(folder))
