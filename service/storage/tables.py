@@ -1,33 +1,16 @@
 """The tables. rows.py has the type of their rows; a change of either needs a migration.
 
 Append-only `decisions` and `rewards`, with `config_revisions`, `jobs` and `events`, are the log: the truth (R14).
-`models` and `snapshots` are results of folding it; `live` is its end, one row for each campaign. These tables are keyed
-by campaign first; `keys` and `audit` belong to no campaign. Times are microseconds since 1970 (UTC), lists and objects
-are JSON text, arrays are little-endian float64 or bytes of policy.codec.
+`models` and `snapshots` are results of folding it; `live` is its end, one row for each campaign. `keys` and `audit`
+belong to no campaign. Times are microseconds since 1970 (UTC), lists and objects are JSON text, arrays are
+little-endian float64 or bytes of policy.codec.
 """
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    CheckConstraint,
-    Column,
-    Float,
-    ForeignKey,
-    ForeignKeyConstraint,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    SmallInteger,
-    String,
-    Table,
-    Text,
-    UniqueConstraint,
-    false,
-    text,
-)
+import sqlalchemy as sa
+from sqlalchemy import BigInteger, Boolean, Column, Float, Integer, LargeBinary, SmallInteger, String, Table, Text
+from sqlalchemy.schema import SchemaItem
 
-metadata = MetaData(
+metadata = sa.MetaData(
     naming_convention={
         "pk": "pk_%(table_name)s",
         "uq": "uq_%(table_name)s_%(column_0_N_name)s",
@@ -38,10 +21,13 @@ metadata = MetaData(
 )
 # SQLite assigns numbers only in a column of exactly this type.
 Number = BigInteger().with_variant(Integer, "sqlite")
+HAS_SUBJECT = sa.text("subject IS NOT NULL")
 
 
-def _make_campaign_column() -> Column[int]:
-    return Column("campaign_id", Number, ForeignKey("campaigns.id", ondelete="CASCADE"), primary_key=True)
+def _define_campaign_table(name: str, *columns: SchemaItem) -> Table:
+    """Define a table that is keyed by campaign first, and whose rows are deleted with the campaign."""
+    campaign = Column("campaign_id", Number, sa.ForeignKey("campaigns.id", ondelete="CASCADE"), primary_key=True)
+    return Table(name, metadata, campaign, *columns)
 
 
 campaigns = Table(
@@ -55,10 +41,8 @@ campaigns = Table(
     sqlite_autoincrement=True,  # the id of a deleted campaign is never reused
 )
 
-config_revisions = Table(
+config_revisions = _define_campaign_table(
     "config_revisions",
-    metadata,
-    _make_campaign_column(),
     Column("revision", Integer, primary_key=True, autoincrement=False),
     Column("round", BigInteger, nullable=False),  # in force from the next round on
     Column("arrived", BigInteger, nullable=False, server_default="0"),  # rewards committed by then
@@ -68,10 +52,8 @@ config_revisions = Table(
     Column("created_at", BigInteger, nullable=False),
 )
 
-live = Table(
+live = _define_campaign_table(
     "live",
-    metadata,
-    _make_campaign_column(),
     Column("version", BigInteger, nullable=False),  # of this row; every transaction on the campaign changes it
     Column("round", BigInteger, nullable=False),
     Column("arrived", BigInteger, nullable=False),  # rewards committed
@@ -83,16 +65,14 @@ live = Table(
     Column("last_at", BigInteger, nullable=False),  # the last `at` of a request (R27)
     Column("snapshot_round", BigInteger, nullable=False),  # of the newest snapshot
     Column("changes", BigInteger, nullable=False, server_default="0"),  # transactions with jobs, events or revisions
-    Column("guarded", Boolean, nullable=False, server_default=false()),  # more regimes were tried and are not better
+    Column("guarded", Boolean, nullable=False, server_default=sa.false()),  # more regimes were tried and are not better
     Column("reduced", BigInteger, nullable=False, server_default="0"),  # requests are deleted up to this round
     Column("regime", SmallInteger),  # the last regime that an alert reported, counted from 0
     Column("failure", Text),  # of the last update or re-estimation; None after a success
 )
 
-decisions = Table(
+decisions = _define_campaign_table(
     "decisions",
-    metadata,
-    _make_campaign_column(),
     Column("round", BigInteger, primary_key=True, autoincrement=False),
     Column("decision_id", String(200), nullable=False),  # looked up through `id_blocks`, not an index of the database
     Column("request_hash", LargeBinary),  # of the canonical request (R17); None if there is none, or it was deleted
@@ -105,27 +85,15 @@ decisions = Table(
     Column("action", String(100), nullable=False),
     Column("propensity", Float, nullable=False),  # 0 if unknown: imported without one
     Column("explanation", Text, nullable=False),  # belief and scores
-    Column(
-        "decided_at", BigInteger, nullable=False
-    ),  # never falls from one round to the next, so bisection finds a time
-    Column("erased", Boolean, nullable=False, server_default=false()),  # context, subject and reward are gone (R22)
-    Index(
-        "ix_decisions_subject",
-        "campaign_id",
-        "subject",
-        sqlite_where=text("subject IS NOT NULL"),
-        postgresql_where=text("subject IS NOT NULL"),
-    ),
+    Column("decided_at", BigInteger, nullable=False),  # never falls from one round to the next: bisection finds a time
+    Column("erased", Boolean, nullable=False, server_default=sa.false()),  # context, subject and reward are gone (R22)
+    sa.Index("ix_decisions_subject", "campaign_id", "subject", sqlite_where=HAS_SUBJECT, postgresql_where=HAS_SUBJECT),
 )
 
 # An index of random ids would write a page for each. service/engine/ids.py looks ids up and keeps them unique.
-id_blocks = Table(
+id_blocks = _define_campaign_table(
     "id_blocks",
-    metadata,
-    _make_campaign_column(),
-    Column(
-        "last_round", BigInteger, primary_key=True, autoincrement=False
-    ),  # the block begins after the previous one's last round
+    Column("last_round", BigInteger, primary_key=True, autoincrement=False),  # the first: after the block before it
     Column("hashes", LargeBinary, nullable=False),  # of the decision ids, eight bytes each, in order of the rounds
 )
 
@@ -139,15 +107,13 @@ rewards = Table(
     Column("reward", Float),  # None once erased (R22)
     Column("source", String(16), nullable=False),
     Column("received_at", BigInteger, nullable=False),
-    ForeignKeyConstraint(["campaign_id", "round"], ["decisions.campaign_id", "decisions.round"], ondelete="CASCADE"),
-    UniqueConstraint("campaign_id", "arrival"),
-    CheckConstraint("source IN ('client', 'default', 'import', 'erased')", name="source"),
+    sa.ForeignKeyConstraint(["campaign_id", "round"], ["decisions.campaign_id", "decisions.round"], ondelete="CASCADE"),
+    sa.UniqueConstraint("campaign_id", "arrival"),
+    sa.CheckConstraint("source IN ('client', 'default', 'import', 'erased')", name="source"),
 )
 
-models = Table(
+models = _define_campaign_table(
     "models",
-    metadata,
-    _make_campaign_column(),
     Column("version", BigInteger, primary_key=True, autoincrement=False),
     Column("kind", String(16), nullable=False),
     Column("round", BigInteger, nullable=False),  # in force from the next round on
@@ -157,13 +123,11 @@ models = Table(
     Column("theta", LargeBinary, nullable=False),
     Column("seconds", Float, nullable=False),  # that computing it took
     Column("published_at", BigInteger, nullable=False),
-    CheckConstraint("kind IN ('update', 'estimation', 'actions', 'rollback', 'erasure')", name="kind"),
+    sa.CheckConstraint("kind IN ('update', 'estimation', 'actions', 'rollback', 'erasure')", name="kind"),
 )
 
-snapshots = Table(
+snapshots = _define_campaign_table(
     "snapshots",
-    metadata,
-    _make_campaign_column(),
     Column("round", BigInteger, primary_key=True, autoincrement=False),
     Column("arrived", BigInteger, nullable=False),
     Column("revision", Integer, nullable=False, server_default="1"),  # of the configuration
@@ -172,10 +136,8 @@ snapshots = Table(
     Column("created_at", BigInteger, nullable=False),
 )
 
-jobs = Table(
+jobs = _define_campaign_table(
     "jobs",
-    metadata,
-    _make_campaign_column(),
     Column("input_round", BigInteger, primary_key=True, autoincrement=False),  # computed from the log up to this round
     Column("input_arrived", BigInteger, nullable=False),
     Column("status", String(16), nullable=False),
@@ -186,14 +148,12 @@ jobs = Table(
     Column("published_round", BigInteger),  # in force from the next round on
     Column("seconds", Float),
     Column("created_at", BigInteger, nullable=False),
-    CheckConstraint("status IN ('waiting', 'done', 'nothing', 'published', 'failed')", name="status"),
-    Index(None, "status", "leased_until"),
+    sa.CheckConstraint("status IN ('waiting', 'done', 'nothing', 'published', 'failed')", name="status"),
+    sa.Index(None, "status", "leased_until"),
 )
 
-events = Table(
+events = _define_campaign_table(
     "events",
-    metadata,
-    _make_campaign_column(),
     Column("number", BigInteger, primary_key=True, autoincrement=False),
     Column("round", BigInteger, nullable=False),  # rounds decided by then
     Column("kind", String(32), nullable=False),
@@ -201,10 +161,8 @@ events = Table(
     Column("created_at", BigInteger, nullable=False),
 )
 
-outbox = Table(
+outbox = _define_campaign_table(
     "outbox",
-    metadata,
-    _make_campaign_column(),
     Column("event", BigInteger, primary_key=True, autoincrement=False),  # the event's number
     Column("status", String(16), nullable=False),
     Column("url", Text, nullable=False),
@@ -213,8 +171,8 @@ outbox = Table(
     Column("failure", Text),  # of the last attempt
     Column("created_at", BigInteger, nullable=False),
     Column("sent_at", BigInteger),
-    CheckConstraint("status IN ('waiting', 'sent', 'failed')", name="status"),
-    Index(None, "status", "due_at"),
+    sa.CheckConstraint("status IN ('waiting', 'sent', 'failed')", name="status"),
+    sa.Index(None, "status", "due_at"),
 )
 
 keys = Table(
@@ -228,7 +186,7 @@ keys = Table(
     Column("rate_limit", Float),  # requests per second, None for no limit
     Column("created_at", BigInteger, nullable=False),
     Column("revoked_at", BigInteger),
-    CheckConstraint("role IN ('admin', 'client', 'viewer')", name="role"),
+    sa.CheckConstraint("role IN ('admin', 'client', 'viewer')", name="role"),
 )
 
 audit = Table(
@@ -243,7 +201,7 @@ audit = Table(
     Column("details", Text, nullable=False),
     Column("request_id", String(128)),
     Column("outcome", String(16), nullable=False),
-    CheckConstraint("outcome IN ('done', 'refused')", name="outcome"),
-    Index(None, "campaign", "number"),
+    sa.CheckConstraint("outcome IN ('done', 'refused')", name="outcome"),
+    sa.Index(None, "campaign", "number"),
     sqlite_autoincrement=True,  # numbers are never reused
 )
