@@ -15,6 +15,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from service.base.errors import UnavailableError
 from service.storage import fibers
 
+POOL_SIZE = 8  # PostgreSQL connections kept open; twice as many at most
 BUSY_SECONDS = 10  # SQLite waits this long for another process's transaction, PostgreSQL's pool for a connection
 # SQLite's page caches. The writer's stays valid; a reader's is dropped at every commit.
 WRITER_KIB, READER_KIB = 65_536, 2_048
@@ -75,14 +76,15 @@ def create_sqlite_engine(url: str) -> Engine:
     def prepare(connection: sqlite3.Connection, _: Any) -> None:
         connection.isolation_level = None  # we send BEGIN: the driver would begin only at the first write
         # secure_delete: erased data (R22) is overwritten, not only unlinked.
-        for pragma in (
+        settings = (
             "journal_mode=WAL",
             "synchronous=FULL",
             "foreign_keys=ON",
-            f"cache_size=-{READER_KIB}",
             "secure_delete=ON",
-        ):
-            connection.execute(f"PRAGMA {pragma}")
+            f"cache_size=-{READER_KIB}",
+        )
+        for setting in settings:
+            connection.execute(f"PRAGMA {setting}")
 
     @sa.event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
@@ -94,15 +96,13 @@ def create_sqlite_engine(url: str) -> Engine:
     return engine
 
 
-def create_postgresql_engine(
-    url: str, pool_size: int, connected: Callable[[object], None] = lambda server: None
-) -> Engine:
+def create_postgresql_engine(url: str, connected: Callable[[object], None]) -> Engine:
     """`connected` is called for each new connection with a value that identifies the run of its server."""
     engine = sa.create_engine(
         make_url(url).set(drivername="postgresql+psycopg"),
         paramstyle="format",  # by position, as SQLite does: rows are tuples
-        pool_size=pool_size,
-        max_overflow=pool_size,
+        pool_size=POOL_SIZE,
+        max_overflow=POOL_SIZE,
         pool_timeout=BUSY_SECONDS,
         hide_parameters=True,
         connect_args={

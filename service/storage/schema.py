@@ -18,7 +18,6 @@ from service.storage.transaction import Transaction
 if TYPE_CHECKING:
     from alembic.config import Config
 
-
 HERE = Path(migrations.__file__).parent
 
 
@@ -41,22 +40,21 @@ def get_schema_revision(tx: Transaction) -> str | None:
     """The revision that Alembic has stored, None if the database has none."""
     if not sa.inspect(tx.connection).has_table("alembic_version"):
         return None
-    found = tx.connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalars().all()
-    return str(found[0]) if found else None
+    revision: str | None = tx.connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar()
+    return revision
 
 
-def upgrade(store: Store, revision: str = "head") -> None:
-    """Upgrade the database to a revision, completely or not at all."""
-    if revision == "head":
-        with store.reading() as tx:
-            if get_schema_revision(tx) == get_head():
-                return
+def upgrade(store: Store) -> None:
+    """Upgrade the database to the revision that this version needs, completely or not at all."""
+    with store.reading() as tx:
+        if get_schema_revision(tx) == get_head():
+            return
     from alembic import command
     from alembic.util import CommandError
 
     try:
         with store.migrating() as tx:
-            command.upgrade(build_alembic_config(tx.connection), revision)
+            command.upgrade(build_alembic_config(tx.connection), "head")
     except CommandError as error:
         raise UnavailableError(
             f"The database cannot be migrated: {error}. Was it written by a newer version?"

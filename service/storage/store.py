@@ -40,18 +40,10 @@ class Store:
     `serving` is for a process that commits all the time: a thread then checkpoints SQLite's journal.
     """
 
-    def __init__(
-        self,
-        url: str,
-        pool_size: int = 8,
-        failed: Callable[[str], None] = lambda reason: None,
-        serving: bool = False,
-    ) -> None:
+    def __init__(self, url: str, failed: Callable[[str], None] = lambda reason: None, serving: bool = False) -> None:
         self._failed = failed
         self.embedded = make_url(url).get_backend_name() == "sqlite"
-        self.engine = (
-            create_sqlite_engine(url) if self.embedded else create_postgresql_engine(url, pool_size, self._connected)
-        )
+        self.engine = create_sqlite_engine(url) if self.embedded else create_postgresql_engine(url, self._connected)
         # Grows when a new connection leads to another server, or to a restarted one. A standby that took over may lack
         # the last commits, so nothing in memory from before is valid.
         self.generation = 0
