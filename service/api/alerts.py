@@ -12,7 +12,7 @@ from service.base.times import format_timestamp
 from service.engine.recovery import get_campaign, load_config
 from service.engine.webhooks import describe_regime
 from service.engine.worker import Service
-from service.storage.outbox import AlertRow, read_alert_page
+from service.storage.events import AlertRow, read_alert_page
 from service.web.openapi import describe_errors
 
 

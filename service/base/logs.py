@@ -21,7 +21,6 @@ QUOTING = (LookupError, ValueError)
 QUOTING_LIBRARIES = {"fastapi", "msgspec", "policy", "psycopg", "pydantic", "pydantic_core", "sqlalchemy", "sqlite3"}
 CAUSE = "The above exception was the direct cause of the following exception:"
 CONTEXT = "During handling of the above exception, another exception occurred:"
-_admin = logging.getLogger("undercurrent.admin")
 
 
 class _Formatter(logging.Formatter):
@@ -92,8 +91,3 @@ def build_log_config(settings: Settings) -> dict[str, Any]:
         "root": {"handlers": ["stderr"], "level": others},
         "loggers": {"undercurrent": {"level": level}, "uvicorn": {"level": level if level == "DEBUG" else others}},
     }
-
-
-def log_admin_action(action: str, /, **fields: Any) -> None:
-    """Log an administrative action once it is done: `log_admin_action("create", campaign="spring")`."""
-    _admin.info(action, extra=fields)

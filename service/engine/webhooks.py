@@ -23,7 +23,7 @@ from service.base.times import SECOND, format_timestamp
 from service.engine.addresses import AddressError, Resolve, parse_target, require_public, resolve_host
 from service.engine.metrics import Metrics
 from service.storage.campaigns import get_config
-from service.storage.outbox import Message, claim_messages, get_next_due, mark_failed, mark_sent, reset_late_messages
+from service.storage.events import Message, claim_messages, get_next_due, mark_failed, mark_sent, reset_late_messages
 from service.storage.rows import REGIME_CHANGE
 from service.storage.store import Store
 

@@ -5,6 +5,7 @@ contain a person's identifier, a key's secret, or the path of a webhook, which m
 """
 
 import json
+import logging
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
@@ -12,8 +13,8 @@ from urllib.parse import urlsplit
 from sqlalchemy import insert
 
 from policy import CampaignConfig
-from service.base.logs import REQUEST_ID, log_admin_action
-from service.storage.rows import AuditRow, select_rows
+from service.base.logs import REQUEST_ID
+from service.storage.rows import AuditRow, select_newest, select_rows
 from service.storage.tables import audit
 from service.storage.transaction import Transaction
 
@@ -53,7 +54,8 @@ def add_record(tx: Transaction, record: Record | None, now: int, **more: Any) ->
 
 def log_record(record: Record, **more: Any) -> None:
     """Write a record to the log as well, once it is committed."""
-    log_admin_action(record.action, campaign=record.campaign, by=record.actor, **record.details, **more)
+    fields = {"campaign": record.campaign, "by": record.actor, **record.details, **more}
+    logging.getLogger("undercurrent.admin").info(record.action, extra=fields)
 
 
 def describe_changes(before: CampaignConfig, after: CampaignConfig) -> dict[str, Any]:
@@ -89,14 +91,12 @@ def read_audit_page(
     between: tuple[int | None, int | None] = (None, None),
 ) -> list[AuditRow]:
     """The newest rows, or the newest before a number; of one campaign, or from a time on and before another."""
-    query = select_rows(AuditRow, audit).order_by(audit.c.number.desc()).limit(limit)
+    query = select_newest(select_rows(AuditRow, audit), audit.c.number, before, limit)
     start, end = between
-    if before is not None:
-        query = query.where(audit.c.number < before)
     if campaign is not None:
         query = query.where(audit.c.campaign == campaign)
     if start is not None:
         query = query.where(audit.c.at >= start)
     if end is not None:
         query = query.where(audit.c.at < end)
-    return [AuditRow._make(row) for row in tx.connection.execute(query)]
+    return tx.read_rows(AuditRow, query)

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from sqlalchemy import func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from service.storage.rows import LiveRow, RevisionRow, select_rows
+from service.storage.rows import LiveRow, RevisionRow, select_newest, select_rows
 from service.storage.statements import LIVE_COLUMNS, LIVE_ROWS, PAGE
 from service.storage.tables import campaigns, config_revisions, live
 from service.storage.transaction import Transaction
@@ -18,20 +18,10 @@ def add_campaign(tx: Transaction, name: str, request_hash: bytes, config: str, b
     campaign = tx.connection.execute(new.on_conflict_do_nothing().returning(campaigns.c.id)).scalar_one_or_none()
     if campaign is None:
         return False
-    tx.append(
-        [
-            RevisionRow(
-                campaign_id=campaign,
-                revision=1,
-                round=0,
-                arrived=0,
-                config=config,
-                restored=None,
-                erased=None,
-                created_at=now,
-            )
-        ]
+    revision = RevisionRow(
+        campaign_id=campaign, revision=1, round=0, arrived=0, config=config, restored=None, erased=None, created_at=now
     )
+    tx.append([revision])
     first = dict.fromkeys(LIVE_COLUMNS, 0) | {
         "campaign_id": campaign,
         "version": 1,
@@ -63,13 +53,12 @@ def delete_campaign(tx: Transaction, campaign: int) -> None:
 
 def find_campaign(tx: Transaction, name: str) -> LiveRow | None:
     """The campaign of that name, without a lock."""
-    row = tx.connection.execute(LIVE_ROWS.where(campaigns.c.name == name)).one_or_none()
-    return LiveRow._make(row) if row else None
+    return next(iter(tx.read_rows(LiveRow, LIVE_ROWS.where(campaigns.c.name == name))), None)
 
 
 def read_campaigns(tx: Transaction) -> list[LiveRow]:
     """All campaigns, by name."""
-    return [LiveRow._make(row) for row in tx.connection.execute(LIVE_ROWS.order_by(campaigns.c.name))]
+    return tx.read_rows(LiveRow, LIVE_ROWS.order_by(campaigns.c.name))
 
 
 def read_campaign_page(
@@ -84,7 +73,7 @@ def read_campaign_page(
         query = query.where(campaigns.c.archived_at.is_not(None) if archived else campaigns.c.archived_at.is_(None))
     if among is not None:
         query = query.where(campaigns.c.name.in_(among))
-    return [LiveRow._make(row) for row in tx.connection.execute(query)]
+    return tx.read_rows(LiveRow, query)
 
 
 # --- revisions --------------------------------------------------------------------------------------------------------
@@ -105,11 +94,8 @@ def get_config_at(tx: Transaction, campaign: int, round: int) -> str:
 
 def read_revision_page(tx: Transaction, campaign: int, before: int | None, limit: int) -> list[RevisionRow]:
     """The newest revisions, or the newest before one of them."""
-    counter = config_revisions.c.revision
     query = select_rows(RevisionRow, config_revisions).where(config_revisions.c.campaign_id == campaign)
-    if before is not None:
-        query = query.where(counter < before)
-    return [RevisionRow._make(row) for row in tx.connection.execute(query.order_by(counter.desc()).limit(limit))]
+    return tx.read_rows(RevisionRow, select_newest(query, config_revisions.c.revision, before, limit))
 
 
 def get_newest_revisions(tx: Transaction, campaign_ids: Sequence[int]) -> dict[int, RevisionRow]:
@@ -120,5 +106,5 @@ def get_newest_revisions(tx: Transaction, campaign_ids: Sequence[int]) -> dict[i
     revisions: dict[int, RevisionRow] = {}
     for start in range(0, len(campaign_ids), PAGE):
         part = table.c.campaign_id.in_(campaign_ids[start : start + PAGE])
-        revisions |= {row.campaign_id: RevisionRow._make(row) for row in tx.connection.execute(query.where(part))}
+        revisions |= {row.campaign_id: row for row in tx.read_rows(RevisionRow, query.where(part))}
     return revisions

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from sqlalchemy import select, update
+from sqlalchemy import Update, select, update
 
 from service.storage.rows import JobRow, select_rows
 from service.storage.tables import campaigns, jobs
@@ -22,21 +22,15 @@ def finish_job(
     tx: Transaction, campaign: int, input_round: int, status: str, result: bytes | None, seconds: float
 ) -> None:
     """Store a job's result. The first worker to finish wins; all compute the same."""
-    tx.connection.execute(
-        update(jobs)
-        .where(jobs.c.campaign_id == campaign, jobs.c.input_round == input_round, jobs.c.status == "waiting")
-        .values(status=status, result=result, seconds=seconds)
-    )
+    waiting = _update(campaign, input_round).where(jobs.c.status == "waiting")
+    tx.connection.execute(waiting.values(status=status, result=result, seconds=seconds))
 
 
 def close_job(tx: Transaction, campaign: int, input_round: int, status: str, published_round: int | None) -> None:
     """Store how a job ended; a result that was not published is deleted."""
     unneeded = {"result": None} if published_round is None else {}
-    tx.connection.execute(
-        update(jobs)
-        .where(jobs.c.campaign_id == campaign, jobs.c.input_round == input_round)
-        .values({"status": status, "published_round": published_round} | unneeded)
-    )
+    values = {"status": status, "published_round": published_round} | unneeded
+    tx.connection.execute(_update(campaign, input_round).values(values))
 
 
 def claim_jobs(tx: Transaction, owner: str, now: int, until: int) -> list[ClaimedJob]:
@@ -53,16 +47,16 @@ def claim_jobs(tx: Transaction, owner: str, now: int, until: int) -> list[Claime
     )
     claimed = [ClaimedJob(**row) for row in tx.connection.execute(expired).mappings()]
     for job in claimed:
-        tx.connection.execute(
-            update(jobs)
-            .where(jobs.c.campaign_id == job.campaign_id, jobs.c.input_round == job.input_round)
-            .values(owner=owner, leased_until=until, attempts=jobs.c.attempts + 1)
-        )
+        lease = {"owner": owner, "leased_until": until, "attempts": job.attempts + 1}
+        tx.connection.execute(_update(job.campaign_id, job.input_round).values(lease))
     return claimed
+
+
+def _update(campaign: int, input_round: int) -> Update:
+    return update(jobs).where(jobs.c.campaign_id == campaign, jobs.c.input_round == input_round)
 
 
 def find_waiting_job(tx: Transaction, campaign: int) -> JobRow | None:
     """The oldest job of a campaign that has no result yet."""
     query = select_rows(JobRow, jobs).where(jobs.c.campaign_id == campaign, jobs.c.status == "waiting")
-    row = tx.connection.execute(query.order_by(jobs.c.input_round).limit(1)).one_or_none()
-    return JobRow._make(row) if row else None
+    return next(iter(tx.read_rows(JobRow, query.order_by(jobs.c.input_round).limit(1))), None)

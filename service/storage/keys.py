@@ -14,7 +14,7 @@ def add_key(tx: Transaction, key: KeyRow) -> None:
 def read_keys(tx: Transaction) -> list[KeyRow]:
     """All keys, the revoked ones too, oldest first."""
     query = select_rows(KeyRow, keys).order_by(keys.c.created_at, keys.c.id)
-    return [KeyRow._make(row) for row in tx.connection.execute(query)]
+    return tx.read_rows(KeyRow, query)
 
 
 def revoke_key(tx: Transaction, key_id: str, now: int) -> bool:

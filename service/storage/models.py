@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from sqlalchemy import func, select
 
-from service.storage.rows import ModelRow, select_rows
+from service.storage.rows import ModelRow, select_newest, select_rows
 from service.storage.statements import PAGE
 from service.storage.tables import models
 from service.storage.transaction import Transaction
@@ -13,17 +13,15 @@ from service.storage.transaction import Transaction
 def read_model_page(tx: Transaction, campaign: int, before: int | None, limit: int) -> list[ModelRow]:
     """The newest models, or the newest before a version."""
     query = select_rows(ModelRow, models).where(models.c.campaign_id == campaign)
-    if before is not None:
-        query = query.where(models.c.version < before)
-    return [ModelRow._make(row) for row in tx.connection.execute(query.order_by(models.c.version.desc()).limit(limit))]
+    return tx.read_rows(ModelRow, select_newest(query, models.c.version, before, limit))
 
 
 def read_models(tx: Transaction, campaign: int) -> Iterator[ModelRow]:
     """All models, in order; queries one page at a time."""
     query = select_rows(ModelRow, models).where(models.c.campaign_id == campaign).order_by(models.c.version)
     after = 0
-    while rows := tx.connection.execute(query.where(models.c.version > after).limit(PAGE)).all():
-        yield from map(ModelRow._make, rows)
+    while rows := tx.read_rows(ModelRow, query.where(models.c.version > after).limit(PAGE)):
+        yield from rows
         after = rows[-1].version
 
 

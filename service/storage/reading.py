@@ -51,8 +51,7 @@ def find_rounds_between(tx: Transaction, campaign: int, start: int | None, end: 
 def find_decision(tx: Transaction, campaign: int, round: int) -> LoggedDecision | None:
     """The decision of a round."""
     query = _LOGGED.where(decisions.c.campaign_id == campaign, decisions.c.round == round)
-    row = tx.connection.execute(query).one_or_none()
-    return LoggedDecision._make(row) if row else None
+    return next(iter(tx.read_rows(LoggedDecision, query)), None)
 
 
 def get_decided_at(tx: Transaction, campaign: int, round: int) -> int:
@@ -68,7 +67,7 @@ def read_decision_pages(
     query = _LOGGED.where(decisions.c.campaign_id == campaign).order_by(decisions.c.round).limit(page)
     if last is not None:
         query = query.where(decisions.c.round <= last)
-    while rows := [LoggedDecision._make(row) for row in tx.connection.execute(query.where(decisions.c.round > after))]:
+    while rows := tx.read_rows(LoggedDecision, query.where(decisions.c.round > after)):
         yield rows
         after = rows[-1].round
 
@@ -76,7 +75,7 @@ def read_decision_pages(
 def read_subject_decisions(tx: Transaction, campaign: int, subject: str) -> list[LoggedDecision]:
     """The decisions for one person, in order."""
     query = _LOGGED.where(decisions.c.campaign_id == campaign, decisions.c.subject == subject)
-    return [LoggedDecision._make(row) for row in tx.connection.execute(query.order_by(decisions.c.round))]
+    return tx.read_rows(LoggedDecision, query.order_by(decisions.c.round))
 
 
 # --- columns for charts -----------------------------------------------------------------------------------------------
@@ -104,7 +103,8 @@ class ModelSummary(NamedTuple):
 def read_decision_columns(tx: Transaction, campaign: int, after: int, last: int) -> DecisionColumns:
     """The columns of the decisions after a round and up to the last one."""
     table = decisions.c
-    belief = _cut(tx, table.explanation, len(BELIEF) + 1, "]")
+    find = sa.func.instr if tx.embedded else sa.func.strpos
+    belief = sa.func.substr(table.explanation, len(BELIEF) + 1, find(table.explanation, "]") - len(BELIEF))
     query = select(table.round, table.decided_at, table.mode, table.action, table.subject, belief.label("belief"))
     columns = _read_columns(tx, query.where(table.campaign_id == campaign, table.round > after, table.round <= last))
     # Each belief is a text in a JSON array, and JSON itself.
@@ -123,10 +123,10 @@ def read_reward_columns(tx: Transaction, campaign: int, after: int, last: int) -
 
 def read_model_summaries(tx: Transaction, campaign: int, after: int, last: int) -> list[ModelSummary]:
     """The models after a version and up to the last one, in order."""
-    query = select_rows(ModelSummary, models).where(models.c.campaign_id == campaign)
-    columns = _read_columns(tx, query.where(models.c.version > after, models.c.version <= last))
-    lists = {name: msgspec.json.decode(text) for name, text in columns.items()}
-    return sorted(map(ModelSummary, *(lists[name] for name in ModelSummary._fields)))
+    query = select_rows(ModelSummary, models).where(
+        models.c.campaign_id == campaign, models.c.version > after, models.c.version <= last
+    )
+    return tx.read_rows(ModelSummary, query.order_by(models.c.version))
 
 
 def _read_columns(tx: Transaction, query: sa.Select[Any]) -> dict[str, str]:
@@ -140,9 +140,3 @@ def _read_columns(tx: Transaction, query: sa.Select[Any]) -> dict[str, str]:
         for name, column in rows.c.items()
     ]
     return {name: text or "[]" for name, text in tx.connection.execute(select(*arrays)).mappings().one().items()}
-
-
-def _cut(tx: Transaction, text: sa.ColumnElement[str], start: int, end: str) -> sa.ColumnElement[str]:
-    """A part of a text: from a position, counted from 1, up to and including the first occurrence of `end`."""
-    find = sa.func.instr if tx.embedded else sa.func.strpos
-    return sa.func.substr(text, start, find(text, end) + len(end) - start)

@@ -10,18 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
-from service.storage.tables import (
-    audit,
-    config_revisions,
-    decisions,
-    events,
-    jobs,
-    keys,
-    models,
-    outbox,
-    rewards,
-    snapshots,
-)
+from service.storage import tables
 
 REGIME_CHANGE = "regime_change"  # the kind of event that an alert is; the fold ignores it
 Built = TypeVar("Built", bound=NamedTuple)
@@ -159,15 +148,20 @@ class AuditRow(NamedTuple):
 
 AppendedRow = DecisionRow | RewardRow | ModelRow | JobRow | EventRow | MessageRow | RevisionRow
 APPENDED: Mapping[type[AppendedRow], sa.Table] = {  # in the order that foreign keys need
-    DecisionRow: decisions,
-    RewardRow: rewards,
-    ModelRow: models,
-    JobRow: jobs,
-    EventRow: events,
-    MessageRow: outbox,
-    RevisionRow: config_revisions,
+    DecisionRow: tables.decisions,
+    RewardRow: tables.rewards,
+    ModelRow: tables.models,
+    JobRow: tables.jobs,
+    EventRow: tables.events,
+    MessageRow: tables.outbox,
+    RevisionRow: tables.config_revisions,
 }
-TABLES: Mapping[type[Any], sa.Table] = {**APPENDED, SnapshotRow: snapshots, KeyRow: keys, AuditRow: audit}
+TABLES: Mapping[type[Any], sa.Table] = {
+    **APPENDED,
+    SnapshotRow: tables.snapshots,
+    KeyRow: tables.keys,
+    AuditRow: tables.audit,
+}
 
 
 class LiveRow(NamedTuple):
@@ -217,10 +211,16 @@ class KnownDecision(NamedTuple):
     received_at: int | None = None
 
 
-def select_rows(kind: type[Any], *tables: sa.Table) -> sa.Select[Any]:
-    """Select the columns of a row type, each from the first of the tables that has it."""
-    columns = [next(table.c[name] for table in tables if name in table.c) for name in kind._fields]
-    return sa.select(*columns)
+def select_rows(kind: type[Any], *sources: sa.Table) -> sa.Select[Any]:
+    """Select the columns of a row type, each from the first source that has it."""
+    return sa.select(*(next(table.c[name] for table in sources if name in table.c) for name in kind._fields))
+
+
+def select_newest(query: sa.Select[Any], counter: sa.Column[int], before: int | None, limit: int) -> sa.Select[Any]:
+    """Select the rows with the highest values of a counter, newest first; with `before`, only those below it."""
+    if before is not None:
+        query = query.where(counter < before)
+    return query.order_by(counter.desc()).limit(limit)
 
 
 def build_rows(kind: type[Built], **columns: Iterable[Any]) -> Iterator[Built]:

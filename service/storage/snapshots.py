@@ -26,7 +26,7 @@ class IdBlock(NamedTuple):
 def read_snapshot_points(tx: Transaction, campaign: int) -> list[SnapshotPoint]:
     """The point of every snapshot, newest first."""
     query = select_rows(SnapshotPoint, snapshots).where(snapshots.c.campaign_id == campaign)
-    return [SnapshotPoint._make(row) for row in tx.connection.execute(query.order_by(snapshots.c.round.desc()))]
+    return tx.read_rows(SnapshotPoint, query.order_by(snapshots.c.round.desc()))
 
 
 def get_snapshot(tx: Transaction, campaign: int, round: int) -> bytes:

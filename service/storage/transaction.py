@@ -1,7 +1,7 @@
 """One transaction: the statements of the write path, and the log as the fold reads it.
 
 The other queries are functions of a transaction in the module of their subject: campaigns, models, snapshots, jobs,
-events, keys, erasure, outbox, audit, and reading (the log for people and files).
+events, keys, erasure, audit, and reading (the log for people and files).
 
 The write path hands its statements (statements.py) directly to the driver. A transaction of several requests has five
 of them, and SQLAlchemy's layers would take more time than the work itself.
@@ -39,14 +39,9 @@ Read = TypeVar("Read", bound=NamedTuple)
 class LiveRowCache:
     """Live rows as SQLite's only writer left them; valid until another connection writes."""
 
-    __slots__ = ("rows", "version")
-
     def __init__(self) -> None:
         self.rows: dict[str, LiveRow] = {}
         self.version = -1  # SQLite's data_version, which changes with every commit of another connection
-
-    def clear(self) -> None:
-        self.rows.clear()
 
 
 class Transaction:
@@ -82,12 +77,12 @@ class Transaction:
         self._channel.flush()
         self._begun.commit()
         if self._cache is not None:
-            self._cache.clear()  # other statements may have changed any row
+            self._cache.rows.clear()  # other statements may have changed any row
 
     def roll_back(self) -> None:
         """Undo everything."""
         if self._cache is not None:
-            self._cache.clear()
+            self._cache.rows.clear()
         if self._begun is None:
             self._channel.roll_back()
         else:
@@ -104,6 +99,10 @@ class Transaction:
         if self._begun is None and not self._connection.in_transaction():
             self._begun = self._connection.begin()
         return self._connection
+
+    def read_rows(self, kind: type[Read], query: sa.Select[Any]) -> list[Read]:
+        """The rows of a query with the columns of their type."""
+        return [kind._make(row) for row in self.connection.execute(query)]
 
     # --- the write path ----------------------------------------------------------------------------------------
 
@@ -142,7 +141,7 @@ class Transaction:
         """SQLite's transaction is itself the lock, and rows that nobody has changed since need not be read."""
         (((version,),),) = self._channel.query([("PRAGMA data_version", ())])
         if version != cache.version or self._begun is not None or len(cache.rows) > MOST_CACHED:
-            cache.clear()
+            cache.rows.clear()
             cache.version = version
         rows = {name: cache.rows[name] for name in names if name in cache.rows}
         if missing := [name for name in names if name not in rows]:
@@ -226,13 +225,13 @@ class Transaction:
         """The changes of a campaign after a revision, in order."""
         query = select_rows(RevisionRow, config_revisions).where(config_revisions.c.campaign_id == campaign)
         query = query.where(config_revisions.c.revision > after_revision).order_by(config_revisions.c.revision)
-        return [RevisionRow._make(row) for row in self.connection.execute(query)]
+        return self.read_rows(RevisionRow, query)
 
     def read_jobs(self, campaign: int, after_round: int) -> list[JobRow]:
         """The jobs that were not over before a round: published later, or not published yet."""
         is_over = jobs.c.published_round.is_not(None) & (jobs.c.published_round < after_round)
         query = select_rows(JobRow, jobs).where(jobs.c.campaign_id == campaign, ~is_over).order_by(jobs.c.input_round)
-        return [JobRow._make(row) for row in self.connection.execute(query)]
+        return self.read_rows(JobRow, query)
 
     def read_events(self, campaign: int, from_round: int) -> list[tuple[int, str]]:
         """(round, kind) of the events from a round on."""

@@ -21,8 +21,8 @@ from service.base.logs import JsonFormatter, TextFormatter
 from service.base.settings import Settings
 from service.cli.commands import main
 from service.engine.webhooks import Letter
+from service.storage.events import Message
 from service.storage.keys import revoke_key
-from service.storage.outbox import Message
 from service.storage.store import Store
 from service.storage.transaction import Transaction
 from tests.service.answers import error_of, good

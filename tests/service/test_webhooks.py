@@ -18,7 +18,7 @@ from service.base.settings import Settings, SettingsError
 from service.engine.addresses import AddressError, is_public, parse_target, resolve_host
 from service.engine.metrics import Metrics
 from service.engine.webhooks import MOST_ATTEMPTS, Sender, compute_delay
-from service.storage.outbox import claim_messages
+from service.storage.events import claim_messages
 from service.storage.store import Store
 from service.storage.tables import outbox
 from tests.service.answers import allowed_by_field, good
