@@ -6,8 +6,6 @@ from typing import Any, NamedTuple
 
 import jsonschema_rs
 
-__all__ = ["ASKED", "BODIES", "NOT_TEXT", "STRINGS", "Asked", "Place", "Raw", "encoded", "places", "put", "wrong"]
-
 
 class Raw(str):
     """JSON text that Python's encoder does not produce."""
@@ -23,12 +21,10 @@ WRONG: list[Any] = [
 # Text that may stand in a name: it must come back as it is, wherever it is shown.
 STRINGS = {
     "sql": "'; DROP TABLE decisions; --",
-    "sql union": "\" UNION SELECT secret_hash FROM keys --",
     "html": "<script>alert(1)</script>",
     "attribute": "\"><img src=x onerror=alert(1)>",
     "template": "{{7*7}}${7*7}<%= 7*7 %>#{7*7}",
     "format": "%s%n{0}{field}%(name)s",
-    "shell": "$(id); `id` | cat /etc/passwd",
     "path": "../../etc/passwd",
     "slashes": "a//b/./c\\d",
     "percent": "%00%2f%ff",
@@ -66,7 +62,6 @@ def _deep(opening: bytes, closing: bytes, depth: int = 100_000) -> bytes:
 # Whole bodies that no route takes.
 BODIES: dict[str, bytes] = {
     "nothing": b"",
-    "blank": b" \n\t",
     "lists in lists": _deep(b"[", b"]"),
     "lists without an end": b"[" * 100_000,
     "objects in objects": _deep(b'{"a":', b"}").replace(b":}", b":1}"),
@@ -76,22 +71,15 @@ BODIES: dict[str, bytes] = {
     "too long a form": b'{"a": "\xc0\x80"}',
     "a surrogate in UTF-8": b'{"a": "\xed\xa0\x80"}',
     "UTF-16": '{"a": 1}'.encode("utf-16"),
-    "UTF-16 without a mark": '{"a": 1}'.encode("utf-16-le"),
     "a byte order mark": b'\xef\xbb\xbf{"a": 1}',
     "two values": b"{}{}",
     "a trailing comma": b'{"a": 1,}',
-    "a comment": b'{"a": 1 /* one */}',
-    "single quotes": b"{'a': 1}",
     "a bare NaN": b"NaN",
-    "a bare number": b"1e400",
     "a bare text": b'"text"',
     "a list": b"[]",
     "null": b"null",
-    "a NUL": b"\x00",
     "a NUL inside": b'{"a\x00": 1}',
-    "a form": b"campaign=spring&decision_id=1",
     "XML": b'<?xml version="1.0"?><!DOCTYPE a [<!ENTITY b SYSTEM "file:/etc/passwd">]><a>&b;</a>',
-    "a pickle": b"\x80\x04\x95\x0b\x00\x00\x00\x00\x00\x00\x00",
     "gzip": b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\xab\xae\x05\x00\x43\xbf\xa6\xa3\x02\x00\x00\x00",
 }
 

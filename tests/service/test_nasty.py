@@ -5,6 +5,7 @@ import io
 import json
 import logging
 import socket
+from itertools import product
 from urllib.parse import quote
 
 import pyarrow.parquet
@@ -14,25 +15,15 @@ from service.base.logs import JsonFormatter, TextFormatter
 from tests.databases import KINDS
 from tests.service.answers import error_of, good
 from tests.service.conftest import Clock, Worker
-from tests.service.nasty import (
-    ASKED,
-    BODIES,
-    CONFIG,
-    CONTEXT,
-    NOT_TEXT,
-    STRINGS,
-    Raw,
-    encoded,
-    places,
-    put,
-    wrong,
-)
+from tests.service.nasty import ASKED, BODIES, CONFIG, CONTEXT, NOT_TEXT, STRINGS, Raw, encoded, places, put, wrong
 
 pytestmark = pytest.mark.slow
 
 WITH_BODY = [asked for asked in ASKED if asked.body is not None]
 TEXTS = {**STRINGS, **NOT_TEXT}
 UNFIT = ("body", "rows", "actions")  # a rank may fit no campaign, or those that other tests have made as well
+CONTEXTS = [("context",), ("items", 0, "context"), ("rows", 0, "context"), ("contextFeatures", 0)]
+ODD_TEXTS = ["..", ".", "%", "%zz", "\ufffd", "-1", "1e400", "NaN", "true", "[]", "{}"]
 TO_DATABASES = ("sql", "percent", "not a character", "nul", "surrogate", "very long")
 
 
@@ -154,21 +145,12 @@ def test_numbers_that_are_not_finite_are_refused(sqlite, number):
     """Where the document allows any value, because it depends on the campaign's variables."""
     before, value = sqlite.state(), Raw(number)
     for variable in CONTEXT:
-        for context in (
-            {**CONTEXT, variable: value},
-            {**CONTEXT, variable: [value]},
-            {**CONTEXT, variable: {"a": value}},
-        ):
-            for asked in WITH_BODY:
-                for way in (("context",), ("items", 0, "context"), ("rows", 0, "context"), ("contextFeatures", 0)):
-                    if _has(asked.body, way):
-                        body = put(asked.body, way, context)
-                        body = {
-                            **body,
-                            **{key: f"new {number[:9]}" for key in ("decision_id", "eventId") if key in body},
-                        }
-                        told = refused(sqlite.ask(asked, encoded(body)), 409, 422)
-                        assert not told or any(variable in field or field in UNFIT for field in told), told
+        for wrapped, asked, way in product((value, [value], {"a": value}), WITH_BODY, CONTEXTS):
+            if _has(asked.body, way):
+                body = put(asked.body, way, {**CONTEXT, variable: wrapped})
+                body |= {key: f"new {number[:9]}" for key in ("decision_id", "eventId") if key in body}
+                fields = refused(sqlite.ask(asked, encoded(body)), 409, 422)
+                assert not fields or any(variable in field or field in UNFIT for field in fields), fields
     assert sqlite.state() == before
 
 
@@ -223,31 +205,13 @@ def test_text_in_every_field(nasty, asked):
 @pytest.mark.parametrize("asked", ASKED, ids=label)
 def test_text_in_every_address(nasty, asked):
     texts = [text for text in nasty.texts.values() if not isinstance(text, Raw)]
-    texts += [
-        "a" * 64,
-        "..",
-        ".",
-        "%",
-        "%zz",
-        "\ufffd",
-        "-1",
-        "1e400",
-        "NaN",
-        "9" * 400,
-        str(2**31),
-        str(2**53 - 1),
-        "true",
-        "[]",
-        "{}",
-    ]
+    texts += ["a" * 64, "9" * 400, str(2**31), str(2**53 - 1), *ODD_TEXTS]
     for text in texts:
         if len(text) > 60_000:
             continue
         for name, _ in asked.names if "{" in asked.path else ():
-            moved = asked._replace(
-                names=tuple((key, quote(text, safe="") if key == name else v) for key, v in asked.names)
-            )
-            answered(nasty.ask(moved, encoded(asked.body) if asked.body is not None else None))
+            names = tuple((key, quote(text, safe="") if key == name else value) for key, value in asked.names)
+            answered(nasty.ask(asked._replace(names=names), encoded(asked.body) if asked.body is not None else None))
         for name, _ in asked.query:
             query = [(key, text if key == name else value) for key, value in asked.query]
             if (asked.method, text) != ("DELETE", "nasty"):
@@ -325,15 +289,11 @@ def test_strange_names_come_back_unchanged(nasty, caplog):
     lines = nasty.client.get("/campaigns/strange/decisions").content.decode().split("\n")[:-1]
     assert [json.loads(line)["decision_id"] for line in lines] == names
     assert [json.loads(line)["action"] for line in lines] == actions
-    rows = list(
-        csv.reader(
-            io.StringIO(nasty.client.get("/campaigns/strange/decisions?format=csv").content.decode(), newline="")
-        )
-    )
+    text = nasty.client.get("/campaigns/strange/decisions?format=csv").content.decode()
+    rows = list(csv.reader(io.StringIO(text, newline="")))
     assert [row[rows[0].index("decision_id")] for row in rows[1:]] == names
-    table = pyarrow.parquet.read_table(
-        io.BytesIO(nasty.client.get("/campaigns/strange/decisions?format=parquet").content)
-    )
+    file = nasty.client.get("/campaigns/strange/decisions?format=parquet").content
+    table = pyarrow.parquet.read_table(io.BytesIO(file))
     assert table["decision_id"].to_pylist() == names
     assert table["action"].to_pylist() == actions
     assert {row["action"] for row in good(nasty.client.get("/campaigns/strange/report"))["actions"]} == set(names)
