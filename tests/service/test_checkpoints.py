@@ -18,6 +18,23 @@ def no_pause(monkeypatch):
     monkeypatch.setattr(service.storage.checkpoints, "PAUSE_SECONDS", 0.01)
 
 
+@pytest.fixture
+def store(request, new_database):
+    """A store whose journal a thread checkpoints, unless a test says otherwise."""
+    opened = Store(new_database("sqlite"), serving=getattr(request, "param", True))
+    yield opened
+    opened.close()
+
+
+def write(store: Store, statement: str) -> None:
+    with store.writing() as tx:
+        tx.connection.exec_driver_sql(statement)
+
+
+def list_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "checkpoints"]
+
+
 def is_checkpointed(file: str) -> bool:
     """Is the table in the file itself, without the journal?"""
     with closing(sqlite3.connect(f"{Path(file).absolute().as_uri()}?immutable=1", uri=True)) as alone:
@@ -27,26 +44,25 @@ def is_checkpointed(file: str) -> bool:
             return False
 
 
-@pytest.mark.parametrize("serving", [True, False])
-def test_commits_reach_the_file_without_the_writer(new_database, serving, monkeypatch):
-    store = Store(new_database("sqlite"), serving=serving)
+@pytest.mark.parametrize(("store", "pages"), [(True, LONGEST_JOURNAL), (False, 1_000)], indirect=["store"])
+def test_commits_reach_the_file_without_the_writer(store, pages, monkeypatch):
     file = store.engine.url.database
+    with store.reading():
+        assert not list_threads()  # a store that only reads needs none
     with store.writing() as tx:
         tx.connection.exec_driver_sql("CREATE TABLE new (number INTEGER)")
-        own = tx.connection.exec_driver_sql("PRAGMA wal_autocheckpoint").scalar_one()
-    assert own == (LONGEST_JOURNAL if serving else 1_000)
+        assert tx.connection.exec_driver_sql("PRAGMA wal_autocheckpoint").scalar_one() == pages
     assert not is_checkpointed(file)
-    if serving:
+    if list_threads():
         monkeypatch.setattr(service.storage.checkpoints, "WORTH_BYTES", 1)
-        with store.writing() as tx:
-            tx.connection.exec_driver_sql("INSERT INTO new VALUES (3)")
+        write(store, "INSERT INTO new VALUES (3)")
         eventually(lambda: is_checkpointed(file), "checkpointed")
-        with store.writing() as tx:  # the journal is used again
-            tx.connection.exec_driver_sql("INSERT INTO new VALUES (7)")
+        write(store, "INSERT INTO new VALUES (7)")  # the journal is used again
         with store.reading() as tx:
             assert tx.connection.exec_driver_sql("SELECT max(number) FROM new").scalar_one() == 7
+    assert bool(list_threads()) == (pages == LONGEST_JOURNAL)
     store.close()
-    assert not [thread for thread in threading.enumerate() if thread.name == "checkpoints"]
+    assert not list_threads()
     assert is_checkpointed(file)
 
 
@@ -79,48 +95,31 @@ def test_the_thread_can_be_stopped_at_any_moment(tmp_path):
     assert not checkpoints._thread.is_alive()
 
 
-def test_the_journal_can_be_emptied_during_a_checkpoint(new_database):
+def test_the_journal_can_be_emptied_during_a_checkpoint(store):
     """SQLite refuses a second checkpoint at once: erased data (R22) would stay in the journal."""
-    store = Store(new_database("sqlite"), serving=True)
     journal = Path(f"{store.engine.url.database}-wal")
-    with store.writing() as tx:
-        tx.connection.exec_driver_sql("CREATE TABLE new (text BLOB)")
+    write(store, "CREATE TABLE new (text BLOB)")
     for _ in range(5):
-        with store.writing() as tx:
-            tx.connection.exec_driver_sql("INSERT INTO new VALUES (zeroblob(12000000))")
+        write(store, "INSERT INTO new VALUES (zeroblob(12000000))")
         other = threading.Thread(target=store._checkpoints._checkpoint)
         other.start()
         assert store.empty_journal()
         assert journal.stat().st_size == 0
         other.join()
-    store.close()
 
 
-def test_emptying_gives_up_while_a_reader_holds_the_journal(new_database, monkeypatch):
+def test_emptying_gives_up_while_a_reader_holds_the_journal(store, monkeypatch):
     """Meanwhile the writer can commit."""
     monkeypatch.setattr(service.storage.checkpoints, "EMPTYING_SECONDS", 0.3)
-    store = Store(new_database("sqlite"), serving=True)
-    with store.writing() as tx:
-        tx.connection.exec_driver_sql("CREATE TABLE new (number INTEGER)")
+    write(store, "CREATE TABLE new (number INTEGER)")
     with store.reading() as reader:
         reader.connection.exec_driver_sql("SELECT count(*) FROM new").scalar_one()
-        with store.writing() as tx:
-            tx.connection.exec_driver_sql("INSERT INTO new VALUES (3)")
+        write(store, "INSERT INTO new VALUES (3)")
         emptied = list[bool]()
         other = threading.Thread(target=lambda: emptied.append(store.empty_journal()))
         other.start()
         for number in range(20):
-            with store.writing() as tx:
-                tx.connection.exec_driver_sql(f"INSERT INTO new VALUES ({number})")
+            write(store, f"INSERT INTO new VALUES ({number})")
         other.join()
         assert emptied == [False]
     assert store.empty_journal()
-    store.close()
-
-
-def test_a_store_that_only_reads_has_no_thread(new_database):
-    store = Store(new_database("sqlite"), serving=True)
-    with store.reading():
-        pass
-    assert not [thread for thread in threading.enumerate() if thread.name == "checkpoints"]
-    store.close()

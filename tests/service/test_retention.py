@@ -96,9 +96,8 @@ def test_a_long_log_is_reduced_in_parts(direct, clock):
     worker = direct()
     config = CONFIGS["one-regime"] | {"retention_days": 1}
     worker.post("/campaigns", config)
-    context = {"season": "spring", "spend": 7, "tenure": 1}
     for start in range(0, ROWS + 500, 500):
-        items = [{"decision_id": f"{start + i}", "context": context} for i in range(500)]
+        items = [{"decision_id": f"{start + i}", "context": CONTEXT} for i in range(500)]
         worker.post("/decide/batch", {"campaign": config["name"], "items": items})
     clock.advance(2 * DAY)
     assert [worker.process(Reduce(config["name"])) for _ in range(3)] == [[True], [False], [False]]

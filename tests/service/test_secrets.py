@@ -4,7 +4,7 @@ import asyncio
 import io
 import json
 import logging
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 
 import httpx
 import msgspec
@@ -26,10 +26,9 @@ from service.storage.keys import revoke_key
 from service.storage.store import Store
 from service.storage.transaction import Transaction
 from tests.service.answers import error_of, good
-from tests.service.playing import eventually
+from tests.service.playing import eventually, on_sqlite
 from tests.service.test_auth import bearer, make
 
-only_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 PERSON, ORDER, LEVEL = "customer-4711-erika", "order-0815-erika", "level-of-erika"
 SECRET, PASSWORD, STRANGE = "hush-0123456789abcdef", "pass-swordfish", "uc_0000000000_swordfish"
 PERSONAL = [PERSON, ORDER, LEVEL, "erika", "swordfish", SECRET, "4711.25"]
@@ -46,24 +45,20 @@ DECIDE = {"campaign": "spring", "decision_id": ORDER, "subject": PERSON, "contex
 def log():
     """Everything that is logged at level debug, in both formats, except by the tests' own HTTP client."""
     stream = io.StringIO()
-    handlers = []
-    for formatter in (JsonFormatter(), TextFormatter()):
-        handler = logging.StreamHandler(stream)
-        handler.setFormatter(formatter)
-        handler.addFilter(lambda record: not record.name.startswith(("httpx", "httpcore")))
-        handlers.append(handler)
-    loggers = [logging.getLogger(name) for name in (None, "uvicorn", "undercurrent")]
-    before = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.DEBUG)
-    for handler in handlers:
-        loggers[0].addHandler(handler)
-        loggers[1].addHandler(handler)  # its records do not reach the root
-    yield stream
-    for logger, level in zip(loggers, before, strict=True):
-        logger.setLevel(level)
-        for handler in handlers:
-            logger.removeHandler(handler)
+    with ExitStack() as undo:
+        for name in (None, "uvicorn", "undercurrent"):
+            logger = logging.getLogger(name)
+            undo.callback(logger.setLevel, logger.level)
+            logger.setLevel(logging.DEBUG)
+            for formatter in (
+                (JsonFormatter(), TextFormatter()) if name != "undercurrent" else ()
+            ):  # it reaches the root
+                handler = logging.StreamHandler(stream)
+                handler.setFormatter(formatter)
+                handler.addFilter(lambda record: not record.name.startswith(("httpx", "httpcore")))
+                logger.addHandler(handler)
+                undo.callback(logger.removeHandler, handler)
+        yield stream
 
 
 def find_leaks(text: str, *more: str) -> list[str]:
@@ -118,7 +113,7 @@ def use_everything(client: httpx.Client, key: str) -> None:
     client.post("/login", content=f'{{"key": "{key}'.encode(), headers={PAGE: "1"})
 
 
-@only_sqlite
+@on_sqlite
 def test_a_whole_life_leaves_no_trace_in_the_logs(start, database_url, log, capfd, monkeypatch):
     store = Store(database_url)
     key, revoked = make(store), make(store)
@@ -141,20 +136,18 @@ def test_a_whole_life_leaves_no_trace_in_the_logs(start, database_url, log, capf
     store.close()
 
 
-def test_failures_leave_no_trace_in_the_logs(start, database_url, log, monkeypatch):
+def test_failures_leave_no_trace_in_the_logs(start, log, monkeypatch):
     """Exceptions may quote values: their tracebacks are logged without messages."""
-    worker = start()
-    client = worker.client
+    client = start().client
     good(client.post("/campaigns", json=CONFIG), 201)
     good(client.post("/decide", json=DECIDE))
-    raised = [
+    for error in (
         KeyError(PERSON),
         ValueError(f"could not convert {LEVEL!r}"),
         ResponseValidationError([{"type": "missing", "loc": ("response",), "input": {"subject": PERSON}}]),
         msgspec.ValidationError(PERSON),
         ContextError([FieldProblem("context.x", f"{PERSON} is not allowed", [])]),
-    ]
-    for error in raised:
+    ):
 
         def failing(*_: object, error: Exception = error) -> None:
             raise RuntimeError("a bug") from error
@@ -164,7 +157,6 @@ def test_failures_leave_no_trace_in_the_logs(start, database_url, log, monkeypat
             patched.setattr("service.engine.cache.find_decision", failing)
             assert client.post("/decide", json=DECIDE | {"decision_id": f"{ORDER}-new"}).status_code == 500
             assert client.get(f"/campaigns/spring/decisions/{ORDER}").status_code == 500
-    store = Store(database_url)
 
     def twice(self: Transaction, campaign: int, decision_id: str) -> None:
         """An error of the database that quotes a row."""
@@ -174,7 +166,6 @@ def test_failures_leave_no_trace_in_the_logs(start, database_url, log, monkeypat
     with monkeypatch.context() as patched:
         patched.setattr("service.engine.cache.find_decision", twice)
         assert client.get(f"/campaigns/spring/decisions/{ORDER}").status_code == 503
-    store.close()
     eventually(lambda: log.getvalue().count("request failed") >= 2 * 11, "logged")
     text = log.getvalue()
     assert text.count("RuntimeError: a bug") == 2 * 10
@@ -183,7 +174,7 @@ def test_failures_leave_no_trace_in_the_logs(start, database_url, log, monkeypat
     assert find_leaks(text) == []
 
 
-@only_sqlite
+@on_sqlite
 def test_a_webhooks_address_and_the_secret_are_not_logged(start, log):
     """The path of the address may be the receiver's only secret."""
     assert SECRET not in repr(Settings(webhook_secret=SECRET))
