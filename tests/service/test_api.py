@@ -550,9 +550,55 @@ def test_a_clocked_campaign_takes_the_servers_time_if_none_is_given(start, clock
         clock.advance(10)
 
 
+def test_a_subject_keeps_its_control_assignment(new):
+    """R13: the same subject, the same group; without one, by round."""
+    campaign = new(control={"share": 0.5, "kind": "baseline"})
+    campaign.play(1, 10)
+    modes: dict[str | None, set[str]] = {}
+    numbers = itertools.count(11)
+    for subject in (*(f"s{i}" for i in range(8)), None, None, None) * 4:
+        answer = good(campaign.decide(next(numbers), subject=subject))
+        modes.setdefault(subject, set()).add(answer["mode"])
+        if answer["mode"] == "control":
+            assert answer["action"] == "none"
+    assert modes.pop(None) == {"control", "optimistic"}
+    assert all(len(seen) == 1 for seen in modes.values())
+    assert set().union(*modes.values()) == {"control", "optimistic"}
+    controlled = next(subject for subject, seen in modes.items() if seen == {"control"})
+    answer = good(campaign.decide(next(numbers), subject=controlled, excluded_actions=["none"]))
+    assert (answer["mode"], answer["action"]) == ("control", "email")
+
+
 # --- default rewards (R20) ------------------------------------------------------------------------------------------
 
 WAITING = QUICK | {"rewards": {"range": [-2, 5], "wait_seconds": 100, "default": -1}}
+
+
+def test_a_reward_that_does_not_come_counts_as_the_default(start, clock):
+    """R20: from the first stage update after the wait on, not before, and like any other reward."""
+    campaign = Campaign(start().client, WAITING | {"name": "waiting"})
+    good(campaign.decide_batch(*map(campaign.item, range(1, 6))))
+    good(campaign.reward(2, 4))
+    clock.advance(99.999999)
+    good(campaign.decide_batch(*map(campaign.item, range(6, 11))))  # an update: a microsecond early
+    assert campaign.state()["rewards_received"] == 1
+    clock.advance(0.000001)
+    good(campaign.reward(5, 3))  # late, but no update has come before it
+    assert [campaign.stored(number)["reward"] for number in (1, 3, 4)] == [None] * 3
+    good(campaign.decide(11))
+    defaulted = {"reward": -1, "source": "default", "received_at": "2026-09-21T14:15:00.000000Z"}
+    assert [campaign.stored(number)["reward"] for number in (1, 3, 4)] == [defaulted] * 3
+    assert [campaign.stored(number)["reward"]["source"] for number in (2, 5)] == ["client"] * 2
+    assert [campaign.stored(number)["reward"] for number in range(6, 12)] == [None] * 6
+    state, model = campaign.state(), good(campaign.get("/model"))
+    assert (state["rewards_received"], state["rewards_waiting"], model["rewards_folded"]) == (5, 0, 5)
+
+    error = error_of(campaign.reward(1, 4), 409)
+    assert "default" in error["message"]
+    assert campaign.stored(1)["reward"] == defaulted
+    (result,) = good(campaign.reward_batch((3, 4)))["results"]
+    assert result["error"]["code"] == "conflict"
+    assert "default" in result["error"]["message"]
 
 
 def test_a_default_counts_even_for_a_reward_of_the_same_gather(direct, clock):
