@@ -127,3 +127,13 @@ def test_no_module_and_no_function_is_too_long(package):
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None:
                 assert node.end_lineno - node.lineno < 60, f"{path.relative_to(ROOT)}: {node.name} is too long"
+
+
+def test_the_architecture_page_names_what_exists():
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    sources = [path for package in ("policy", "service") for path in (ROOT / package).rglob("*.py")]
+    code = "\n".join(path.read_text(encoding="utf-8") for path in sources)
+    for file in re.findall(r"`([a-z_/]+\.py)`", page):
+        assert (ROOT / "service" / file).exists() or (ROOT / file).exists(), file
+    for name in re.findall(r"`[A-Z]\w+\.(\w+)`", page):
+        assert f"def {name}(" in code, name

@@ -27,7 +27,7 @@ DOCUMENTED = {
     *("prometheus_client.registry", "psycopg", "pyarrow", "pyarrow.json", "pyarrow.parquet"),
     *("pydantic", "pydantic.config", "pydantic.json_schema", "pydantic_core"),
     *("scipy", "scipy.optimize", "scipy.special", "uvicorn"),
-    *("sqlalchemy", "sqlalchemy.dialects", "sqlalchemy.engine", "sqlalchemy.exc"),
+    *("sqlalchemy", "sqlalchemy.dialects", "sqlalchemy.engine", "sqlalchemy.exc", "sqlalchemy.schema"),
     *("starlette.concurrency", "starlette.exceptions", "starlette.responses", "starlette.routing"),
     *("starlette.staticfiles", "starlette.types"),
 }

@@ -48,12 +48,14 @@ class Worker:
         self.service = Service(settings, clock)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._server = uvicorn.Server(configure_server(create_app(settings, self.service)))
-        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._listener]})
+        # A daemon: a worker that could not start must not keep the test run from ending.
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._listener]}, daemon=True)
         self._thread.start()
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         # Loading certificates, which nobody needs here, takes longer than starting the service.
         self.client = httpx.Client(base_url=self.url, timeout=60, verify=False)
-        assert self.client.get("/healthz").status_code == 200
+        # On a new machine the service may compile its kernels first.
+        assert self.client.get("/healthz", timeout=300).status_code == 200
 
     def stop(self) -> None:
         """Stop as SIGTERM does."""

@@ -20,7 +20,6 @@ from service.access.keys import get_key_id
 from service.base.logs import JsonFormatter, TextFormatter
 from service.base.settings import Settings
 from service.cli.commands import main
-from service.engine.webhooks import Letter
 from service.storage.events import Message
 from service.storage.keys import revoke_key
 from service.storage.store import Store
@@ -187,7 +186,7 @@ def test_a_webhooks_address_and_the_secret_are_not_logged(start, log):
         raise httpx.ConnectError("refused", request=httpx.Request("POST", hook))
 
     sender._post = refused
-    asyncio.run(sender._deliver(Letter(Message(1, 1, 1, hook, "spring", 1, "{}", 0), b"")))
+    asyncio.run(sender._deliver(Message(1, 1, 1, hook, "spring", 1, "{}", 0), b""))
     assert "did not accept its message" in log.getvalue()
     assert find_leaks(log.getvalue() + json.dumps(good(worker.client.get("/audit")))) == []
 

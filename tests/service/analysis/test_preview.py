@@ -184,11 +184,13 @@ def test_previews_do_not_disturb_decisions_made_meanwhile(start, clock, name):
     def look(seed):
         chance = random.Random(seed)
         with httpx.Client(base_url=worker.url, timeout=60) as client:
-            while not over.is_set():
+            for look_number in itertools.count(1):
                 statuses[client.post("/campaigns/watched/preview", json=draw_item(chance)).status_code] += 1
                 statuses[client.get("/campaigns/watched/series", params={"beliefs": "now"}).status_code] += 1
                 regimes = good(client.get("/campaigns/watched/regimes"))["regimes"]
                 assert not regimes or sum(regime["share"] for regime in regimes) == pytest.approx(1)
+                if over.is_set() and look_number >= 3:  # a busy machine may play faster than it looks
+                    return
 
     with ThreadPoolExecutor(4) as pool:
         looking = [pool.submit(look, seed) for seed in range(4)]
@@ -199,7 +201,7 @@ def test_previews_do_not_disturb_decisions_made_meanwhile(start, clock, name):
         for one in looking:
             one.result()
     assert statuses.keys() == {200}
-    assert statuses[200] > 20
+    assert statuses[200] >= 4 * 3 * 2
     assert watched.answers == alone.answers
     with worker.service.store.reading() as tx:
         assert verify_campaign(tx, "watched") == []
