@@ -39,6 +39,14 @@ def is_current(statistics: Statistics) -> bool:
     return bool(statistics.counters[1] >= 0)
 
 
+def count_operations(dimension: int, rows: int, is_current: bool) -> int:
+    """What folding `rows` rewards costs, in the unit of costs.py; `is_current`: of statistics once factored."""
+    if not rows and is_current:
+        return 0
+    passes = rows if is_current and rows <= dimension else dimension
+    return dimension * dimension * passes // 300 + rows
+
+
 def update_statistics(
     statistics: Statistics,
     features: FeatureMap,

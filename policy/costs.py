@@ -1,0 +1,35 @@
+"""What a step will cost, by counts and never by the clock, so that it is known before the step begins.
+
+An operation is the unit of `Estimator.get_size`: OPERATIONS_PER_MS of them take about a millisecond on a common
+machine. The service decides by these counts what runs on the event loop, what in a thread and what as a job (R16).
+"""
+
+from policy import linucb
+from policy.staged import StagedPolicy
+from policy.state import State
+
+OPERATIONS_PER_MS = 15_000
+QUICK_OPERATIONS = 2 * OPERATIONS_PER_MS  # what may run on an event loop: about 2 ms
+_ROUND = OPERATIONS_PER_MS // 100  # one decision of a wide map
+_FEW = 100  # rounds that are quick if nothing is due
+
+
+def count_update_operations(state: State) -> int:
+    """About how many operations the next stage update costs; 0 if it has nothing to fold."""
+    rows = state.arrived - (0 if state.rebuild else state.folded)
+    is_current = linucb.is_current(state.statistics) and not state.rebuild
+    return linucb.count_operations(state.statistics.theta.size, rows, is_current)
+
+
+def is_quick(policy: StagedPolicy, state: State, rounds: int) -> bool:
+    """Do the next `rounds` rounds cost at most QUICK_OPERATIONS, with all that is due before them?"""
+    if rounds <= _FEW and rounds <= state.rounds_ahead:  # the usual case, which must cost nothing
+        return True
+    operations, last = rounds * _ROUND, state.round + rounds
+    if state.next_update <= last:
+        operations += count_update_operations(state)
+    while 0 < state.next_estimation <= last and operations <= QUICK_OPERATIONS:
+        state = state._replace(round=max(state.round, state.next_estimation - 1))
+        operations += policy.estimator.get_size(state)
+        state = policy.skip_estimation(state)
+    return operations <= QUICK_OPERATIONS
