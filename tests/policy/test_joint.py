@@ -35,9 +35,8 @@ def levelled(**changes):
 
 
 def random_contexts(features, count, generator):
-    levels = np.stack(
-        [generator.integers(0, max(len(v.level_names), 1), count) for v in features.variables], axis=1
-    ).astype(np.int16)
+    sizes = [max(len(variable.level_names), 1) for variable in features.variables]
+    levels = np.stack([generator.integers(0, size, count) for size in sizes], axis=1).astype(np.int16)
     values = generator.random((count, features.numbers))
     return Contexts(levels, values, generator.integers(0, features.symbols, count).astype(np.int16))
 
@@ -176,13 +175,15 @@ def weighted_ridge(features, contexts, actions, rewards, posterior):
 
 
 @pytest.mark.parametrize(("regimes", "share"), [(1, 0.6), (2, 0.0), (3, 0.6), (4, 1.0)])
-@pytest.mark.parametrize("kind", ["levels", "numbers", "numbers and gaps"])
-def test_solved_is_the_dense_sum(small, kind, regimes, share):
+@pytest.mark.parametrize("kind", ["levels", "levels, sorted", "numbers", "numbers and gaps"])
+def test_solved_is_the_dense_sum(small, monkeypatch, kind, regimes, share):
     """The first rows as Σ_h γ(h) z_h z_hᵀ, the others as z zᵀ with z = z(γ); θ̂ by numpy and by scikit-learn."""
-    config, count = levelled() if kind == "levels" else small(), 150
+    if kind == "levels, sorted":
+        monkeypatch.setattr(joint, "LARGEST_TABLE", 0)  # rounds are grouped by sorting, not by a table
+    config, count = levelled() if kind.startswith("levels") else small(), 150
     features, contexts, actions, rewards, _, data, _ = problem(config, regimes, count, 7, kind.endswith("gaps"))
     assert (data.symbols.size > count) == kind.endswith("gaps")
-    if kind == "levels":
+    if kind.startswith("levels"):
         assert data.actions.size <= 2 * 8 < count  # rounds share profiles
     posterior = np.random.default_rng(3).dirichlet(np.full(regimes, 0.5), count)
     spread = np.full((data.symbols.size, regimes), np.nan)  # rows of a gap have no reward: their belief is not read
@@ -266,10 +267,8 @@ def switching(count, seed, share_missing=0.0):
     levels = np.stack([symbols // 2, symbols % 2, generator.integers(0, 2, count)], axis=1).astype(np.int16)
     contexts = Contexts(levels, np.empty((count, 0)), symbols)
     actions = generator.integers(0, 2, count).astype(np.int16)
-    means = np.array(
-        [theta @ features.dense(np.eye(2)[regimes[t]], int(actions[t]), contexts, t) for t in range(count)]
-    )
-    rewards = means + noise * generator.normal(size=count)
+    means = [theta @ vertices_of(features, contexts, actions, t)[regimes[t]] for t in range(count)]
+    rewards = np.array(means) + noise * generator.normal(size=count)
     rewards[generator.random(count) < share_missing] = np.nan
     history = recorded(features, contexts, actions, rewards)
     return features, truth, theta, noise, regimes, joint.gather(features, history, count, history.arrived)
@@ -277,12 +276,8 @@ def switching(count, seed, share_missing=0.0):
 
 def by_profile(features, theta, data, order=(0, 1)):
     """θᵀz_h of every profile: θ itself is not unique, one-hot columns being collinear."""
-    return np.array(
-        [
-            [theta @ features.dense(np.eye(2)[h], int(data.actions[p]), data.contexts, p) for h in order]
-            for p in range(data.actions.size)
-        ]
-    )
+    rows = [vertices_of(features, data.contexts, data.actions, profile) for profile in range(data.actions.size)]
+    return (np.array(rows) @ theta)[:, order]
 
 
 @pytest.mark.parametrize(("seed", "share_missing"), [(1, 0.0), (2, 0.3)])
@@ -303,32 +298,22 @@ def test_recovers_a_known_model(seed, share_missing):
     assert smoothed.noise > fit.noise
 
 
-def test_smoothed_is_the_regression_on_smoothed_beliefs():
-    features, truth, _, _, _, data = switching(500, 3, 0.2)
-    fit = joint.fit_smoothed(data, design(features, data), RIDGE, truth)
-    beliefs = hmm.compute_expectations(truth, data.symbols).beliefs
-    assert (fit.posterior == beliefs).all()
-    known = np.flatnonzero(~np.isnan(data.rewards))
-    z = np.array(
-        [features.dense(beliefs[t], int(data.actions[p := data.profiles[t]]), data.contexts, p) for t in known]
-    )
-    theta = np.linalg.solve(z.T @ z + RIDGE * np.eye(features.dimension), z.T @ data.rewards[known])
-    np.testing.assert_allclose(fit.theta, theta, rtol=1e-8, atol=1e-10)
-    assert fit.objective == ()
-
-
 @pytest.mark.parametrize("ridge", [0.01, RIDGE, 20.0])
-def test_the_noise_counts_half_of_the_effective_parameters(ridge):
-    """σ̂²: the penalised residual over n less half the trace of the smoother matrix."""
+def test_smoothed_is_the_regression_on_smoothed_beliefs(ridge):
+    """σ̂²: the penalised residual over n less half the trace of the smoother matrix, the effective parameters."""
     features, truth, _, _, _, data = switching(500, 3, 0.2)
     assert np.trace(features.plan.null) > 0.5  # directions that no z has are no parameters
     fit = joint.fit_smoothed(data, design(features, data), ridge, truth)
+    assert (fit.posterior == hmm.compute_expectations(truth, data.symbols).beliefs).all()
+    assert fit.objective == ()
     known = np.flatnonzero(~np.isnan(data.rewards))
     z = np.array(
         [features.dense(fit.posterior[t], int(data.actions[p := data.profiles[t]]), data.contexts, p) for t in known]
     )
+    gram = z.T @ z + ridge * np.eye(features.dimension)
+    np.testing.assert_allclose(fit.theta, np.linalg.solve(gram, z.T @ data.rewards[known]), rtol=1e-8, atol=1e-10)
     residual = ((data.rewards[known] - z @ fit.theta) ** 2).sum() + ridge * fit.theta @ fit.theta
-    effective = np.trace(z @ np.linalg.solve(z.T @ z + ridge * np.eye(features.dimension), z.T))
+    effective = np.trace(z @ np.linalg.solve(gram, z.T))
     assert fit.noise == pytest.approx(math.sqrt(residual / (known.size - effective / 2)), rel=1e-6)
 
 
@@ -430,23 +415,3 @@ def test_the_warm_start_lasts_until_the_noise_is_known(small, small_contexts):
         assert decision.mode == "warm_start"
     assert silent.selection is None
     assert encode(silent) != encode(state)
-
-
-@pytest.mark.parametrize("count", [0, 1, 7, 400])
-def test_rounds_are_grouped_alike_with_and_without_sorting(count, monkeypatch):
-    """By a table where few profiles are possible, else by sorting: the same profiles in the same order."""
-    rng = np.random.default_rng(count)
-    config = CampaignConfig(
-        name="grouped",
-        actions=["a", "b", "c"],
-        variables=[{"name": "x", "levels": list("stuvw")}, {"name": "y", "cuts": [1, 2, 3]}],
-    )
-    features = get_feature_map(config, 1)
-    levels = np.stack([rng.integers(0, size, count) for size in (5, 4)], axis=1).astype(np.int16)
-    contexts = Contexts(levels, np.empty((count, 0)), np.zeros(count, np.int16))
-    actions = rng.integers(0, 3, count).astype(np.int16)
-    tabled = joint._group_by_profile(features, contexts, actions)
-    monkeypatch.setattr(joint, "LARGEST_TABLE", 0)
-    for one, other in zip(tabled, joint._group_by_profile(features, contexts, actions), strict=True):
-        np.testing.assert_array_equal(one, other)
-        assert one.dtype == other.dtype
