@@ -1,7 +1,6 @@
-"""What the service is compared with: (a) an empty FastAPI + pydantic endpoint, and a minimal ASGI application."""
+"""What the service is compared with: an empty FastAPI + pydantic endpoint."""
 
 import socket
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import uvicorn
@@ -17,7 +16,6 @@ __all__ = [
     "RewardRequest",
     "Score",
     "create_empty_app",
-    "hello_app",
     "serve",
 ]
 
@@ -96,12 +94,6 @@ def create_empty_app() -> FastAPI:
         return RewardAnswer(**request.model_dump(), round=12_345, source="client", received_at=now)
 
     return app
-
-
-async def hello_app(scope: Mapping[str, Any], receive: Callable[..., Any], send: Callable[..., Any]) -> None:
-    """Answer every request with "hello"."""
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]})
-    await send({"type": "http.response.body", "body": b"hello"})
 
 
 def serve(app: Any) -> None:

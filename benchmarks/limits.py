@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import statistics
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +14,21 @@ import httpx
 import numpy as np
 from tqdm import tqdm
 
+from benchmarks import Verdict
 from benchmarks.load import Client, Connection, describe_campaign, draw_rounds
-from benchmarks.measure import open_client, post
+from benchmarks.measure import format_spread, open_client, post
 from benchmarks.servers import RunError, Server, build_serve_command, measure_tree_seconds, run_server
 
-__all__ = ["History", "Idle", "fill", "measure_idle_campaigns", "measure_long_history", "wait_until_quiet"]
+__all__ = [
+    "History",
+    "Idle",
+    "fill",
+    "judge_history",
+    "judge_idle",
+    "measure_idle_campaigns",
+    "measure_long_history",
+    "wait_until_quiet",
+]
 
 LARGEST_BATCH = 1_000
 EARLY = 1_000  # rounds of the new campaign
@@ -42,9 +53,9 @@ def wait_until_quiet(at: Server) -> None:
     """Wait until all workers have started and no re-estimation or snapshot is running."""
     patience = perf_counter() + QUIET_SECONDS
     while perf_counter() < patience:
-        before = measure_tree_seconds(at.pid)
+        before = measure_tree_seconds(*at.pids)
         time.sleep(0.5)
-        if measure_tree_seconds(at.pid) - before < 0.05:
+        if measure_tree_seconds(*at.pids) - before < 0.05:
             return
     raise RunError(f"the server was still busy after {QUIET_SECONDS:.0f} s without a request")
 
@@ -57,14 +68,6 @@ class History(NamedTuple):
     fill_rate: float  # decisions/s while filling the old one, including rewards
     p50: list[tuple[float, float]]  # ms, early and late
     p99: list[tuple[float, float]]
-
-    @property
-    def p50_ratios(self) -> list[float]:
-        return [late / early for early, late in self.p50]
-
-    @property
-    def p99_ratios(self) -> list[float]:
-        return [late / early for early, late in self.p99]
 
 
 def measure_long_history(folder: Path, late: int, repetitions: int, pairs: int) -> History:
@@ -90,6 +93,21 @@ def measure_long_history(folder: Path, late: int, repetitions: int, pairs: int) 
             p50.append((1e3 * float(np.percentile(seconds[0], 50)), 1e3 * float(np.percentile(seconds[1], 50))))
             p99.append((1e3 * float(np.percentile(seconds[0], 99)), 1e3 * float(np.percentile(seconds[1], 99))))
     return History(EARLY, late, rate, p50, p99)
+
+
+def judge_history(history: History) -> list[Verdict]:
+    verdicts = []
+    for name, pairs in (("p50", history.p50), ("p99", history.p99)):
+        ratios = [late / early for early, late in pairs]
+        times = " / ".join(f"{statistics.median(pair[which] for pair in pairs):.2f}" for which in (1, 0))
+        verdicts.append(
+            Verdict(
+                f"decide {name}, round {history.late:,} / round {history.early:,} ≤ 1.2",
+                f"{format_spread(ratios)} ×; {times} ms",
+                statistics.median(ratios) <= 1.2,
+            )
+        )
+    return [*verdicts, Verdict(f"filled to round {history.late:,}", f"{history.fill_rate:,.0f} decisions/s", None)]
 
 
 def _decide_in_turns(at: Server, campaigns: tuple[str, str], pairs: int) -> tuple[list[float], list[float]]:
@@ -119,9 +137,12 @@ class Idle(NamedTuple):
     start_cpu: list[float]  # CPU seconds, which depend less on other load
 
 
-def measure_idle_campaigns(folder: Path, campaigns: int, rounds: int, starts: int) -> Idle:
+def measure_idle_campaigns(
+    folder: Path, campaigns: int, rounds: int, starts: int, checkout: Path | None = None
+) -> Idle:
     """Create campaigns, play each a little and measure memory; then restart on the same database."""
-    command = build_serve_command(f"sqlite:///{folder / 'idle.db'}")
+    file = folder / ("idle.db" if checkout is None else "idle-baseline.db")
+    command = build_serve_command(f"sqlite:///{file}", checkout)
     names = [f"idle-{number:04}" for number in range(campaigns)]
     with run_server("idle", command, folder) as at, open_client(at) as client:
         wait_until_quiet(at)
@@ -143,4 +164,24 @@ def _time_start(folder: Path, command: list[str], campaign: str) -> tuple[float,
         connection = Connection(at.port)
         connection.ask(next(Client([campaign], rounds=1).decide()))
         connection.socket.close()
-        return perf_counter() - begun, measure_tree_seconds(at.pid)
+        return perf_counter() - begun, measure_tree_seconds(*at.pids)
+
+
+def judge_idle(idle: Idle, baseline: Idle | None) -> list[Verdict]:
+    """Judge the memory against 400 MiB, or against another version of the service and 5 % of noise."""
+    before, after = f"{idle.mib_before:.0f} MiB", f"{idle.mib_after:.0f} MiB"
+    is_small = [True, idle.mib_after < 400]
+    if baseline is not None:
+        before += f"; baseline {baseline.mib_before:.0f}"
+        after += f"; baseline {baseline.mib_after:.0f}"
+        is_small[0] = idle.mib_before <= 1.05 * baseline.mib_before
+        is_small[1] &= idle.mib_after <= 1.05 * baseline.mib_after
+    return [
+        Verdict("idle worker ≤ 1.05 × the baseline", before, is_small[0] if baseline else None),
+        Verdict(f"worker with {idle.campaigns:,} idle campaigns < 400 MiB, ≤ 1.05 × the baseline", after, is_small[1]),
+        Verdict(
+            "start to first decision < 3 s",
+            f"{format_spread(idle.start_seconds)} s, of which {format_spread(idle.start_cpu)} s CPU",
+            statistics.median(idle.start_seconds) < 3.0,
+        ),
+    ]

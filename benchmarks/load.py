@@ -37,7 +37,7 @@ BATCH = 100  # decisions in one /decide/batch
 STALLED = 30.0  # seconds to wait for an answer
 BEGUN, ENDED = "begun", "ended"  # printed when the measured part of a job begins and ends
 APART = 0.002  # seconds between two connections
-DECISIONS = {"decide": 1, "batch": BATCH}  # in one answer
+DECISIONS = {"decide": 1, "decide_by_path": 1, "batch": BATCH}  # in one answer
 # Two persistent regimes with different rewards, so that the default policy finds and filters them.
 RISKS = ((5, 4, 3, 2, 1), (1, 2, 3, 4, 5))
 REVENUES, REWARDS = (48_000.0, 20_000.0), (1.0, 0.0)  # means
@@ -87,40 +87,38 @@ class Client:
     def __init__(self, campaigns: Sequence[str], rounds: int = 4_096) -> None:
         draws = random.Random(7)
         played = {name: draw_rounds(rounds, draws) for name in campaigns}
-        blank = b"%b".ljust(36, b"?")  # as long as an id
+        blank = b"%b".ljust(32, b"?")  # as long as an id
         singles, items = [], []
         for _ in range(rounds):
             name = draws.choice(campaigns)
             context, reward = next(played[name])
             campaign, content = name.encode(), json.dumps(context).encode()
-            decide = encode_post(
-                "/decide", b'{"campaign":"%b","context":%b,"decision_id":"%b"}' % (campaign, content, blank)
-            )
-            rewarded = encode_post(
-                "/reward", b'{"campaign":"%b","decision_id":"%b","reward":%.6f}' % (campaign, blank, reward)
-            )
-            singles.append((decide.replace(blank, b"%b"), rewarded.replace(blank, b"%b")))
+            decide = b'{"campaign":"%b","context":%b,"decision_id":"%b"}' % (campaign, content, blank)
+            rewarded = b'{"campaign":"%b","decision_id":"%b","reward":%.6f}' % (campaign, blank, reward)
+            paths = (("/decide", decide), ("/reward", rewarded), (f"/campaigns/{name}/decide", decide))
+            singles.append([encode_post(path, body).replace(blank, b"%b") for path, body in paths])
             items.append(b'{"decision_id":"%%b","context":%b}' % content)
         self._singles, self._items = itertools.cycle(singles), itertools.cycle(items)
         self._campaigns = itertools.cycle([name.encode() for name in campaigns])
         self._bits = random.Random().getrandbits
 
     def _make_id(self) -> bytes:
-        """Make a random UUID, faster than the standard library."""
-        digits = f"{self._bits(128):032x}"
-        return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}".encode()
-
-    def hello(self) -> Iterator[bytes]:
-        yield from itertools.repeat(f"GET / HTTP/1.1\r\nhost: {HOST}\r\n\r\n".encode())
+        """Make a random id, as callers do: the database must look it up among all others."""
+        return b"%032x" % self._bits(128)
 
     def decide(self) -> Iterator[bytes]:
         while True:
             yield next(self._singles)[0] % self._make_id()
 
+    def decide_by_path(self) -> Iterator[bytes]:
+        """Name the campaign in the path, where a proxy can see it."""
+        while True:
+            yield next(self._singles)[2] % self._make_id()
+
     def mixed(self) -> Iterator[bytes]:
         """A decision, then its reward."""
         while True:
-            decision, (decide, reward) = self._make_id(), next(self._singles)
+            decision, (decide, reward, _) = self._make_id(), next(self._singles)
             yield decide % decision
             yield reward % decision
 

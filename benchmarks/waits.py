@@ -1,0 +1,99 @@
+"""How long another campaign and /healthz wait while a wide campaign learns from large batches."""
+
+import random
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
+from threading import Event
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from benchmarks import Verdict
+from benchmarks.limits import fill, wait_until_quiet
+from benchmarks.load import HOST, Client, Connection, describe_campaign
+from benchmarks.measure import format_spread, open_client, post
+from benchmarks.servers import Server
+
+__all__ = ["Waits", "judge_waits", "measure_waits"]
+
+BATCHES, ITEMS = 5, 200
+PAUSE = 0.002  # seconds between two questions of a client
+AFTERMATH = 1.0  # seconds after the last batch in which the others still ask
+LEVELS = tuple("12345678")
+VARIABLES = tuple(f"v{number}" for number in range(6))
+HEALTH = f"GET /healthz HTTP/1.1\r\nhost: {HOST}\r\n\r\n".encode()
+
+
+class Waits(NamedTuple):
+    """The longest waits of one run, in seconds."""
+
+    decide: float  # of another campaign
+    health: float
+    batch: float  # of the wide campaign itself
+
+
+def describe_wide_campaign() -> dict[str, Any]:
+    """Describe a campaign of 784 columns with the default policy."""
+    return {
+        "name": "wide",
+        "actions": [f"action-{number}" for number in range(16)],
+        "variables": [{"name": name, "levels": LEVELS} for name in VARIABLES],
+        "signals": ["v0"],
+        "seed": 7,
+    }
+
+
+def measure_waits(at: Server) -> Waits:
+    """Let the wide campaign of a new database learn while two clients ask for something else, one thing at a time."""
+    draws, stop, slowest = random.Random(7), Event(), 0.0
+    with open_client(at) as client, ThreadPoolExecutor(2) as pool:
+        for campaign in (describe_wide_campaign(), describe_campaign("other")):
+            post(client, "/campaigns", campaign)
+        for _ in fill(client, "other", 600, rewarded=1.0):
+            pass
+        wait_until_quiet(at)
+        asking = [
+            pool.submit(_ask_until, stop, at.port, requests)
+            for requests in (Client(["other"]).decide(), repeat(HEALTH))
+        ]
+        try:
+            for _ in range(BATCHES):
+                ids = [uuid4().hex for _ in range(ITEMS)]
+                contexts = [{name: draws.choice(LEVELS) for name in VARIABLES} for _ in ids]
+                items = [{"decision_id": id_, "context": c} for id_, c in zip(ids, contexts, strict=True)]
+                rewards = [{"decision_id": id_, "reward": draws.random()} for id_ in ids]
+                for path, body in (("/decide/batch", items), ("/reward/batch", rewards)):
+                    begun = time.perf_counter()
+                    post(client, path, {"campaign": "wide", "items": body})
+                    slowest = max(slowest, time.perf_counter() - begun)
+            time.sleep(AFTERMATH)
+        finally:
+            stop.set()
+        return Waits(*(future.result() for future in asking), slowest)
+
+
+def _ask_until(stop: Event, port: int, requests: Iterator[bytes]) -> float:
+    """Ask one thing after another and return the longest wait."""
+    longest, connection = 0.0, Connection(port)
+    while not stop.wait(PAUSE):
+        longest = max(longest, connection.ask(next(requests)))
+    connection.socket.close()
+    return longest
+
+
+def judge_waits(database: str, runs: Sequence[Waits]) -> list[Verdict]:
+    bars = (
+        ("another campaign's longest wait", 0.1, [run.decide for run in runs]),
+        ("the longest wait for /healthz", 0.1, [run.health for run in runs]),
+        ("its own slowest batch", 3.0, [run.batch for run in runs]),
+    )
+    return [
+        Verdict(
+            f"{database}, a wide campaign learns: {title} ≤ {most} s",
+            f"{format_spread(seconds, 3)} s",
+            statistics.median(seconds) <= most,
+        )
+        for title, most, seconds in bars
+    ]
