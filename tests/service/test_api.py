@@ -173,64 +173,41 @@ def test_creating_at_the_same_time_on_two_workers(start):
 
 
 def test_a_configuration_is_refused_with_every_mistake(http):
+    """tests/policy/test_config.py has every mistake. More columns than are allowed is one that only a map finds."""
     mistakes = {
         "name": "Spring Offers",
-        "actions": ["none"],
+        "actions": ["none", "Call\tback"],
         "variables": [{"name": "risk", "levels": ["low"]}, {"name": "revenue", "cuts": [10, 10]}],
         "rewards": {"range": [1, 0]},
         "control": {"share": 1},
-        "stage_length": True,
         "ridge": "1",
         "colour": "blue",
     }
     allowed = allowed_by_field(http.post("/campaigns", json=mistakes))
-    assert allowed.keys() == mistakes.keys() - {"variables", "rewards", "control"} | {
-        *("variables[0].levels", "variables[1].cuts", "rewards.range", "control.share")
-    }
+    levels = {"variables[0].levels", "variables[1].cuts"}
+    assert allowed.keys() == {"name", "actions[1]", "rewards.range", "control.share", "ridge", "colour"} | levels
     assert "a-z" in allowed["name"]
+    assert "a-z" not in allowed["actions[1]"]  # an action may be "Call back"
     assert allowed["rewards.range"] == "[low, high] with low < high"
-    assert "< 1" in allowed["control.share"]
     assert allowed["colour"] == list(CampaignConfig.model_fields)
-
-
-def test_a_configuration_that_does_not_fit_together_is_refused(http, subtests):
     many = [{"name": f"v{i}", "levels": list("abcdefgh")} for i in range(60)]
-    for change, field in (
-        ({"actions": ["none", "none"]}, "actions"),
-        ({"signals": ["age"]}, "signals[0]"),
-        ({"features": {"shared": ["actions:age"]}}, "features.shared[0]"),
-        ({"propensity_floor": 0.5}, "propensity_floor"),
-        ({"actions": ["none", "Call\tback"]}, "actions[1]"),
-        ({"rewards": {"wait_seconds": 60}}, "rewards.default"),
-        ({"variables": many, "regimes": 1}, "features"),
-    ):
-        with subtests.test(change=change):
-            body = REQUIRED | {"name": next(NAMES)} | change
-            allowed = allowed_by_field(http.post("/campaigns", json=body))
-            assert allowed.keys() == {field}
-            assert allowed[field] is not None
-            assert "a-z" not in str(allowed[field])  # what is allowed there: an action may be "Call back"
-            assert http.get(f"/campaigns/{body['name']}").status_code == 404
+    body = {"name": next(NAMES), "actions": ACTIONS, "variables": many, "regimes": 1}
+    assert allowed_by_field(http.post("/campaigns", json=body)).keys() == {"features"}
+    assert http.get(f"/campaigns/{body['name']}").status_code == 404
 
 
 def test_campaigns_come_in_pages(client):
-    """R25: in the order of their names, which both databases must compare alike."""
+    """R25: in the order of their names, which both databases must compare alike. test_machine.py has the pages."""
     names = ["0", "a", "a-1", "a1", "a_1", "ab", "b"]
     campaigns = {name: Campaign(client, QUICK | {"name": name}) for name in reversed(names)}
     campaigns["a"].play(1, 7)
-    for limit, sizes in ((3, [3, 3, 1]), (7, [7])):
-        pages: list[list[dict]] = []
-        cursor: str | None = ""
-        while cursor is not None:
-            page = shaped(CampaignPage, client.get("/campaigns", params={"limit": limit, "cursor": cursor}))
-            pages.append(page["campaigns"])
-            cursor = page["next_cursor"]
-        assert [len(page) for page in pages] == sizes
-        summaries = [summary for page in pages for summary in page]
-        assert [summary["name"] for summary in summaries] == names
-        for summary in summaries:
-            assert summary.items() <= campaigns[summary["name"]].state().items()
-    for cursor, left in (("", 7), ("a0", 4), ("zzz", 0)):  # no campaign needs to have it
+    page = shaped(CampaignPage, client.get("/campaigns", params={"limit": 3}))
+    rest = shaped(CampaignPage, client.get("/campaigns", params={"cursor": page["next_cursor"]}))
+    assert [summary["name"] for summary in page["campaigns"] + rest["campaigns"]] == names
+    assert rest["next_cursor"] is None
+    for summary in page["campaigns"]:
+        assert summary.items() <= campaigns[summary["name"]].state().items()
+    for cursor, left in (("a0", 4), ("zzz", 0)):  # no campaign needs to have it
         assert len(good(client.get("/campaigns", params={"cursor": cursor}))["campaigns"]) == left
     for cursor in ("\x00", "x" * 65):
         assert allowed_by_field(client.get("/campaigns", params={"cursor": cursor})).keys() == {"cursor"}
@@ -240,16 +217,15 @@ def test_models_come_in_pages_newest_first(new_on_both):
     """R25; R1: the update that ends stage s runs just before round sℓ+1, with the rewards that had arrived by then."""
     campaign = new_on_both(stage_length=1)
     campaign.play(1, 8)
-    pages: list[list[dict]] = []
-    query: dict[str, int] = {}
-    while query is not None:
-        page = shaped(StagePage, campaign.get("/stages", limit=3, **query))
-        pages.append(page["stages"])
-        query = {"cursor": page["next_cursor"]} if page["next_cursor"] is not None else None
-    assert [len(page) for page in pages] == [3, 3, 1]
+    stages, cursor = list[dict](), {}
+    for size in (3, 3, 1):
+        page = shaped(StagePage, campaign.get("/stages", limit=3, **cursor))
+        assert len(page["stages"]) == size
+        stages, cursor = stages + page["stages"], {"cursor": page["next_cursor"]}
+    assert cursor == {"cursor": None}
     fields = ("model_version", "kind", "round", "stage", "rewards_folded", "regimes")
-    stages = [tuple(stage[field] for field in fields) for page in pages for stage in page]
-    assert stages == [(n, "update", n, n + 1, n, 1) for n in range(7, 0, -1)]
+    expected = [(n, "update", n, n + 1, n, 1) for n in range(7, 0, -1)]
+    assert [tuple(stage[field] for field in fields) for stage in stages] == expected
 
 
 def test_limits_and_cursors_of_pages_have_bounds(http, new):
@@ -266,28 +242,19 @@ def test_limits_and_cursors_of_pages_have_bounds(http, new):
 # --- where a campaign stands ----------------------------------------------------------------------------------------
 
 
-def test_the_state_shows_the_belief_after_the_last_decision(new):
-    campaign = new(TWO_REGIMES)
-    assert campaign.state()["belief"] == CHAIN["initial"]
-    answers = campaign.play(1, 7)
-    state = campaign.state()
-    assert (state["regimes"], state["belief"]) == (2, answers[-1]["belief"])
-    assert sum(state["belief"]) == pytest.approx(1, abs=1e-12)
-    assert len({tuple(answer["belief"]) for answer in answers}) > 1
-
-
 def test_a_decision_can_be_looked_up_as_it_was_made(new_on_both):
+    """The campaign's state shows its belief."""
     campaign = new_on_both(TWO_REGIMES)
-    made = shaped(
-        DecisionAnswer,
-        campaign.decide(1, excluded_actions=["call"], subject="customer 5", at=at(-5)),
-    )
+    assert campaign.state()["belief"] == CHAIN["initial"]
+    answer = campaign.decide(1, excluded_actions=["call"], subject="customer 5", at=at(-5))
+    made = shaped(DecisionAnswer, answer)
     stored = shaped(StoredDecision, campaign.get("/decisions/d1"))
     assert {key: stored[key] for key in made} == made
     assert [score["action"] for score in stored["scores"]] == ["none", "email"]
     assert (stored["context"], stored["excluded_actions"], stored["reward"]) == (context(1), ["call"], None)
     assert datetime.fromisoformat(stored["at"]) == datetime.fromisoformat(at(-5))
     assert "customer 5" not in json.dumps(stored)
+    assert campaign.state()["belief"] == made["belief"] != CHAIN["initial"]
 
 
 def test_ids_of_decisions(new):
@@ -304,19 +271,17 @@ def test_ids_of_decisions(new):
 
 
 def test_the_model_in_the_campaigns_words(new):
-    """R9: emission is H×X, the last signal fastest. tests/policy/test_description.py tests the coefficients."""
+    """tests/policy/test_description.py tests the numbers and the words."""
+    assert good(new().get("/model"))["regimes"] == []
     campaign = new(TWO_REGIMES)
     before = shaped(Model, campaign.get("/model"))
     assert (before["model_version"], before["noise_std"]) == (0, None)
-    for regime, transition, emission in zip(before["regimes"], CHAIN["transition"], CHAIN["emission"], strict=True):
-        assert regime["transition"] == pytest.approx(transition)
-        answered = {(s["symbol"]["risk"], s["symbol"]["revenue"]): s["probability"] for s in regime["emission"]}
-        symbols = itertools.product(("low", "high"), ("1", "2", "3"))
-        assert answered == pytest.approx(dict(zip(symbols, emission, strict=True)))
-        assert regime["signals"]["risk"]["low"] == pytest.approx(sum(emission[:3]))
+    assert [regime["transition"] for regime in before["regimes"]] == CHAIN["transition"]
+    assert [[one["probability"] for one in regime["emission"]] for regime in before["regimes"]] == CHAIN["emission"]
+    assert before["regimes"][0]["emission"][1]["symbol"] == {"risk": "low", "revenue": "2"}  # R9: the last one fastest
+    assert before["regimes"][0]["signals"]["risk"]["low"] == pytest.approx(0.8)
     assert [regime["share"] for regime in before["regimes"]] == pytest.approx([0.75, 0.25])
     assert [regime["expected_duration"] for regime in before["regimes"]] == pytest.approx([10, 10 / 3])
-    assert good(new().get("/model"))["regimes"] == []
     campaign.play(1, 21)
     after = shaped(Model, campaign.get("/model"))
     assert (after["model_version"], after["round"], after["rewards_folded"]) == (4, 21, 20)
@@ -401,7 +366,7 @@ def test_the_same_request_in_other_words_and_another_one(new, subtests):
 
 
 def test_refused_rewards(new):
-    """Out of range, another one than before, and for a decision of another campaign."""
+    """Out of range, another one than before, and for a decision of another campaign; alone and in a batch."""
     campaign, free = new(rewards={"range": [-10, 100]}), new()
     for one in (campaign, free):
         good(one.decide(1))
@@ -409,30 +374,18 @@ def test_refused_rewards(new):
         assert allowed_by_field(campaign.reward(1, reward)) == {"reward": [-10, 100]}
     assert "1e+100" in allowed_by_field(free.reward(1, -1e101))["reward"]
     assert campaign.stored(1)["reward"] is None
-    assert shaped(RewardAnswer, campaign.reward(1, -10))["reward"] == -10
+    committed = shaped(RewardAnswer, campaign.reward(1, -10))
     message = error_of(campaign.reward(1, 2.5), 409)["message"]
     assert "'d1'" in message
     assert "-10.0" in message
     good(free.decide(2))
     assert "'d2'" in error_of(campaign.reward(2), 404)["message"]
-
-
-def test_a_reward_batch_has_a_result_for_each(new_on_both):
-    """Valid ones are committed even if others are refused."""
-    campaign = new_on_both(rewards={"range": [0, 10]})
-    good(campaign.decide_batch(*map(campaign.item, range(1, 6))))
-    before = good(campaign.reward(2, 5))
-    items = ((1, 1), (2, 6), (9, 1), (3, 11), (2, 5), (4, 4), (4, 4), (4, 3))
-    batch = campaign.reward_batch(*items)
-    results = shaped(RewardResults, batch)["results"]
-    assert [result["decision_id"] for result in results] == [f"d{number}" for number, _ in items]
-    codes = [result["error"] and result["error"]["code"] for result in results]
-    assert codes == [None, "conflict", "not_found", "invalid", None, None, None, "conflict"]
-    assert results[3]["error"]["fields"] == [{"field": "reward", "message": "11.0 is out of range", "allowed": [0, 10]}]
-    assert results[4]["committed"] == before
-    assert results[5] == results[6]
-    assert campaign.state()["rewards_received"] == 3
-    assert campaign.reward_batch(*items).content == batch.content
+    good(campaign.decide(3))
+    results = shaped(RewardResults, campaign.reward_batch((1, -10), (1, 2.5), (2, 1), (3, 101)))["results"]
+    assert results[0]["committed"] == committed
+    assert [one["error"] and one["error"]["code"] for one in results] == [None, "conflict", "not_found", "invalid"]
+    problem = {"field": "reward", "message": "101.0 is out of range", "allowed": [-10, 100]}
+    assert results[3]["error"]["fields"] == [problem]
 
 
 # --- batches --------------------------------------------------------------------------------------------------------
@@ -442,7 +395,7 @@ def test_a_batch_names_every_bad_item(new):
     """R18, R26: as `items[1]`, whatever is wrong with the item; and nothing has happened."""
     campaign = new()
     campaign.play(1, 4)
-    good_ones = [campaign.item(5), campaign.item(6), campaign.item(4)]  # the stage ends within them, and one is known
+    good_ones = [campaign.item(4), campaign.item(5), campaign.item(6)]  # one is known, and the stage ends within them
     for change, problems in (
         ({"context": {"risk": "odd", "revenue": 1}}, {"context.risk": ["low", "high"]}),
         ({"context": {"risk": "odd", "revenue": "x"}}, {"context.risk": ..., "context.revenue": ...}),
@@ -452,10 +405,9 @@ def test_a_batch_names_every_bad_item(new):
     ):
         bad = [campaign.item(number, **change) for number in ((7, 8) if "context" in change else (7,))]
         answered = allowed_by_field(campaign.decide_batch(*good_ones[:2], *bad, good_ones[2]))
-        expected = {
-            f"items[{i}].{field}": allowed for i in range(2, 2 + len(bad)) for field, allowed in problems.items()
-        }
-        assert answered == {field: answered[field] if a is ... else a for field, a in expected.items()}
+        expected = {f"items[{i + 2}].{field}": allowed for i in range(len(bad)) for field, allowed in problems.items()}
+        assert answered.keys() == expected.keys()
+        assert all(allowed in (..., answered[field]) for field, allowed in expected.items())
         state = campaign.state()
         assert (state["round"], state["model_version"]) == (4, 0)
         error_of(campaign.get("/decisions/d5"), 404)
@@ -482,24 +434,19 @@ def test_a_batch_has_1_to_1000_items(new_on_both):
 # --- refusals (R24) -------------------------------------------------------------------------------------------------
 
 
-DECIDABLE = Campaign.item(1)
+DEEP = json.loads("[" * 150 + "]" * 150)
 UNDECIDABLE = [
-    ({"context": {"risk": "odd", "revenue": 1}}, {"context.risk": ["low", "high"]}),
-    ({"context": {"risk": True, "revenue": 1}}, {"context.risk": ["low", "high"]}),
-    ({"context": {"risk": ["low"], "revenue": 1}}, {"context.risk": ["low", "high"]}),
+    *(({"context": {"risk": risk, "revenue": 1}}, {"context.risk": ["low", "high"]}) for risk in ("odd", True, DEEP)),
     ({"context": {"risk": "low", "revenue": "36"}}, {"context.revenue": "a finite number"}),
     ({"context": {"risk": "low", "revenue": 2**63}}, {"context.revenue": ...}),
-    ({"context": {"risk": "low"}}, {"context.revenue": "a finite number"}),
     ({"context": {}}, {"context.risk": ["low", "high"], "context.revenue": "a finite number"}),
-    ({"context": {"risk": "low", "revenue": 1, "age": 5}}, {"context.age": ["risk", "revenue"]}),
-    ({"context": {"risk": "odd", "age": 5}}, {"context.risk": ..., "context.age": ..., "context.revenue": ...}),
+    ({"context": {"age": 5}}, {"context.risk": ..., "context.age": ["risk", "revenue"], "context.revenue": ...}),
     ({"excluded_actions": ACTIONS}, {"excluded_actions": "at least one action left"}),
     ({"excluded_actions": ["none", "fax"]}, {"excluded_actions": ACTIONS}),
     ({"excluded_actions": ["call"] * 65}, {"excluded_actions": "length ≤ 64"}),
     ({"colour": "blue"}, {"colour": ...}),
     ({"decision_id": ""}, {"decision_id": "length ≥ 1"}),
     ({"subject": "x" * 201}, {"subject": "length ≤ 200"}),
-    ({"context": {"risk": json.loads("[" * 150 + "]" * 150), "revenue": 1}}, {"context.risk": ["low", "high"]}),
     *(({"at": when}, {"at": ...}) for when in ("2026-09-21T14:13:20", "2026-09-21", "yesterday")),  # no zone
 ]
 
@@ -509,17 +456,11 @@ def test_a_request_that_cannot_be_decided_is_refused(new, subtests):
     campaign = new()
     for change, fields in UNDECIDABLE:
         with subtests.test(change=change):
-            answered = allowed_by_field(
-                campaign.client.post("/decide", json=DECIDABLE | {"campaign": campaign.name} | change)
-            )
-            assert answered == {
-                field: answered.get(field) if allowed is ... else allowed for field, allowed in fields.items()
-            }
+            answered = allowed_by_field(campaign.post("/decide", **(campaign.item(1) | change)))
+            assert answered.keys() == fields.keys()
+            assert all(allowed in (..., answered[field]) for field, allowed in fields.items())
     assert campaign.state()["round"] == 0
-    good(campaign.post("/decide", **DECIDABLE))
-
-
-READ_PATHS = ("", "/model", "/stages", "/decisions/d1", "/decisions", "/regimes", "/diagnostics", "/report", "/series")
+    good(campaign.decide(1))
 
 
 # --- time (R27) -----------------------------------------------------------------------------------------------------
@@ -593,12 +534,8 @@ def test_a_reward_that_does_not_come_counts_as_the_default(start, clock):
     state, model = campaign.state(), good(campaign.get("/model"))
     assert (state["rewards_received"], state["rewards_waiting"], model["rewards_folded"]) == (5, 0, 5)
 
-    error = error_of(campaign.reward(1, 4), 409)
-    assert "default" in error["message"]
+    assert "default" in error_of(campaign.reward(1, 4), 409)["message"]
     assert campaign.stored(1)["reward"] == defaulted
-    (result,) = good(campaign.reward_batch((3, 4)))["results"]
-    assert result["error"]["code"] == "conflict"
-    assert "default" in result["error"]["message"]
 
 
 def test_a_default_counts_even_for_a_reward_of_the_same_gather(direct, clock):
@@ -613,21 +550,6 @@ def test_a_default_counts_even_for_a_reward_of_the_same_gather(direct, clock):
     assert json.loads(decided)["model_version"] == 1
     assert isinstance(refused, ConflictError), refused
     assert "default" in refused.message
-
-
-@ONCE
-def test_defaults_teach_like_rewards(start, clock):
-    """R20, R2: a campaign whose callers say -1 themselves learns the same."""
-    client = start().client
-    silent, telling = (Campaign(client, WAITING | {"name": name}) for name in ("silent", "telling"))
-    for campaign in (silent, telling):
-        good(campaign.decide_batch(*map(campaign.item, range(1, 11))))
-        good(campaign.reward_batch((2, 4), (7, 3)))
-    clock.advance(101)
-    good(telling.reward_batch(*((number, -1) for number in (1, 3, 4, 5, 6, 8, 9, 10))))
-    answers = [good(one.decide_batch(*map(one.item, range(11, 31))))["decisions"] for one in (silent, telling)]
-    assert apart_from_names(answers[0]) == apart_from_names(answers[1])
-    assert silent.state()["rewards_received"] == 10
 
 
 # --- a database that is away ----------------------------------------------------------------------------------------
@@ -693,10 +615,7 @@ def test_a_database_that_is_away_costs_nothing_but_time(start, direct, database_
                 campaign.reward_batch((1, 1)),
                 client.post("/campaigns", json=later),
                 client.get("/campaigns"),
-                campaign.get(),
-                campaign.get("/decisions/d1"),
-                campaign.get("/model"),
-                campaign.get("/stages"),
+                *(campaign.get(path) for path in ("", "/decisions/d1", "/model", "/stages")),
                 client.get("/readyz"),
             ):
                 unavailable(response)
