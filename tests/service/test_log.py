@@ -145,16 +145,6 @@ def check_script(log, name, script):
     assert any(answer.get("error") for answer in script.answers) == defaults  # came after the default
 
 
-@on_sqlite
-def test_a_restart_before_every_request(direct, clock):
-    """R15: a new worker continues after any request."""
-    steady, config = direct(), CONFIGS["waiting"]
-    whole = Script(config, clock, name="whole").create(steady.post).play(steady.post, 30)
-    parts = Script(config, clock, name="parts").create(steady.post)
-    parts.play(lambda path, body: direct().post(path, body), 30)
-    assert parts.answers == whole.answers
-
-
 # --- verify -------------------------------------------------------------------------------------------------------
 
 
@@ -162,75 +152,49 @@ def build_update(table, where, **values):
     return sa.update(table).where(where).values(values)
 
 
-def update_explanation(tx, change):
-    """Build the update that changes the stored explanation of round 40."""
-    query = sa.select(decisions.c.explanation).where(decisions.c.round == 40)
-    explanation = json.loads(tx.connection.execute(query).scalar_one())
-    change(explanation)
-    return build_update(decisions, decisions.c.round == 40, explanation=json.dumps(explanation))
+def shift_explanation(tx, field):
+    """Build the update that changes a number in the stored explanation of round 40."""
+    explanation = json.loads(tx.connection.execute(sa.select(decisions.c.explanation).where(at_40)).scalar_one())
+    part, key = (explanation["belief"], 0) if field == "belief" else (explanation["scores"][-1], field)
+    part[key] += 1e-6
+    return build_update(decisions, at_40, explanation=json.dumps(explanation))
 
 
-def swap_action(action):
-    return sa.case((action == "mail", "call"), else_="mail")
-
-
-def shift_belief(explanation):
-    explanation["belief"][0] += 1e-6
-
-
-def shift_score(field):
-    def shift(explanation):
-        explanation["scores"][-1][field] += 1e-6
-
-    return shift
-
-
-def other_theta(tx):
-    query = sa.select(models.c.theta).where(models.c.version == 9)
-    theta = np.frombuffer(tx.connection.execute(query).scalar_one(), "<f8").copy()
+def shift_theta(tx):
+    theta = np.frombuffer(tx.connection.execute(sa.select(models.c.theta).where(model_9)).scalar_one(), "<f8").copy()
     theta[-1] += 1e-6
-    return build_update(models, models.c.version == 9, theta=theta.tobytes())
+    return build_update(models, model_9, theta=theta.tobytes())
 
 
-at_40 = decisions.c.round == 40
-TAMPERINGS = {  # what is changed, and what `verify` must say of it
-    "action": (lambda tx: build_update(decisions, at_40, action=swap_action(decisions.c.action)), "round 40: action"),
-    "mode": (lambda tx: build_update(decisions, at_40, mode="elsewhere"), "round 40: mode"),
-    "model version": (lambda tx: build_update(decisions, at_40, model_version=3), "round 40: model_version"),
-    "propensity": (
-        lambda tx: build_update(decisions, at_40, propensity=decisions.c.propensity + 1e-6),
-        "round 40: propensity",
-    ),
-    "belief": (lambda tx: update_explanation(tx, shift_belief), "round 40: belief"),
-    "estimate": (lambda tx: update_explanation(tx, shift_score("estimate")), "round 40: estimate"),
-    "bonus": (lambda tx: update_explanation(tx, shift_score("bonus")), "round 40: bonus"),
-    "score": (lambda tx: update_explanation(tx, shift_score("score")), "round 40: score"),
-    "context": (
-        lambda tx: build_update(decisions, at_40, context='{"season":"winter","spend":1,"tenure":7.9}'),
-        "round 40: ",
-    ),
-    "impossible context": (lambda tx: build_update(decisions, at_40, context='{"season":"monsoon"}'), "round 40"),
-    "coefficients": (other_theta, "model 9: its coefficients"),
-    "rewards folded": (lambda tx: build_update(models, models.c.version == 9, folded=1), "model 9: folded"),
-    "kind of model": (lambda tx: build_update(models, models.c.version == 1, kind="estimation"), "model 1: kind"),
-    "no model": (lambda tx: sa.delete(models).where(models.c.version == 9), "model 9 is missing"),
-    "another model": (
-        lambda tx: sa.insert(models).from_select(
-            [column.name for column in models.c],
-            sa.select(*(sa.literal(999) if c.name == "version" else c for c in models.c)).where(models.c.version == 9),
-        ),
-        "model 999 is stored",
-    ),
-    "reward": (lambda tx: build_update(rewards, rewards.c.round == 3, reward=rewards.c.reward + 0.01), "coefficients"),
-    "impossible reward": (lambda tx: build_update(rewards, rewards.c.round == 3, reward=1e300), "round 3"),
-    "no reward": (lambda tx: sa.delete(rewards).where(rewards.c.round == 3), "live arrived"),
-    "no decision": (lambda tx: sa.delete(decisions).where(decisions.c.round == 45), "round 46: round"),
-    "live round": (lambda tx: sa.update(live).values(round=live.c.round + 1), "live round"),
-    "live rewards": (lambda tx: sa.update(live).values(arrived=1), "live arrived"),
-    "live folded": (lambda tx: sa.update(live).values(folded=1), "live folded"),
-    "live model": (lambda tx: sa.update(live).values(model_version=1), "live model_version"),
-    "live belief": (lambda tx: sa.update(live).values(belief="[0.25,0.75]"), "live belief"),
-}
+at_40, model_9, reward_3, alive = (
+    decisions.c.round == 40, models.c.version == 9, rewards.c.round == 3, live.c.round > 0,
+)  # fmt: skip
+COPIED_MODEL = sa.select(*(sa.literal(999) if c.name == "version" else c for c in models.c)).where(model_9)
+UPDATES = [  # what `verify` must say, the changed rows, and their new values
+    ("round 40: action", at_40, {"action": sa.case((decisions.c.action == "mail", "call"), else_="mail")}),
+    ("round 40: mode", at_40, {"mode": "elsewhere"}),
+    ("round 40: model_version", at_40, {"model_version": 3}),
+    ("round 40: propensity", at_40, {"propensity": decisions.c.propensity + 1e-6}),
+    ("round 40: ", at_40, {"context": '{"season":"winter","spend":1,"tenure":7.9}'}),
+    ("round 40", at_40, {"context": '{"season":"monsoon"}'}),
+    ("model 9: folded", model_9, {"folded": 1}),
+    ("model 1: kind", models.c.version == 1, {"kind": "estimation"}),
+    ("coefficients", reward_3, {"reward": rewards.c.reward + 0.01}),
+    ("round 3", reward_3, {"reward": 1e300}),
+    ("live round", alive, {"round": live.c.round + 1}),
+    ("live belief", alive, {"belief": "[0.25,0.75]"}),
+    *((f"live {field}", alive, {field: 1}) for field in ("arrived", "folded", "model_version")),
+]
+TAMPERINGS = [  # what `verify` must say of a statement
+    *((said, lambda tx, rows=rows, new=new: build_update(rows.left.table, rows, **new)) for said, rows, new in UPDATES),
+    *((f"round 40: {field}", lambda tx, field=field: shift_explanation(tx, field))
+      for field in ("belief", "estimate", "bonus", "score")),
+    ("model 9: its coefficients", shift_theta),
+    ("model 9 is missing", lambda tx: sa.delete(models).where(model_9)),
+    ("model 999 is stored", lambda tx: sa.insert(models).from_select(models.c.keys(), COPIED_MODEL)),
+    ("live arrived", lambda tx: sa.delete(rewards).where(reward_3)),
+    ("round 46: round", lambda tx: sa.delete(decisions).where(decisions.c.round == 45)),
+]  # fmt: skip
 
 
 class Undone(Exception):  # noqa: N818 - not an error
@@ -259,12 +223,11 @@ def played(direct, clock):
 def test_verify_finds_every_change(played, subtests):
     """R14: `verify` notices any change to the log or the models."""
     worker, name = played
-    for what, (change, said) in TAMPERINGS.items():
-        with subtests.test(what):
+    for said, change in TAMPERINGS:
+        with subtests.test(said):
             found = find_differences_after(worker.store, name, change)
             assert any(said in difference for difference in found), found
-    missing = find_differences_after(worker.store, name, TAMPERINGS["no model"][0])
-    assert missing == ["model 9 is missing"]  # and no other difference
+            assert len(found) == 1 or "missing" not in said  # there is no other difference
     other_machine = build_update(decisions, at_40, propensity=decisions.c.propensity + 1e-12)
     assert find_differences_after(worker.store, name, lambda tx: other_machine) == []  # R15: 1e-9 is allowed
     assert worker.differences(name) == []
@@ -315,8 +278,8 @@ def test_a_failed_step_is_logged_and_decisions_go_on(start, direct, clock, broke
     def watched(path, body):
         answer = http_post(client)(path, body)
         if failed and not shown:
-            shown.append(client.get(f"/campaigns/{config}").json()["failure"])
             findings = client.get(f"/campaigns/{config}/diagnostics").json()["findings"]
+            shown.append(client.get(f"/campaigns/{config}").json()["failure"])
             shown.append([finding["code"] for finding in findings])
             shown.append(Scrape(client).value("campaign_failing", campaign=config))
         return answer
@@ -548,21 +511,6 @@ def test_a_campaign_is_created_among_requests_for_it(direct):
     assert isinstance(made, bytes), made
     assert again == made
     assert json.loads(late)["round"] == 1
-
-
-@on_sqlite
-def test_a_problem_is_named_by_its_place_in_the_batch(direct):
-    """R17, R24: items that were decided before count too."""
-    worker = direct()
-    create_two(worker)
-    worker.process(batch_operation("one", 1))
-    items = [
-        {"decision_id": "d1", "context": {"season": "winter", "spend": 1, "tenure": 1}},
-        {"decision_id": "d2", "context": {"season": "winter", "spend": 1, "tenure": 1}},
-        {"decision_id": "d3", **UNKNOWN_LEVEL},
-    ]
-    (refused,) = worker.process(operation("/decide/batch", {"campaign": "one", "items": items}))
-    assert [problem.field for problem in refused.fields] == ["items[2].context.season"]
 
 
 # --- a database that fails ----------------------------------------------------------------------------------------
