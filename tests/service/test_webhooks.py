@@ -28,8 +28,9 @@ from tests.service.scraping import Scrape
 from tests.service.test_alerts import batch
 
 SECRET = "a secret that nobody knows"
+HIDDEN = SecretStr(SECRET)
 CAMPAIGN = CONFIGS["given"] | {"name": "spring", "regime_labels": ["calm", "storm"]}
-TWO_CHANGES = [0] * 10 + [3] * 10 + [0] * 10
+ONE_CHANGE = [0] * 10 + [3] * 10
 DOCS = (Path(__file__).resolve().parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
 
 
@@ -51,7 +52,7 @@ def worker(direct):
     return direct()
 
 
-def queue_messages(worker, webhook, seasons=TWO_CHANGES):
+def queue_messages(worker, webhook, seasons=ONE_CHANGE):
     """Create a campaign whose regime changes; return the waiting messages."""
     worker.post("/campaigns", campaign(webhook))
     worker.post("/decide/batch", batch(seasons))
@@ -63,8 +64,8 @@ def list_waiting(worker):
 
 
 @asynccontextmanager
-async def sending(worker, clock, *, private=True, resolve=resolve_host, store=None):
-    sender = Sender(store or worker.store, clock, Metrics(), SecretStr(SECRET), private, lambda: 0.5, resolve)
+async def sending(worker, clock, *, private=True, resolve=resolve_host, store=None, secret=HIDDEN):
+    sender = Sender(store or worker.store, clock, Metrics(), secret, private, lambda: 0.5, resolve)
     sender.start()
     try:
         yield sender
@@ -109,12 +110,13 @@ def test_a_hanging_receiver_delays_no_other(direct, clock):
         worker.post("/decide/batch", {"campaign": name, "items": items})
     waiting = Counter(row["url"] for row in worker.rows(outbox))
     assert waiting["http://slow.example/"] > 8
+    times = clock(), clock() + 60_000_000
     with worker.store.writing() as tx:
-        taken = [message.url for message in claim_messages(tx, clock(), clock() + 60_000_000, 8)]
+        taken = [message.url for message in claim_messages(tx, *times, 8)]
         assert sorted(taken) == sorted(waiting)
-        assert claim_messages(tx, clock(), clock() + 60_000_000, 8, busy=taken) == []
-        again = claim_messages(tx, clock(), clock() + 60_000_000, 8)
-    assert [message.url for message in again] == [url for url, count in waiting.items() if count > 1]
+        assert claim_messages(tx, *times, 8, busy=taken) == []
+        again = [message.url for message in claim_messages(tx, *times, 8)]
+    assert again == [url for url, count in waiting.items() if count > 1]
 
 
 def test_a_receiver_that_fails_twice_gets_the_same_message_three_times(start, clock, database_url):
@@ -124,11 +126,10 @@ def test_a_receiver_that_fails_twice_gets_the_same_message_three_times(start, cl
         client, sender = running.client, running.service.sender
         sender._chance = lambda: 0.5
         good(client.post("/campaigns", json=campaign(receiver.url)), 201)
-        made = good(client.post("/decide/batch", json=batch(TWO_CHANGES[:20])))["decisions"]
+        made = good(client.post("/decide/batch", json=batch(ONE_CHANGE)))["decisions"]
 
         def delivery():
-            (alert,) = good(client.get("/campaigns/spring/alerts"))["alerts"]
-            return alert["delivery"]
+            return alerts(client, "spring")[0]["delivery"]
 
         for attempt, failure in ((1, "answered 500"), (2, "RemoteProtocolError")):
             eventually(lambda failure=failure: (delivery()["failure"] or "").startswith(failure), failure)
@@ -139,14 +140,13 @@ def test_a_receiver_that_fails_twice_gets_the_same_message_three_times(start, cl
             clock.advance(0.2 * attempt)
             sender.wake()
         eventually(lambda: delivery()["status"] == "sent", "sent")
-        assert delivery()["attempts"] == 3
-        assert delivery()["failure"] is None
+        assert (delivery()["attempts"], delivery()["failure"]) == (3, None)
         assert delivery()["sent_at"] > made[-1]["decided_at"]
 
         first, *again = receiver.received
         assert [message.body for message in again] == [first.body] * 2
         assert first.path == "/hook?key=1"
-        (alert,) = good(client.get("/campaigns/spring/alerts"))["alerts"]
+        (alert,) = alerts(client, "spring")
         assert first.told == {
             "event": "regime_change",
             "campaign": "spring",
@@ -160,11 +160,10 @@ def test_a_receiver_that_fails_twice_gets_the_same_message_three_times(start, cl
             "at": alert["created_at"],
         }
         check = genuine()
+        headers = {"content-type": "application/json", "host": f"127.0.0.1:{receiver.port}"}
+        headers |= {"x-undercurrent-event": "regime_change", "x-undercurrent-delivery": "spring-1-1"}
         for seconds, message in zip((0, 10.1, 30.3), receiver.received, strict=True):
-            assert message.headers["content-type"] == "application/json"
-            assert message.headers["host"] == f"127.0.0.1:{receiver.port}"
-            assert message.headers["x-undercurrent-event"] == "regime_change"
-            assert message.headers["x-undercurrent-delivery"] == "spring-1-1"
+            assert {name: message.headers[name] for name in headers} == headers
             signed, now = message.headers["x-undercurrent-signature"], 1_790_000_000 + int(seconds)
             assert signed.startswith(f"t={now},v1=")
             assert check(SECRET, signed, message.body, now + 200)
@@ -189,7 +188,7 @@ def test_a_receiver_that_fails_twice_gets_the_same_message_three_times(start, cl
 )
 def test_any_other_answer_is_retried(worker, clock, monkeypatch, answer, failure):
     with receiving(answer) as receiver:
-        queue_messages(worker, receiver.url, TWO_CHANGES[:20])
+        queue_messages(worker, receiver.url)
         with monkeypatch.context() as patch:
             if answer == "hang":
                 patch.setattr(service.engine.webhooks, "ATTEMPT_SECONDS", 1)
@@ -206,7 +205,7 @@ def test_a_message_that_is_never_accepted_is_given_up(worker, clock):
     """After 12 attempts in about three and a half hours."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]  # where, from now on, nobody listens
-    queue_messages(worker, f"http://127.0.0.1:{port}/", TWO_CHANGES[:20])
+    queue_messages(worker, f"http://127.0.0.1:{port}/")
 
     async def run():
         async with sending(worker, clock) as sender:
@@ -223,21 +222,19 @@ def test_a_message_that_is_never_accepted_is_given_up(worker, clock):
     assert row["failure"].startswith("ConnectError: ")
     assert 3 * 3_600 < (clock.now - begun) / 1_000_000 < 4 * 3_600
 
+    assert [compute_delay(attempt, 0.5) for attempt in (1, 2, 3, 9, 10, 11)] == [10, 20, 40, 2_560, 3_600, 3_600]
+    assert (compute_delay(1, 0.0), compute_delay(1, 1.0)) == (8, pytest.approx(12))  # randomized
+
 
 @on_sqlite
 def test_a_message_that_kills_every_sender_is_given_up(worker, clock):
     with receiving() as receiver:
-        queue_messages(worker, receiver.url, TWO_CHANGES[:20])
+        queue_messages(worker, receiver.url)
         worker.execute(outbox.update().values(attempts=MOST_ATTEMPTS))
         send_until(is_all_sent(worker), worker, clock)
         assert receiver.received == []
     (row,) = worker.rows(outbox)
     assert (row["status"], row["failure"]) == ("failed", "no attempt ended")
-
-
-def test_delays_double_up_to_an_hour_and_are_randomized():
-    assert [compute_delay(attempt, 0.5) for attempt in (1, 2, 3, 9, 10, 11)] == [10, 20, 40, 2_560, 3_600, 3_600]
-    assert (compute_delay(1, 0.0), compute_delay(1, 1.0)) == (8, pytest.approx(12))
 
 
 def test_the_message_of_a_dead_sender_is_sent_when_its_lease_ends(worker, clock, monkeypatch):
@@ -246,7 +243,7 @@ def test_the_message_of_a_dead_sender_is_sent_when_its_lease_ends(worker, clock,
 
     async def run():
         with receiving("hang") as receiver:
-            queue_messages(worker, receiver.url, TWO_CHANGES[:20])
+            queue_messages(worker, receiver.url)
             async with sending(worker, clock):
                 await wait_until(lambda: receiver.received, "received")
             (row,) = worker.rows(outbox)
@@ -270,7 +267,7 @@ def test_archived_campaigns_send_their_messages_and_deleted_ones_do_not(start, c
         client = running.client
         for name in ("kept", "gone"):
             good(client.post("/campaigns", json=campaign(receiver.url, name)), 201)
-            good(client.post("/decide/batch", json=batch(TWO_CHANGES[:20], name=name)))
+            good(client.post("/decide/batch", json=batch(ONE_CHANGE, name=name)))
         for name in ("kept", "gone"):
             eventually(lambda name=name: alerts(client, name)[0]["delivery"]["failure"], "refused")
             good(client.post(f"/campaigns/{name}/archive"))
@@ -353,8 +350,7 @@ def test_campaigns_with_a_webhook_that_cannot_be_used_are_refused(start, databas
     assert allowed == {"alerts.webhook": "set UNDERCURRENT_WEBHOOK_SECRET first"}
     without.stop()
     client = start(webhook_secret=SECRET).client
-    for url in ("http://127.0.0.1:9/", "http://0x7f.1/", "http://[::ffff:10.0.0.1]/", "http://localhost/"):
-        assert allowed_by_field(client.post("/campaigns", json=campaign(url))).keys() == {"alerts.webhook"}
+    assert allowed_by_field(client.post("/campaigns", json=campaign("http://0x7f.1/"))).keys() == {"alerts.webhook"}
     good(client.post("/campaigns", json=campaign("https://hooks.example/")), 201)
     patch = {"alerts": {"webhook": "http://10.0.0.1/"}}
     assert allowed_by_field(client.patch("/campaigns/spring", json=patch)).keys() == {"alerts.webhook"}
@@ -380,7 +376,7 @@ def test_a_private_address_gets_nothing(worker, clock, host):
         return mixed if name == "mixed.example" else resolve_host(name, port)
 
     with receiving() as receiver:
-        queue_messages(worker, f"http://{host}:{receiver.port}/", TWO_CHANGES[:20])
+        queue_messages(worker, f"http://{host}:{receiver.port}/")
         send_until(has_failed(worker, clock), worker, clock, private=False, resolve=resolve)
         assert receiver.received == []
     (row,) = worker.rows(outbox)
@@ -397,7 +393,7 @@ def test_the_connection_goes_to_the_address_that_was_checked(worker, clock):
         return [ip_address("127.0.0.2"), ip_address("127.0.0.1")]
 
     with receiving() as receiver:
-        queue_messages(worker, f"http://Hooks.Example:{receiver.port}/a%20b?c=d", TWO_CHANGES[:20])
+        queue_messages(worker, f"http://Hooks.Example:{receiver.port}/a%20b?c=d")
         send_until(is_all_sent(worker), worker, clock, resolve=resolve)
     (message,) = receiver.received
     assert (message.headers["host"], message.path) == (f"hooks.example:{receiver.port}", "/a%20b?c=d")
@@ -418,7 +414,7 @@ def test_tls_uses_the_name(worker, clock):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=answer, args=(listener,))
         thread.start()
-        queue_messages(worker, f"https://hooks.example:{listener.getsockname()[1]}/", TWO_CHANGES[:20])
+        queue_messages(worker, f"https://hooks.example:{listener.getsockname()[1]}/")
         send_until(has_failed(worker, clock), worker, clock, resolve=lambda name, port: [ip_address("127.0.0.1")])
         thread.join()
     assert b"hooks.example" in hellos[0]
@@ -448,12 +444,10 @@ def test_without_a_secret_messages_wait(worker, clock):
         queue_messages(worker, receiver.url)
 
         async def run():
-            sender = Sender(worker.store, clock, Metrics(), None, True)
-            sender.start()
-            sender.wake()
-            await asyncio.sleep(0.1)
-            await sender.close()
+            async with sending(worker, clock, secret=None) as sender:
+                sender.wake()
+                await asyncio.sleep(0.1)
 
         asyncio.run(run())
         assert receiver.received == []
-        assert len(list_waiting(worker)) == 2
+        assert len(list_waiting(worker)) == 1
