@@ -38,9 +38,10 @@ test: lint browser  ## run lint, then all tests (PROCESSES=)
 test-quick: .venv/ready  ## run the tests that need no PostgreSQL, no server process and no browser: a minute
 	$(BIN)/pytest -q $(PARALLEL) -m "not slow"
 
-machine: .venv/ready  ## compare random requests with a model of the rules, and try extreme numbers; new ones each time (EXAMPLES=200)
+machine: .venv/ready  ## compare random requests with a model of the rules, try extreme numbers and many callers (EXAMPLES=200)
 	UNDERCURRENT_EXAMPLES=$(or $(EXAMPLES),200) $(BIN)/pytest -q $(PARALLEL) \
-	  tests/service/test_machine.py tests/service/test_numbers.py tests/policy/test_numbers.py
+	  tests/service/test_machine.py tests/service/test_numbers.py tests/policy/test_numbers.py \
+	  tests/e2e/test_concurrency.py
 
 fuzz: .venv/ready  ## run schemathesis on all routes, on both databases, with and without keys (EXAMPLES=100, SEED=)
 	$(BIN)/python -m tests.service.fuzzing $(if $(EXAMPLES),--examples $(EXAMPLES)) $(if $(SEED),--seed $(SEED))

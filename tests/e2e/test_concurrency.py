@@ -1,12 +1,17 @@
 """Many callers at once, of one process or of two: rounds count without a gap, and a request has one answer."""
 
+import os
 from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import httpx
 import pytest
 
 from service.cli.commands import main
 from tests.e2e.load import CAMPAIGN, open_client
+from tests.service.answers import good
+
+INSTANTS = 5 * int(os.environ.get("UNDERCURRENT_EXAMPLES", "40"))  # `make machine`: 1,000
 
 
 @pytest.mark.parametrize(("campaigns", "answers"), [(1, 150), (50, 400)])
@@ -26,18 +31,19 @@ def test_sixteen_callers(deployment, load, campaigns, answers):
     assert {exchange.campaign for exchange in load.acknowledged} == set(names)
 
 
-def test_two_servers_share_campaigns(shared, load):
-    """R1, R15, R17, R19, R23: servers hold nothing but caches, so a caller may use either or both at once.
+def test_four_workers_share_campaigns(new_database, launch, load):
+    """R1, R15, R17, R19, R23: workers hold nothing but caches, so a caller may use any of them, or several at once.
 
-    Single requests and batches, reads, the same request to both at once, and all requests again in the end.
+    Single requests and batches, reads, the same request to two servers at once, and all requests again in the end.
     """
-    database_url, servers = shared["postgresql"]
-    urls, names = [server.url for server in servers], [f"shared-{number}" for number in range(8)]
+    database_url = new_database("postgresql")
+    servers = [launch(database_url, "--workers", "2") for _ in range(2)]
+    urls, names = [server.url for server in servers], [f"shared-{number}" for number in range(16)]
     for place, url in enumerate(urls):
         load.create_campaigns(url, *names[place::2])
     load.play_rounds(urls[0], names[1], 400)  # its regimes are estimated before the load
     load.play_rounds(urls[1], names[2], 980)  # it takes its first snapshot under load
-    load.start(urls, names, callers=12, max_steps=35)
+    load.start(urls, names, callers=16, max_steps=30)
     load.join()
     assert load.unanswered == load.refusals == []
     load.repeat_all(*urls)
@@ -60,3 +66,24 @@ def test_two_servers_create_one_campaign(shared):
             one, other = pool.map(create, (first, second), [f"twice-{number}"] * 2)
             assert one[0] == 201, one
             assert other == one
+
+
+def test_one_id_sent_twice_at_the_same_instant(deployment):
+    """R17: the two requests, to two servers on PostgreSQL, make one decision and have the same answer."""
+    ids, together = [f"d{number}" for number in range(INSTANTS)], Barrier(2)
+
+    def decide_all(url: str) -> list[bytes]:
+        answers = []
+        with open_client(url) as client:
+            for name in ids:
+                together.wait()
+                body = {"campaign": "instant", "decision_id": name, "context": {"risk": "low", "revenue": 1}}
+                answers.append(good(client.post("/decide", json=body)))
+        return answers
+
+    with open_client(deployment.urls[0]) as client, ThreadPoolExecutor(2) as pool:
+        good(client.post("/campaigns", json={"name": "instant"} | CAMPAIGN), 201)
+        one, other = pool.map(decide_all, (deployment.urls[0], deployment.urls[-1]))
+        assert one == other
+        assert [decision["round"] for decision in one] == list(range(1, len(ids) + 1))
+        assert good(client.get("/campaigns/instant"))["round"] == len(ids)
