@@ -11,20 +11,11 @@ import pytest
 from simulator import client as client_module
 from simulator.client import Client, Item, MismatchError, ServiceError, UnreachableError
 
-DECISION = {
-    "decision_id": "o-1",
-    "campaign": "c",
-    "round": 7,
-    "stage": 1,
-    "model_version": 2,
-    "mode": "optimistic",
-    "action": "email",
-    "propensity": 0.5,
-    "belief": [0.25, 0.75],
-    "scores": [{"action": "email", "estimate": 1.0, "bonus": 0.5, "score": 1.5}],
-    "decided_at": "2026-11-16T07:20:04.118230Z",
-    "something_new": True,
-}
+DECISION = json.loads("""
+{"decision_id": "o-1", "campaign": "c", "round": 7, "stage": 1, "model_version": 2, "mode": "optimistic",
+ "action": "email", "propensity": 0.5, "belief": [0.25, 0.75], "something_new": true,
+ "scores": [{"action": "email", "estimate": 1, "bonus": 0.5, "score": 1.5}], "decided_at": "2026-11-16T07:20:04.1Z"}
+""")
 BUSY = {"error": {"code": "unavailable", "message": "Temporarily unavailable", "fields": []}}
 Answer = httpx.Response | Exception
 
@@ -74,14 +65,8 @@ def test_decide(line):
     assert (first.method, first.url) == ("POST", "http://service.test/decide")
     assert first.headers["authorization"] == "Bearer k-1"
     assert read_body(first) == {"campaign": "c", "decision_id": "o-1", "context": {"risk": "low"}}
-    assert read_body(second) == {
-        "campaign": "c",
-        "decision_id": "o-2",
-        "context": {},
-        "excluded_actions": ["call"],
-        "subject": "s",
-        "at": "2026-11-16T00:00:00+00:00",
-    }
+    optional = {"excluded_actions": ["call"], "subject": "s", "at": "2026-11-16T00:00:00+00:00"}
+    assert read_body(second) == {"campaign": "c", "decision_id": "o-2", "context": {}, **optional}
 
 
 def test_batches(line):
@@ -183,10 +168,7 @@ def test_a_refusal_is_not_repeated_and_says_what_is_allowed(line):
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (refusal(404, "not_found", "There is no campaign 'c'"), r"^There is no campaign 'c' \(404\)$"),
-        (refusal(409, "conflict", "Used before"), r"^Used before \(409\)$"),
-        (refusal(429, "too_many_requests", "Slow down"), r"^Slow down \(429\)$"),
-        (refusal(500, "internal_error", "The service failed"), r"^The service failed \(500\)$"),
+        *((refusal(status, "code", "Used before"), rf"^Used before \({status}\)$") for status in (404, 409, 429, 500)),
         (refusal(401, "unauthorized", "No such key"), r"^wrong key for http://service.test: No such key \(401\)$"),
         (refusal(403, "forbidden", "Only to read"), r"^wrong key for http://service.test: Only to read \(403\)$"),
         (httpx.Response(502, text="<h1>proxy</h1>"), r"^http://service.test/reward answers 'Bad Gateway' \(502\)$"),
@@ -199,14 +181,13 @@ def test_messages_of_refusals(line, answer, words):
         client.reward("c", "o-1", 1.0)
 
 
-def test_a_reward_must_be_a_number_that_json_has(line):
-    with line(httpx.Response(200, json={})).client() as client, pytest.raises(ValueError, match="JSON"):
-        client.reward("c", "o-1", float("nan"))
-
-
-def test_an_answer_that_is_not_json(line):
-    with line(httpx.Response(200, text="hello")).client() as client, pytest.raises(MismatchError, match="JSON"):
-        client.get_model("c")
+def test_what_json_cannot_say(line):
+    """A reward that is not a number, and an answer that is not JSON."""
+    with line(httpx.Response(200, text="hello")).client() as client:
+        with pytest.raises(ValueError, match="JSON"):
+            client.reward("c", "o-1", float("nan"))
+        with pytest.raises(MismatchError, match="JSON"):
+            client.get_model("c")
 
 
 # --- which service ----------------------------------------------------------------------------------------------------
@@ -229,13 +210,10 @@ def test_a_server_that_is_not_a_service_is_refused(line, status, text):
         client.check_version("1.2")
 
 
-def test_a_refusal_at_the_first_contact_is_reported(line):
+def test_a_refusal_at_the_first_contact_is_reported_and_not_retried(line):
     client = line(refusal(401, "unauthorized", "This key is not known")).client(key="secret")
     with client, pytest.raises(ServiceError, match=r"^wrong key for \S+: This key is not known \(401\)$"):
         client.check_version("1.2")
-
-
-def test_the_first_contact_is_not_retried(line):
     wire = line(httpx.ConnectError("refused"))
     with wire.client() as client, pytest.raises(UnreachableError, match=r"no service at .*refused.*make run"):
         client.get_health()

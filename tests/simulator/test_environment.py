@@ -76,9 +76,7 @@ def assert_centred(deviations: np.ndarray) -> None:
 
 def test_a_seed_gives_one_episode(any_environment: Environment) -> None:
     first, again, other = (any_environment.draw(300, np.random.default_rng(seed)) for seed in (3, 3, 4))
-    for name in Episode._fields[1:]:
-        np.testing.assert_array_equal(getattr(first, name), getattr(again, name))
-    for mine, same in zip(first.contexts, again.contexts, strict=True):
+    for mine, same in zip((*first.contexts, *first[1:]), (*again.contexts, *again[1:]), strict=True):
         np.testing.assert_array_equal(mine, same)
     assert not np.array_equal(first.contexts.symbols, other.contexts.symbols)
     assert not np.array_equal(first.regimes, other.regimes)
@@ -109,14 +107,17 @@ def describe_tiny(**changes: Any) -> dict[str, Any]:
 
 
 def test_an_environment_is_data() -> None:
-    environment = build_environment(describe_tiny())
-    episode = environment.draw(20_000, np.random.default_rng(1))
+    environment = build_environment(describe_tiny(initial=[0.2, 0.8]))  # not its stationary law, (0.75, 0.25)
+    generator = np.random.default_rng(1)
+    episode = environment.draw(20_000, generator)
     up, down = environment.means[:, :, environment.levels[:, 0] == 1].transpose(0, 2, 1)  # large, any mood
     np.testing.assert_allclose(up, [[0.5, 0.8]] * 3, atol=1e-15)
     np.testing.assert_allclose(down, [[0.3, 0.1]] * 3, atol=1e-15)
     np.testing.assert_array_equal(episode.contexts.symbols, episode.contexts.levels[:, 1])
     assert_frequencies(np.bincount(episode.contexts.levels[:, 0]), np.array([0.25, 0.75]))
     assert_frequencies(np.bincount(episode.contexts.symbols[episode.regimes == 1]), np.array([0.5, 0.3, 0.2]))
+    starts = [environment.draw(1, generator).regimes[0] for _ in range(2000)]
+    assert_frequencies(np.bincount(starts), np.array([0.2, 0.8]))
 
 
 @pytest.mark.parametrize("count", [2, 4])
@@ -133,14 +134,6 @@ def test_chains_are_stationary_and_emissions_distinguish_regimes(environment: En
     hmm = environment.hmm
     np.testing.assert_allclose(hmm.initial, stationary_law(hmm.transition), atol=1e-12)
     assert np.linalg.matrix_rank(hmm.emission) == len(environment.regimes)
-
-
-def test_the_first_regime_follows_the_initial_law() -> None:
-    """In a world whose chain does not start from its stationary law (0.75, 0.25)."""
-    environment = build_environment(describe_tiny(initial=[0.2, 0.8]))
-    generator = np.random.default_rng(5)
-    starts = [environment.draw(1, generator).regimes[0] for _ in range(2000)]
-    assert_frequencies(np.bincount(starts), np.array([0.2, 0.8]))
 
 
 def test_transitions_and_symbols_follow_their_laws(environment: Environment, episode: Episode) -> None:
@@ -189,60 +182,47 @@ def test_described_contexts_encode_back(environment: Environment, episode: Episo
 
 # --- mean rewards, by hand from the tables ----------------------------------------------------------------------------
 
-# (age, education, marital status, revenue, risk): per regime the mean of No action, Call, Email. No action is the
-# intercept and the five main effects; the others add their own effect and two interactions.
-PAPER_MEANS = {
-    ("3", "university", "other", "4", "1"): (
+# By environment and levels: per regime the mean of every action. The first is the intercept and the main effects; the
+# others add their own effect and their interactions. Credit card: age, education, marital status, revenue, risk.
+MEANS = {
+    ("credit-card", "3", "university", "other", "4", "1"): (
         (0.05 + 0.017 + 0.017 + 0.033 + 0.033 + 0.067, 0.217 - 0.2 - 0.2 - 0.2, 0.217 + 0.025 + 0.05 + 0.025),
         (0.017 + 0.017 + 0.017 + 0.033 + 0.033 + 0.067, 0.184 + 0.15 + 0.25 + 0.1, 0.184 - 0.1 + 0.15 + 0.05),
     ),
-    ("1", "others", "single", "1", "5"): (
+    ("credit-card", "1", "others", "single", "1", "5"): (
         (0.05, 0.05 - 0.2 + 0.4 + 0.2, 0.05 + 0.025 - 0.25 - 0.1),
         (0.017, 0.017 + 0.15 - 0.3 - 0.2, 0.017 - 0.1 + 0.05 + 0.1),
     ),
-    ("2", "graduate school", "married", "2", "3"): (
+    ("credit-card", "2", "graduate school", "married", "2", "3"): (
         (0.05 + 0.008 + 0.033 + 0.017 + 0.033, 0.141 - 0.2, 0.141 + 0.025),
         (0.017 + 0.008 + 0.033 + 0.017 + 0.033, 0.108 + 0.15, 0.108 - 0.1),
     ),
-    ("4", "high school", "single", "3", "4"): (
+    ("credit-card", "4", "high school", "single", "3", "4"): (
         (0.05 + 0.008 + 0.025 + 0.017, 0.1 - 0.2 + 0.3, 0.1 + 0.025 - 0.2),
         (0.017 + 0.008 + 0.025 + 0.017, 0.067 + 0.15 - 0.1, 0.067 - 0.1 + 0.1),
     ),
-    ("5", "others", "other", "4", "2"): (
+    ("credit-card", "5", "others", "other", "4", "2"): (
         (0.05 + 0.033 + 0.033 + 0.05, 0.166 - 0.2 - 0.1 - 0.2, 0.166 + 0.025 + 0.025 + 0.025),
         (0.017 + 0.033 + 0.033 + 0.05, 0.133 + 0.15 + 0.2 + 0.1, 0.133 - 0.1 + 0.1 + 0.05),
+    ),
+    ("three-regimes", "top", "daily", "regular"): (
+        (0.25, 0.25 + 0.15 + 0.1, 0.25 - 0.1 + 0.3, 0.25 - 0.2 - 0.1),
+        (0.10, 0.10 - 0.1 + 0.1, 0.10 + 0.15 + 0.1, 0.10 + 0.1 - 0.2),
+        (0.15, 0.15 + 0.0 - 0.1, 0.15 - 0.2 + 0.1, 0.15 + 0.2 + 0.1),
+    ),
+    **dict.fromkeys(
+        [("nelson", traffic) for traffic in ("low", "normal", "high", "peak")],  # the context makes no difference
+        ((0.1, 0.1 + 0.3, 0.1 - 0.2), (0.2, 0.2 - 0.25, 0.2 + 0.2)),
     ),
 }
 
 
-def test_credit_card_means_are_the_papers(credit_card: Environment) -> None:
-    assert credit_card.regimes == ("Inflation", "Recession")
-    assert credit_card.actions == ("No action", "Call", "Email")
-    for profile, means in PAPER_MEANS.items():
-        places = [v["levels"].index(level) for v, level in zip(credit_card.variables, profile, strict=True)]
-        cell = int(np.flatnonzero((credit_card.levels == places).all(axis=1))[0])
-        np.testing.assert_allclose(credit_card.means[:, :, cell], means, atol=1e-15)
-
-
-def test_nelson_means_do_not_depend_on_the_context() -> None:
-    expected = np.array([[0.1, 0.1 + 0.3, 0.1 - 0.2], [0.2, 0.2 - 0.25, 0.2 + 0.2]])
-    means = load_environment("nelson").means
-    np.testing.assert_allclose(means, np.repeat(expected[:, :, None], 4, axis=2), atol=1e-15)
-
-
-def test_three_regimes_means_by_hand() -> None:
-    environment = load_environment("three-regimes")
-    assert environment.regimes == ("Growth", "Slump", "Promotion")
-    cell = int(np.flatnonzero((environment.levels == [3, 2, 1]).all(axis=1))[0])  # top spend, daily, regular
-    np.testing.assert_allclose(
-        environment.means[:, :, cell],
-        [
-            [0.25, 0.25 + 0.15 + 0.1, 0.25 - 0.1 + 0.3, 0.25 - 0.2 - 0.1],
-            [0.10, 0.10 - 0.1 + 0.1, 0.10 + 0.15 + 0.1, 0.10 + 0.1 - 0.2],
-            [0.15, 0.15 + 0.0 - 0.1, 0.15 - 0.2 + 0.1, 0.15 + 0.2 + 0.1],
-        ],
-        atol=1e-15,
-    )
+def test_means_by_hand() -> None:
+    for (name, *profile), means in MEANS.items():
+        environment = load_environment(name)
+        places = [v["levels"].index(level) for v, level in zip(environment.variables, profile, strict=True)]
+        cell = int(np.flatnonzero((environment.levels == places).all(axis=1))[0])
+        np.testing.assert_allclose(environment.means[:, :, cell], means, atol=1e-15)
 
 
 def test_the_best_action_depends_on_the_regime(environment: Environment) -> None:
@@ -331,29 +311,29 @@ def test_regrets_by_hand(credit_card: Environment) -> None:
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_variants_change_one_thing(name: str, credit_card: Environment) -> None:
     hostile = load_environment(name)
-    assert (hostile.actions, hostile.signals, hostile.variables) == (
-        credit_card.actions, credit_card.signals, credit_card.variables,
-    )  # fmt: skip
+    for field in ("actions", "signals", "variables"):
+        assert getattr(hostile, field) == getattr(credit_card, field)
     np.testing.assert_array_equal(hostile.hmm.emission, credit_card.hmm.emission)
     assert np.array_equal(hostile.hmm.transition, credit_card.hmm.transition) == (name != "iid")
     assert (hostile.reward_law != "gaussian") == (name in ("binary", "sparse"))
     assert (hostile.reward_model == "belief") == (name == "belief-rewards")
     assert (hostile.mean_delay, hostile.loss) == ((50.0, 0.1) if name == "delayed" else (0.0, 0.0))
-    if name in ("binary", "sparse", "quiet-regimes"):
+    if name == "quiet-regimes":  # regimes affect contexts but no reward: the stationary mean, to the tables' digits
+        np.testing.assert_array_equal(hostile.means[0], hostile.means[1])
+        mean = np.tensordot(credit_card.hmm.initial, credit_card.means, 1)
+        np.testing.assert_allclose(hostile.means[0], mean, atol=2e-3)
+    elif name in ("binary", "sparse"):
         best = hostile.means.argmax(axis=1)
-        assert (best[0] != best[1]).any() == (name != "quiet-regimes")
+        assert (best[0] != best[1]).any()
     else:
         np.testing.assert_array_equal(hostile.means, credit_card.means)
 
 
-def test_binary_rewards_are_0_or_1_with_their_means_as_probabilities() -> None:
+def test_binary_rewards_are_0_or_1_and_sparse_ones_mostly_0_and_otherwise_lognormal() -> None:
+    """Their means: test_rewards_have_the_means_they_should."""
     environment = load_environment("binary")
     assert 0.0 < environment.means.min() < environment.means.max() < 1.0
-    rewards = environment.draw(LONG, np.random.default_rng(32)).rewards
-    assert np.unique(rewards).tolist() == [0.0, 1.0]
-
-
-def test_sparse_rewards_are_mostly_0_and_otherwise_lognormal() -> None:
+    assert np.unique(environment.draw(LONG, np.random.default_rng(32)).rewards).tolist() == [0.0, 1.0]
     environment = load_environment("sparse")
     assert environment.means.min() > 0.0
     episode = environment.draw(LONG, np.random.default_rng(33))
@@ -364,13 +344,6 @@ def test_sparse_rewards_are_mostly_0_and_otherwise_lognormal() -> None:
     logs = np.log(episode.rewards[~zero] * SPARSE_SHARE / expected_rewards(environment, episode)[~zero])
     assert abs(logs.mean() + SPARSE_LOG_STD**2 / 2) <= 5 * SPARSE_LOG_STD / logs.size**0.5
     assert abs(logs.std() - SPARSE_LOG_STD) <= 5 * SPARSE_LOG_STD / (2 * logs.size) ** 0.5
-
-
-def test_quiet_regimes_affect_contexts_but_no_reward(credit_card: Environment) -> None:
-    means = load_environment("quiet-regimes").means
-    np.testing.assert_array_equal(means[0], means[1])
-    # Both earn the stationary mean of the original's regimes, to the digits of its tables.
-    np.testing.assert_allclose(means[0], np.tensordot(credit_card.hmm.initial, credit_card.means, 1), atol=2e-3)
 
 
 def test_iid_contexts_have_no_memory() -> None:

@@ -5,6 +5,7 @@ import csv
 import hashlib
 import json
 import math
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -74,18 +75,14 @@ def test_a_seed_reproduces_its_run_exactly() -> None:
     assert first.actions_sha256 != by_belief.actions_sha256
 
 
-def test_the_oracle_has_no_regret() -> None:
+def test_the_oracle_has_no_regret_and_known_parameters_no_belief_error() -> None:
     environment = load_environment("three-regimes")
     run = replay_seed(environment, "oracle", 5, 600)
     assert not run.pseudo_regret.any()
     assert not run.actual_regret.any()
     assert math.isnan(run.belief_error)
     assert run.actions_sha256 == sha256(environment.draw(600, np.random.default_rng(5)).oracle.tolist())
-
-
-def test_known_parameters_leave_no_belief_error() -> None:
-    run = replay_seed(load_environment("three-regimes"), "known-hmm", 5, 600)
-    assert run.belief_error == pytest.approx(0, abs=1e-12)
+    assert replay_seed(environment, "known-hmm", 5, 600).belief_error == pytest.approx(0, abs=1e-12)
 
 
 def test_an_endless_warm_start_plays_uniformly() -> None:
@@ -138,12 +135,6 @@ def test_action_shares_are_per_regime() -> None:
     np.testing.assert_allclose(shares, [[0, 0, 1], [1 - odd, odd, 0]], atol=1e-12)
 
 
-def test_mean_and_two_standard_errors_by_hand() -> None:
-    summary = average([1.0, 2.0, 3.0, 6.0])  # squares about the mean 3: 4 + 1 + 0 + 9 = 14
-    assert summary == (3, pytest.approx(2 * math.sqrt(14 / 3) / 2), [1, 2, 3, 6])
-    assert average([5.0]).mean == 5
-
-
 def test_checkpoints_are_evenly_spaced_and_end_at_the_last_round() -> None:
     for rounds in [*range(1, 420), 1234, 50_000]:
         marks = pick_checkpoints(rounds)
@@ -152,6 +143,8 @@ def test_checkpoints_are_evenly_spaced_and_end_at_the_last_round() -> None:
 
 
 def test_summaries_are_plain_data() -> None:
+    """Means and two standard errors, by hand."""
+
     def make_run(seed: int, pseudo: float, actual: float, shares: list) -> Run:
         curves = np.array([1.0, pseudo]), np.array([0.5, actual])
         return Run(seed, *curves, 0.1 * seed, np.array(shares), f"hash{seed}", 0.3 * seed, 0.5)
@@ -166,6 +159,8 @@ def test_summaries_are_plain_data() -> None:
         "action_shares": [[0.5, 0.5], [0, 1]],
         "actions_sha256": {"1": "hash1", "2": "hash2"},
     }
+    # Squares about the mean 3: 4 + 1 + 0 + 9 = 14.
+    assert average([1.0, 2.0, 3.0, 6.0]) == (3, pytest.approx(2 * math.sqrt(14 / 3) / 2), [1, 2, 3, 6])
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -233,35 +228,21 @@ def test_curves_and_plots_are_written(capsys: pytest.CaptureFixture[str], tmp_pa
 
 # --- flags for the fields of the configuration ------------------------------------------------------------------------
 
-# A value for every flag, on a preset that has the field.
-COMPLEX_FLAGS = {
-    "--stage-length": ("5", 5),
-    "--ridge": ("0.3", 0.3),
-    "--warm-start-rounds": ("20", 20),
-    "--regimes": ("3", 3),
-    "--propensity-floor": ("0.1", 0.1),
-    "--bonus-form": ("elliptical", "elliptical"),
-    "--bonus-scale": ("0.7", 0.7),
-    "--beliefs-estimator": ("em", "em"),
-    "--beliefs-start-round": ("120", 120),
-    "--beliefs-every": ('{"factor": 1.5}', {"factor": 1.5}),
-    "--beliefs-statistics": ("refiltered", "refiltered"),
-    "--beliefs-estimation": ("auto", "auto"),
-    "--control-share": ("0.25", 0.25),
-    "--control-kind": ("baseline", "baseline"),
-    "--features": ('{"shared": ["age"], "per_regime": ["actions"]}', {"shared": ["age"], "per_regime": ["actions"]}),
+# A value for every flag, on a preset that has the field. A text is itself, anything else is written as JSON.
+MAP = {"shared": ["age"], "per_regime": ["actions"]}
+COMPLEX = f"""
+--stage-length 5 --ridge 0.3 --warm-start-rounds 20 --propensity-floor 0.1 --bonus-form elliptical --bonus-scale 0.7
+--beliefs-estimator em --beliefs-start-round 120 --beliefs-every '{{"factor": 1.5}}' --beliefs-statistics refiltered
+--beliefs-estimation auto --control-share 0.25 --control-kind baseline --features '{json.dumps(MAP)}'
+"""
+PRESETS = {
+    "paper-complex": f"{COMPLEX} --regimes 3 --beliefs-every 50",
+    "theory-general": "--bonus-risk 0.2 --bonus-horizon 900 --bonus-c-theta 2.5 --bonus-gamma 0.4 --bonus-c-eta 0.5",
+    "theory-simplified": "--bonus-v-eta 0.6",
+    "default": "--regimes auto",
 }
-GENERAL_FLAGS = {
-    "--bonus-risk": ("0.2", 0.2),
-    "--bonus-horizon": ("900", 900),
-    "--bonus-c-theta": ("2.5", 2.5),
-    "--bonus-gamma": ("0.4", 0.4),
-    "--bonus-c-eta": ("0.5", 0.5),
-}
-FLAGS = [("paper-complex", flag, *pair) for flag, pair in COMPLEX_FLAGS.items()]
-FLAGS += [("theory-general", flag, *pair) for flag, pair in GENERAL_FLAGS.items()]
-FLAGS += [("theory-simplified", "--bonus-v-eta", "0.6", 0.6), ("paper-complex", "--beliefs-every", "50", 50)]
-FLAGS += [("default", "--regimes", "auto", "auto")]
+WORDS = [(preset, word) for preset, line in PRESETS.items() for word in shlex.split(line)]
+FLAGS = [(preset, flag, text) for (preset, flag), (_, text) in zip(WORDS[::2], WORDS[1::2], strict=True)]
 
 
 def parse_overrides(*arguments: str) -> dict[str, Any]:
@@ -279,13 +260,13 @@ def test_every_hyper_parameter_has_a_flag() -> None:
     paths |= {(name, field) for name, part in sections.items() for field in part.model_fields}
     assert {path for _, path, _ in FIELDS} == paths - {("beliefs", "parameters")}
     assert [flag for flag, _, _ in FIELDS] == ["--" + "-".join(path).replace("_", "-") for _, path, _ in FIELDS]
-    assert {flag for flag, _, _ in FIELDS} == {flag for _, flag, _, _ in FLAGS}
+    assert {flag for flag, _, _ in FIELDS} == {flag for _, flag, _ in FLAGS}
 
 
 def test_a_flag_sets_its_field_and_no_other() -> None:
     environment, paths = load_environment("credit-card"), {flag: path for flag, path, _ in FIELDS}
-    for preset, flag, text, value in FLAGS:
-        path = paths[flag]
+    for preset, flag, text in FLAGS:
+        path, value = paths[flag], text if text.isalpha() else json.loads(text)
         plain, changed = (
             build_config(preset, environment, 4, overrides, 320).model_dump(mode="json")
             for overrides in (None, parse_overrides(flag, text))
@@ -295,7 +276,7 @@ def test_a_flag_sets_its_field_and_no_other() -> None:
 
 
 def test_the_command_plays_the_configuration_of_its_flags(capsys: pytest.CaptureFixture[str]) -> None:
-    flags = [part for flag, (text, _) in COMPLEX_FLAGS.items() if flag != "--regimes" for part in (flag, text)]
+    flags = shlex.split(COMPLEX)
     printed = replay(capsys, "--preset", "paper-complex", "--rounds", "320", "--seeds", "4", *flags)
     environment = load_environment("credit-card")
     policy = StagedPolicy(build_config("paper-complex", environment, 4, parse_overrides(*flags), 320))
