@@ -11,6 +11,7 @@ import numpy as np
 
 from policy import kernels
 from policy.arrays import FloatArray
+from policy.blocks import Blocks
 from policy.config import ACTIONS, INTERCEPT, CampaignConfig, Term
 from policy.encoding import ContextEncoder, Contexts
 from policy.errors import ArgumentError, ConfigError
@@ -56,6 +57,7 @@ class FeatureMap(ContextEncoder):
             for h in range(self.regimes)
             for column in per_regime
         ]
+        self.blocks = Blocks.of([column.action for column in self.column_parts], self.actions[1:])
         self.column_names = [column.name for column in self.column_parts]
         self.dimension = len(self.column_parts)
         if self.dimension > MAX_COLUMNS:
@@ -99,7 +101,8 @@ class FeatureMap(ContextEncoder):
         """The projector on the directions orthogonal to every z(b, a, x); see kernels.linucb.
 
         z is additive over variables, affine in each number and in b, so all z are spanned by those that move one
-        variable at a time from a reference context, at each action and each vertex of the simplex.
+        variable at a time from a reference context, at each action and each vertex of the simplex. The baseline has
+        only the common columns, so these directions can be found block by block, and alike for all actions.
         """
         moves: list[tuple[int, int, float]] = [(-1, 0, 0.0)]
         for place, variable in enumerate(self.variables):
@@ -115,15 +118,15 @@ class FeatureMap(ContextEncoder):
                 values[i, place] = value
             elif place >= 0:
                 levels[i, place] = level
-        gram = np.zeros((self.dimension, self.dimension))
+        gram, projector = np.zeros((2, self.dimension, self.dimension))
+        taken = np.ones(per_point, np.int16)
         for vertex in np.eye(self.regimes):
-            beliefs = np.tile(vertex, (per_point, 1))
-            for action in range(len(self.actions)):
-                taken = np.full(per_point, action, np.int16)
-                kernels.span_gram(plan, levels, values, taken, beliefs, gram)
-        eigenvalues, vectors = np.linalg.eigh(gram)
-        null = vectors[:, eigenvalues < 1e-9 * eigenvalues[-1]]
-        projector: FloatArray = null @ null.T
+            kernels.span_gram(plan, levels, values, taken, np.tile(vertex, (per_point, 1)), gram)
+        for block in (self.blocks.common[None], self.blocks.actions):
+            if block.size:
+                eigenvalues, vectors = np.linalg.eigh(gram[np.ix_(block[0], block[0])])
+                null = vectors[:, eigenvalues < 1e-9 * eigenvalues[-1]]
+                projector[block[:, :, None], block[:, None, :]] = null @ null.T
         return projector
 
     def columns(self, belief: FloatArray, action: int, contexts: Contexts, row: int = 0) -> tuple[Any, FloatArray]:

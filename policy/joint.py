@@ -119,13 +119,14 @@ def predict(design: Design, theta: FloatArray) -> FloatArray:
     return predictions
 
 
-def solve(rounds: Rounds, design: Design, ridge: float, posterior: FloatArray, vertices: int) -> Statistics:
-    """G, Σ z r, the inverse and θ̂ (eq. estimate-theta) from the posterior of every row (rows × H).
+def sum_rounds(
+    rounds: Rounds, design: Design, ridge: float, posterior: FloatArray, vertices: int
+) -> tuple[FloatArray, FloatArray]:
+    """G and Σ z r from the posterior of every row (rows × H).
 
     The first `vertices` rows enter as Σ_h γ(h) z_h z_hᵀ, as if the regime had been seen, the others as z(γ) z(γ)ᵀ.
     """
-    features = design.features
-    regimes, count = features.regimes, rounds.actions.size
+    regimes, dimension, count = design.features.regimes, design.features.dimension, rounds.actions.size
     seconds, totals = np.zeros((count, regimes, regimes)), np.zeros((count, regimes))
     some_seconds, some_totals = np.empty_like(seconds), np.empty_like(totals)
     for start, stop, whole in ((0, vertices, True), (vertices, rounds.symbols.size, False)):
@@ -136,9 +137,20 @@ def solve(rounds: Rounds, design: Design, ridge: float, posterior: FloatArray, v
             )
             seconds += some_seconds
             totals += some_totals
-    statistics = linucb.create_statistics(features.dimension, ridge)
-    kernels.fold_profiles(*design[:4], seconds, totals, statistics.gram, statistics.moment)
-    kernels.refactor(statistics, features.plan.null, ridge)
+    gram, moment = np.zeros((dimension, dimension)), np.zeros(dimension)
+    np.fill_diagonal(gram, ridge)
+    kernels.fold_profiles(*design[:4], seconds, totals, gram, moment)
+    return gram, moment
+
+
+def compute_statistics(
+    rounds: Rounds, design: Design, ridge: float, posterior: FloatArray, vertices: int
+) -> Statistics:
+    """G, Σ z r, the inverse and θ̂ (eq. estimate-theta); arguments as in `sum_rounds`."""
+    statistics = linucb.create_statistics(design.features.dimension, ridge)
+    gram, moment = sum_rounds(rounds, design, ridge, posterior, vertices)
+    statistics = statistics._replace(gram=gram, moment=moment)
+    linucb.factor(statistics, design.features, ridge)
     statistics.counters[0] = rounds.known
     return statistics
 
@@ -149,12 +161,12 @@ def estimate_noise(rounds: Rounds, statistics: Statistics, null: FloatArray, rid
     unused = float(np.trace(null)) / (1.0 + ridge)
     effective = statistics.theta.size - ridge * float(np.trace(statistics.inverse)) - unused
     freedom = max(rounds.known - effective / 2.0, rounds.known / 4.0, 1.0)
-    return _noise(rounds, statistics, freedom)
+    return _noise(rounds, statistics.theta, statistics.moment, freedom)
 
 
-def _noise(rounds: Rounds, statistics: Statistics, freedom: float) -> float:
+def _noise(rounds: Rounds, theta: FloatArray, moment: FloatArray, freedom: float) -> float:
     """The root of the penalised residual per degree of freedom, but at least the floor."""
-    penalised = rounds.squares - float(statistics.theta @ statistics.moment)
+    penalised = rounds.squares - float(theta @ moment)
     return max(float(np.sqrt(max(penalised, 0.0) / freedom)), rounds.least_noise)
 
 
@@ -164,7 +176,7 @@ def fit_smoothed(
     """The regression on smoothed beliefs under given HMM parameters; `posterior` (rows × H) saves computing them."""
     if posterior is None:
         posterior = compute_expectations(hmm, rounds.symbols, rounds.steps).beliefs
-    statistics = solve(rounds, design, ridge, posterior, 0)
+    statistics = compute_statistics(rounds, design, ridge, posterior, 0)
     return Fit(hmm, statistics.theta, estimate_noise(rounds, statistics, design.features.plan.null, ridge), posterior)
 
 
@@ -184,10 +196,9 @@ def fit_joint(
         )
         value += em.SMOOTHING * em.log_prior(hmm) - rounds.known * np.log(noise)
         objective.append(float(value - ridge * (theta @ theta) / (2.0 * noise**2)))
-        statistics = solve(rounds, design, ridge, posterior, size)
-        if iteration == iterations:
-            break
-        theta = statistics.theta
-        noise = _noise(rounds, statistics, max(rounds.known, 1))
-        hmm = em.maximise(transitions, emissions, em.SMOOTHING, hmm)
-    return Fit(hmm, statistics.theta, noise, posterior, tuple(objective))
+        gram, moment = sum_rounds(rounds, design, ridge, posterior, size)
+        theta = linucb.solve(gram, moment, design.features, ridge)
+        if iteration < iterations:
+            noise = _noise(rounds, theta, moment, max(rounds.known, 1))
+            hmm = em.maximise(transitions, emissions, em.SMOOTHING, hmm)
+    return Fit(hmm, theta, noise, posterior, tuple(objective))

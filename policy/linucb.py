@@ -2,11 +2,12 @@
 
 Plain LinUCB (Box D) is the same with H = 1. The arrays live in `kernels.Statistics`; here they are created, copied and
 updated; arguments never change.
+A narrow G is factored by the kernels' own loops, a wide one by LAPACK (blocks.py).
 """
 
 import numpy as np
 
-from policy import kernels
+from policy import blocks, kernels
 from policy.arrays import FloatArray, IntArray, SmallInts
 from policy.encoding import Contexts
 from policy.errors import ArgumentError
@@ -18,10 +19,13 @@ def create_statistics(dimension: int, ridge: float) -> Statistics:
     """Before any reward: G = λI, θ̂₀ = (1/λ)·1 (Box A)."""
     if not (np.isfinite(ridge) and ridge > 0.0):
         raise ArgumentError("ridge", f"{ridge}", "a number > 0")
+    gram, inverse = np.zeros((dimension, dimension)), np.zeros((dimension, dimension))
+    np.fill_diagonal(gram, ridge)
+    np.fill_diagonal(inverse, 1.0 / ridge)
     return Statistics(
-        gram=np.eye(dimension) * ridge,
+        gram=gram,
         moment=np.zeros(dimension),
-        inverse=np.eye(dimension) / ridge,
+        inverse=inverse,
         theta=np.full(dimension, 1.0 / ridge),
         counters=np.array([0, -1], np.int64),
         units=np.array([0.0, 1.0]),
@@ -61,7 +65,33 @@ def update_statistics(
     if not rows.size and is_current(statistics):
         return statistics
     fresh = copy_statistics(statistics)
-    kernels.update_statistics(
+    if not kernels.update_statistics(
         features.plan, fresh, ridge, contexts.levels, contexts.values, actions, beliefs, rewards, rows
-    )
+    ):
+        factor(fresh, features, ridge)
     return fresh
+
+
+def factor(statistics: Statistics, features: FeatureMap, ridge: float) -> None:
+    """Renew θ̂ and the inverse from G and Σ z r."""
+    gram, moment, inverse, theta, counters, _ = statistics
+    if _uses_loops(gram, ridge):
+        kernels.factor(statistics, features.plan.null, ridge)
+    else:
+        eliminated = blocks.eliminate(features.blocks, gram, moment, features.plan.null, for_inverse=True)
+        blocks.invert(features.blocks, eliminated, inverse)
+        theta[:], counters[kernels.SINCE_FACTORED] = eliminated.theta, 0
+
+
+def solve(gram: FloatArray, moment: FloatArray, features: FeatureMap, ridge: float) -> FloatArray:
+    """θ̂ = G⁻¹ Σ z r (eq. estimate-theta) without the inverse, which is most of the work."""
+    if not _uses_loops(gram, ridge):
+        return blocks.eliminate(features.blocks, gram, moment, features.plan.null).theta
+    theta = np.empty(moment.size)
+    kernels.solve(gram, moment, features.plan.null, ridge, theta)
+    return theta
+
+
+def _uses_loops(gram: FloatArray, ridge: float) -> bool:
+    """Is G narrow, or so badly scaled that it needs the loops' care for small pivots?"""
+    return len(gram) <= kernels.NARROW or bool(ridge < 1e-13 * len(gram) * gram.diagonal().max())

@@ -42,6 +42,8 @@ def play_episode(policy: "StagedPolicy", state: State, episode: Episode) -> Stat
         stop = rows
         if episode.beliefs is None and state.next_estimation:
             stop = min(rows, state.next_estimation - 1 - begun)
+        if state.statistics.theta.size > kernels.NARROW:
+            stop = min(stop, state.next_update + (policy.config.stage_length if state.is_update_due else 0) - 1 - begun)
         state = _play_part(policy, state, episode, gaps, done, stop)
         state = state._replace(period=int(periods[stop - 1]) if periods.size else 0)
         done = stop
@@ -62,11 +64,14 @@ def _play_part(policy: "StagedPolicy", state: State, episode: Episode, gaps: Sma
     history = state.history.cut(state.round, state.arrived)
     start, end, length = state.round, state.round + count, policy.config.stage_length
     history.append(part, gaps[done:stop], np.zeros(count, np.int16), path)
-    statistics = linucb.copy_statistics(state.statistics)
+    statistics, folded = linucb.copy_statistics(state.statistics), -1 if state.rebuild else state.folded
+    if policy.maps[regimes].dimension > kernels.NARROW and start and start % length == 0:
+        # The kernel leaves wide maps to LAPACK: update here, after which it has nothing to fold.
+        statistics, folded = policy.update(state).statistics, start
     folded = kernels.play_rounds(
         policy.maps[regimes].plan, policy.chance,
         policy.get_exploration(start + 1, count, statistics.units[1]), statistics,
-        start, end, -1 if state.rebuild else state.folded, policy.ridge,
+        start, end, folded, policy.ridge,
         policy.count_warm_rounds(state), history.contexts.levels, history.contexts.values,
         history.beliefs, episode.reward_table[done:stop], history.actions, history.rewards,
     )  # fmt: skip

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from policy import em, hmm, joint, kernels, spectral
+from policy import em, hmm, joint, kernels, linucb, spectral
 from policy.arrays import FloatArray, IndexArray, IntArray
 from policy.defaults import (
     CREDIT,
@@ -281,8 +281,8 @@ def _align(
     if _is_unchanged(order):
         return fit
     posterior = np.ascontiguousarray(fit.posterior[:, order])
-    statistics = joint.solve(data, columns, ridge, posterior, data.symbols.size)
-    return joint.Fit(parameters, statistics.theta, fit.noise, posterior, fit.objective)
+    sums = joint.sum_rounds(data, columns, ridge, posterior, data.symbols.size)
+    return joint.Fit(parameters, linucb.solve(*sums, columns.features, ridge), fit.noise, posterior, fit.objective)
 
 
 def _is_unchanged(order: IndexArray) -> bool:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from policy import bonus, hmm, kernels, linucb
 from policy.arrays import BoolArray, FloatArray, IntArray, SmallInts
+from policy.blocks import use_one_thread
 from policy.clock import NO_GAPS, NO_PERIODS, count_steps
 from policy.config import LARGEST_REWARD, CampaignConfig
 from policy.defaults import TRIAL_SHARE
@@ -48,6 +49,7 @@ class StagedPolicy:
     """The paper's method for one campaign; holds only what follows from the configuration."""
 
     def __init__(self, config: CampaignConfig) -> None:
+        use_one_thread()
         self.config = config
         self.maps = get_feature_maps(config)  # by number of regimes
         self.features = self.maps[max(self.maps)]

@@ -26,7 +26,7 @@ DOCUMENTED = {
     *("prometheus_client", "prometheus_client.core", "prometheus_client.exposition", "prometheus_client.multiprocess"),
     *("prometheus_client.registry", "psycopg", "pyarrow", "pyarrow.json", "pyarrow.parquet"),
     *("pydantic", "pydantic.config", "pydantic.json_schema", "pydantic_core"),
-    *("scipy", "scipy.optimize", "scipy.special", "uvicorn"),
+    *("scipy", "scipy.optimize", "scipy.special", "threadpoolctl", "uvicorn"),
     *("sqlalchemy", "sqlalchemy.dialects", "sqlalchemy.engine", "sqlalchemy.exc", "sqlalchemy.schema"),
     *("starlette.concurrency", "starlette.exceptions", "starlette.responses", "starlette.routing"),
     *("starlette.staticfiles", "starlette.types"),

@@ -110,7 +110,7 @@ class JointEstimator(ScheduledEstimator):
             posterior = spread
         vertices = int(data.rows[covered - 1]) + 1 if model.joint else 0
         columns = joint.make_design(features, data.contexts, data.actions)
-        statistics = joint.solve(data, columns, self.ridge, posterior, vertices)
+        statistics = joint.compute_statistics(data, columns, self.ridge, posterior, vertices)
         statistics.units[:] = data.centre, model.units[1]
         return statistics
 

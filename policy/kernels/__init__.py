@@ -8,7 +8,7 @@ Shapes: T rounds, V categorical variables, K actions, H regimes, X symbols, P pr
 from policy.kernels.chance import EM_DRAW, ROTATION_DRAW, Chance, hash_counter
 from policy.kernels.features import Plan, row_columns, span_gram
 from policy.kernels.hmm import belief_path, filter_path, forward_backward, pair_counts, sample_path, triple_moments
-from policy.kernels.linucb import FACTOR_EVERY, Statistics, refactor, update_statistics
+from policy.kernels.linucb import FACTOR_EVERY, NARROW, SINCE_FACTORED, Statistics, factor, solve, update_statistics
 from policy.kernels.profiles import (
     fold_profiles,
     profile_columns,
@@ -33,9 +33,11 @@ __all__ = [
     "ELLIPTICAL",
     "EM_DRAW",
     "FACTOR_EVERY",
+    "NARROW",
     "PLAIN",
     "ROTATION_DRAW",
     "SIMPLIFIED",
+    "SINCE_FACTORED",
     "TABLED",
     "TABLED_ELLIPTICAL",
     "Chance",
@@ -44,6 +46,7 @@ __all__ = [
     "Statistics",
     "belief_path",
     "decide_rounds",
+    "factor",
     "filter_path",
     "fold_profiles",
     "forward_backward",
@@ -53,10 +56,10 @@ __all__ = [
     "profile_columns",
     "profile_moments",
     "profile_predictions",
-    "refactor",
     "reward_evidence",
     "row_columns",
     "sample_path",
+    "solve",
     "span_gram",
     "triple_moments",
     "update_statistics",

@@ -13,12 +13,16 @@ from policy.kernels.compiling import inline, jit
 from policy.kernels.features import Inputs, add_square, all_columns, column_room
 
 # Columns of Statistics.counters.
-FOLDED, _SINCE_FACTORED = 0, 1
+FOLDED, SINCE_FACTORED = 0, 1
 
 # A rank-one update divides by 1 + q and loses log10(q) digits: factor anew if q is larger than this.
 _LARGEST_QUADRATIC = 1e4
 # Factor anew after this many rank-one updates, which bounds the drift of the inverse.
 FACTOR_EVERY = 512
+# Columns up to which the loops here factor G as fast as LAPACK, to which wider maps are left (blocks.py).
+NARROW = 160
+# A wide map takes up to a row for this many columns by rank-one updates; with more rows, factoring is faster.
+_COLUMNS_PER_ROW = 8
 # Rank-one updates are subtracted from the inverse four at a time: fewer passes over it.
 _STEPS = 4
 
@@ -28,7 +32,7 @@ class Statistics(NamedTuple):
 
     gram: FloatArray  # G = Σ z zᵀ + λI, D × D
     moment: FloatArray  # Σ z r, D
-    inverse: FloatArray  # of G + P, see `_factor`, D × D
+    inverse: FloatArray  # of G + P, see `solve`, D × D
     theta: FloatArray  # θ̂, D
     counters: IntArray  # rewards folded; rank-one updates since the last factorisation, -1 before the first
     units: FloatArray  # centre subtracted from every reward, and noise σ̂; (0, 1) where they are not estimated
@@ -86,40 +90,47 @@ def _downdate(inverse, steps, held):  # type: ignore[no-untyped-def]
 
 
 @jit
-def _factor(statistics, null, ridge):  # type: ignore[no-untyped-def]
-    """The inverse and θ̂ = G⁻¹ Σ z r (eq. estimate-theta) by Cholesky.
+def solve(gram, moment, null, ridge, theta):  # type: ignore[no-untyped-def]
+    """Fill θ̂ = G⁻¹ Σ z r (eq. estimate-theta) by Cholesky: G + P = RᵀR; returns R, D × (D + 1), and its diagonal.
 
     One-hot blocks are collinear, so G keeps eigenvalues λ for ever in directions that no z has; at λ = 1e-9 that
     ruins the inverse. Adding the projector P = null (D × D) on those directions changes neither G⁻¹z nor θ̂ and cures
     it. Every pivot of a matrix ⪰ λI is ≥ λ, so a smaller one is rounding and is set to λ.
     """
-    gram, moment, inverse, theta = statistics.gram, statistics.moment, statistics.inverse, statistics.theta
     size = gram.shape[0]
-    # G + P = RᵀR with R in the upper triangle; Σ z r goes along as one more column, which ends as R⁻ᵀ Σ z r.
-    upper, lower, pivots = np.zeros((size, size + 1)), np.zeros((size, size)), np.empty(size)
+    # Σ z r goes along as one more column, which ends as R⁻ᵀ Σ z r.
+    upper, pivots = np.zeros((size, size + 1)), np.empty(size)
     for i in range(size):
         for j in range(i, size):
             upper[i, j] = gram[i, j] + null[i, j]
         upper[i, size] = moment[i]
-        lower[i, i] = 1.0
     for i in range(size):
         _add_scaled_rows(upper, i, upper, i, upper, 0, i, i, size + 1, -1.0)
         pivots[i] = np.sqrt(max(upper[i, i], ridge))
         scale = 1.0 / pivots[i]
         for j in range(i, size + 1):
             upper[i, j] *= scale
-    # W = R⁻ᵀ, lower triangular, by forward substitution.
-    for i in range(size):
-        _add_scaled_rows(lower, i, upper, i, lower, 0, i, 0, i, -1.0)
-        scale = 1.0 / pivots[i]
-        for j in range(i + 1):
-            lower[i, j] *= scale
-    # θ̂ = G⁻¹ Σ z r (eq. estimate-theta) by back substitution, more accurate than the product with the inverse.
+    # By back substitution, more accurate than the product with the inverse.
     for i in range(size - 1, -1, -1):
         left = upper[i, size]
         for j in range(i + 1, size):
             left -= upper[i, j] * theta[j]
         theta[i] = left / pivots[i]
+    return upper, pivots
+
+
+@jit
+def factor(statistics, null, ridge):  # type: ignore[no-untyped-def]
+    """Renew θ̂ and the inverse from G and Σ z r; null: D × D, see `Plan`."""
+    inverse, size = statistics.inverse, statistics.gram.shape[0]
+    upper, pivots = solve(statistics.gram, statistics.moment, null, ridge, statistics.theta)
+    # W = R⁻ᵀ, lower triangular, by forward substitution.
+    lower = np.eye(size)
+    for i in range(size):
+        _add_scaled_rows(lower, i, upper, i, lower, 0, i, 0, i, -1.0)
+        scale = 1.0 / pivots[i]
+        for j in range(i + 1):
+            lower[i, j] *= scale
     # (G + P)⁻¹ = WᵀW, row by row in the lower triangle, then mirrored.
     for i in range(size):
         for j in range(i + 1):
@@ -127,6 +138,7 @@ def _factor(statistics, null, ridge):  # type: ignore[no-untyped-def]
         _add_scaled_rows(inverse, i, lower, i, lower, i, size, 0, i + 1, 1.0)
         for j in range(i):
             inverse[j, i] = inverse[i, j]
+    statistics.counters[SINCE_FACTORED] = 0
 
 
 @inline
@@ -209,13 +221,14 @@ def _prepare_step(inverse, theta, columns, weights, n, reward, steps, held):  # 
 
 @jit
 def update_statistics(plan, statistics, ridge, levels, values, actions, beliefs, rewards, rows):  # type: ignore[no-untyped-def]
-    """A stage update: fold the given rows in order (R1, R2), then renew the inverse and θ̂.
+    """A stage update: fold the given rows in order (R1, R2) and renew the inverse and θ̂.
 
     levels: T × V. values: T × numeric variables. actions, rewards: T. beliefs: T × H. rows: those of T to fold.
-    Few rows (always so at ℓ = 1) go in by rank-one updates with periodic factorisation, many by one Cholesky.
+    Few rows (always so at ℓ = 1) go in by rank-one updates with periodic factorisation, many by one Cholesky. Returns
+    False if that is left to the caller, because the map is wide.
     """
     inputs = Inputs(levels, values, beliefs)
-    update_rows(plan, statistics, ridge, inputs, actions, rewards, rows, 0, rows.shape[0], make_scratch(plan))
+    return update_rows(plan, statistics, ridge, inputs, actions, rewards, rows, 0, rows.shape[0], make_scratch(plan))
 
 
 @inline
@@ -223,8 +236,9 @@ def update_rows(plan, statistics, ridge, inputs, actions, rewards, rows, start, 
     """`update_statistics` for rows[start:stop], or for the rows start … stop-1 themselves if `rows` is empty."""
     gram, moment, inverse, theta = statistics.gram, statistics.moment, statistics.inverse, statistics.theta
     columns, weights, vectors = scratch.columns, scratch.weights, scratch.vectors
-    since, centre = statistics.counters[_SINCE_FACTORED], statistics.units[0]
-    one_by_one, held = since >= 0 and stop - start <= gram.shape[0], 0
+    since, centre = statistics.counters[SINCE_FACTORED], statistics.units[0]
+    size = gram.shape[0]
+    one_by_one, held = since >= 0 and stop - start <= (size if size <= NARROW else size // _COLUMNS_PER_ROW), 0
     for place in range(start, stop):
         row = rows[place] if rows.shape[0] else place
         reward = rewards[row] - centre
@@ -242,10 +256,10 @@ def update_rows(plan, statistics, ridge, inputs, actions, rewards, rows, start, 
             _downdate(inverse, vectors, held)
             held = 0
     statistics.counters[FOLDED] += stop - start
-    if not one_by_one:
-        _factor(statistics, plan.null, ridge)
-        since = 0
-    statistics.counters[_SINCE_FACTORED] = since
+    statistics.counters[SINCE_FACTORED] = since if one_by_one else -1
+    if not one_by_one and size <= NARROW:
+        factor(statistics, plan.null, ridge)
+    return one_by_one or size <= NARROW
 
 
 @jit
@@ -256,11 +270,4 @@ def reset_statistics(statistics, ridge):  # type: ignore[no-untyped-def]
         statistics.gram[i, i] = ridge
     statistics.moment[:] = 0.0
     statistics.counters[FOLDED] = 0
-    statistics.counters[_SINCE_FACTORED] = -1
-
-
-@jit
-def refactor(statistics, null, ridge):  # type: ignore[no-untyped-def]
-    """Recompute the inverse and θ̂ from G and Σ z r; null: D × D, see `Plan`."""
-    _factor(statistics, null, ridge)
-    statistics.counters[_SINCE_FACTORED] = 0
+    statistics.counters[SINCE_FACTORED] = -1

@@ -189,7 +189,7 @@ def test_solved_is_the_dense_sum(small, monkeypatch, kind, regimes, share):
     spread = np.full((data.symbols.size, regimes), np.nan)  # rows of a gap have no reward: their belief is not read
     spread[data.rows] = posterior
     vertices = int(data.rows[int(share * count) - 1]) + 1 if share else 0
-    statistics = joint.solve(data, design(features, data), RIDGE, spread, vertices)
+    statistics = joint.compute_statistics(data, design(features, data), RIDGE, spread, vertices)
     rows, targets, weights = [], [], []
     for row in np.flatnonzero(~np.isnan(rewards)):
         each = vertices_of(features, contexts, actions, row)

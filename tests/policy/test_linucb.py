@@ -145,7 +145,7 @@ def test_every_number_of_columns_is_factored(size):
     design = np.random.default_rng(size).normal(size=(3 * size, size))
     gram, moment = design.T @ design + 0.3 * np.eye(size), design.sum(axis=0)
     found = linucb.create_statistics(size, 0.3)._replace(gram=gram.copy(), moment=moment)
-    kernels.refactor(found, np.zeros((size, size)), 0.3)
+    kernels.factor(found, np.zeros((size, size)), 0.3)
     np.testing.assert_allclose(found.inverse, np.linalg.inv(gram), rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(found.theta, np.linalg.solve(gram, moment), rtol=1e-9, atol=1e-12)
     assert (found.gram == gram).all()

@@ -390,7 +390,7 @@ def test_a_fresh_start_that_wins_takes_the_names_of_the_old_joint_fit(monkeypatc
         np.testing.assert_allclose(two.hmm.emission, one.hmm.emission[order], atol=1e-6)
     # θ̂ and the posterior go with the names.
     columns = joint.make_design(features, data.contexts, data.actions)
-    statistics = joint.solve(data, columns, policy.ridge, fits[2].posterior, data.symbols.size)
+    statistics = joint.compute_statistics(data, columns, policy.ridge, fits[2].posterior, data.symbols.size)
     np.testing.assert_allclose(renamed[2].theta, statistics.theta, rtol=1e-9, atol=1e-9)
     assert not np.allclose(renamed[2].theta, plain[2].theta)
     kept = hmm.compute_expectations(renamed[2].hmm, data.symbols).beliefs
