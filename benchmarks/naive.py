@@ -1,8 +1,8 @@
 """The plain service that a competent engineer writes in an afternoon: a session and a commit for each request.
 
 It calls the same policy and keeps the same durability (SQLite, WAL, synchronous=FULL), with FastAPI and SQLAlchemy used
-as their documentation shows. It leaves out what would only slow it down: retries get a 409, not their first answer, and
-nothing rebuilds its memory after a restart.
+as their documentation shows. It leaves out what would only slow it down: there are no rewards, retries get a 409, not
+their first answer, and nothing rebuilds its memory after a restart.
 """
 
 import threading
@@ -11,12 +11,12 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, HTTPException
-from sqlalchemy import JSON, create_engine, event, select
+from sqlalchemy import JSON, create_engine, event
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
 from benchmarks import ceilings
-from benchmarks.ceilings import DecideRequest, RewardAnswer, RewardRequest, Score
+from benchmarks.ceilings import DecideRequest
 from policy import CampaignConfig, StagedPolicy, State
 from service.engine.warm_up import warm_up
 
@@ -40,14 +40,6 @@ class Decision(Base):
     belief: Mapped[list[float]] = mapped_column(JSON)
     scores: Mapped[list[dict[str, Any]]] = mapped_column(JSON)
     decided_at: Mapped[datetime]
-
-
-class Reward(Base):
-    __tablename__ = "rewards"
-    campaign: Mapped[str] = mapped_column(primary_key=True)
-    decision_id: Mapped[str] = mapped_column(primary_key=True)
-    reward: Mapped[float]
-    received_at: Mapped[datetime]
 
 
 class Campaign:
@@ -76,11 +68,6 @@ def naive_app(database: str) -> FastAPI:
         with sessions() as opened:
             yield opened
 
-    def get_campaign(name: str) -> Campaign:
-        if name not in campaigns:
-            raise HTTPException(404, f"campaign {name} does not exist")
-        return campaigns[name]
-
     @app.post("/campaigns", status_code=201)
     def create(config: dict[str, Any]) -> dict[str, str]:
         campaigns[config["name"]] = Campaign(CampaignConfig(**config))
@@ -88,64 +75,31 @@ def naive_app(database: str) -> FastAPI:
 
     @app.post("/decide")
     def decide(request: DecideRequest, session: Annotated[Session, Depends(session)]) -> ceilings.Decision:
-        campaign = get_campaign(request.campaign)
+        campaign, now = campaigns[request.campaign], datetime.now(UTC)
         with campaign.lock:  # the state in memory and the rows must agree on the order of the rounds
             state, made = campaign.policy.decide(campaign.state, request.context)
-            scores = [
-                {"action": action, "estimate": estimate, "bonus": bonus, "score": estimate + bonus}
-                for action, estimate, bonus in zip(made.eligible, made.estimates, made.bonuses, strict=True)
-            ]
-            row = Decision(
-                campaign=request.campaign,
-                decision_id=request.decision_id,
-                round=made.round,
-                context=request.context,
-                model_version=made.model_version,
-                mode=made.mode,
-                action=made.action,
-                propensity=made.propensity,
-                belief=list(made.belief),
-                scores=scores,
-                decided_at=datetime.now(UTC),
-            )
-            session.add(row)
+            fields = {
+                "campaign": request.campaign,
+                "decision_id": request.decision_id,
+                "round": made.round,
+                "model_version": made.model_version,
+                "mode": made.mode,
+                "action": made.action,
+                "propensity": made.propensity,
+                "belief": list(made.belief),
+                "scores": [
+                    {"action": action, "estimate": estimate, "bonus": bonus, "score": estimate + bonus}
+                    for action, estimate, bonus in zip(made.eligible, made.estimates, made.bonuses, strict=True)
+                ],
+            }
+            session.add(Decision(**fields, context=request.context, decided_at=now))
             try:
                 session.commit()
             except IntegrityError:
                 raise HTTPException(409, "this decision_id is known") from None
             campaign.state = state
-        return ceilings.Decision(
-            decision_id=row.decision_id,
-            campaign=row.campaign,
-            round=row.round,
-            stage=-(-row.round // campaign.policy.config.stage_length),
-            model_version=row.model_version,
-            mode=row.mode,
-            action=row.action,
-            propensity=row.propensity,
-            belief=row.belief,
-            scores=[Score(**score) for score in row.scores],
-            decided_at=row.decided_at.isoformat(),
-        )
-
-    @app.post("/reward")
-    def reward(request: RewardRequest, session: Annotated[Session, Depends(session)]) -> RewardAnswer:
-        campaign, now = get_campaign(request.campaign), datetime.now(UTC)
-        with campaign.lock:
-            query = select(Decision.round).where(
-                Decision.campaign == request.campaign, Decision.decision_id == request.decision_id
-            )
-            round = session.scalar(query)
-            if round is None:
-                raise HTTPException(404, "no such decision")
-            state = campaign.policy.reward(campaign.state, round, request.reward)
-            session.add(Reward(**request.model_dump(), received_at=now))
-            try:
-                session.commit()
-            except IntegrityError:
-                raise HTTPException(409, "this decision has its reward") from None
-            campaign.state = state
-        return RewardAnswer(**request.model_dump(), round=round, source="client", received_at=now.isoformat())
+        stage = -(-made.round // campaign.policy.config.stage_length)
+        return ceilings.Decision(**fields, stage=stage, decided_at=now.isoformat())
 
     return app
 
