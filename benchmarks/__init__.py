@@ -13,18 +13,6 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-__all__ = [
-    "Timing",
-    "Verdict",
-    "compute_ratio",
-    "describe_package",
-    "format_table",
-    "format_verdicts",
-    "print_table",
-    "print_verdicts",
-    "time_in_turns",
-]
-
 for _library in (
     "OMP",
     "OPENBLAS",

@@ -9,16 +9,6 @@ from pydantic import AwareDatetime, BaseModel
 
 from benchmarks.load import HOST
 
-__all__ = [
-    "DecideRequest",
-    "Decision",
-    "RewardAnswer",
-    "RewardRequest",
-    "Score",
-    "create_empty_app",
-    "serve",
-]
-
 
 class DecideRequest(BaseModel):
     campaign: str

@@ -19,17 +19,6 @@ from benchmarks.load import Client, Connection, describe_campaign, draw_rounds
 from benchmarks.measure import format_spread, open_client, post
 from benchmarks.servers import RunError, Server, build_serve_command, measure_tree_seconds, run_server
 
-__all__ = [
-    "History",
-    "Idle",
-    "fill",
-    "judge_history",
-    "judge_idle",
-    "measure_idle_campaigns",
-    "measure_long_history",
-    "wait_until_quiet",
-]
-
 LARGEST_BATCH = 1_000
 EARLY = 1_000  # rounds of the new campaign
 QUIET_SECONDS = 180.0  # longest wait for workers to start and for background work

@@ -18,20 +18,6 @@ from collections.abc import Iterator, Sequence
 from time import perf_counter
 from typing import Any, NamedTuple
 
-__all__ = [
-    "BATCH",
-    "BEGUN",
-    "ENDED",
-    "HOST",
-    "Client",
-    "Connection",
-    "ExchangeError",
-    "Job",
-    "describe_campaign",
-    "draw_rounds",
-    "generate",
-]
-
 HOST = "127.0.0.1"
 BATCH = 100  # decisions in one /decide/batch
 STALLED = 30.0  # seconds to wait for an answer

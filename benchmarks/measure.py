@@ -19,19 +19,6 @@ from benchmarks.servers import (
     measure_tree_seconds,
 )
 
-__all__ = [
-    "Bench",
-    "Measured",
-    "Slice",
-    "Target",
-    "compute_ratios",
-    "find_failure",
-    "format_row",
-    "format_spread",
-    "open_client",
-    "post",
-]
-
 PATIENCE = 120.0  # seconds for one request outside the slices
 
 

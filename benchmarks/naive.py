@@ -20,8 +20,6 @@ from benchmarks.ceilings import DecideRequest
 from policy import CampaignConfig, StagedPolicy, State
 from service.engine.warm_up import warm_up
 
-__all__ = ["naive_app", "serve"]
-
 
 class Base(DeclarativeBase):
     pass

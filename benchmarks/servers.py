@@ -23,23 +23,6 @@ from benchmarks.load import BEGUN, ENDED, HOST, Job
 from service.storage.schema import upgrade
 from service.storage.store import Store
 
-__all__ = [
-    "EMPTY",
-    "Generator",
-    "PostgreSQL",
-    "RunError",
-    "Server",
-    "build_naive_command",
-    "build_serve_command",
-    "find_nginx",
-    "measure_machine_seconds",
-    "measure_tree_seconds",
-    "run_generator",
-    "run_nginx",
-    "run_postgresql",
-    "run_server",
-]
-
 STARTING, STOPPING = 90.0, 10.0  # seconds to wait for a server to start and to stop
 NGINX_CONF = Path("deploy/nginx.conf")
 EMPTY = [sys.executable, "-c", "from benchmarks import ceilings; ceilings.serve(ceilings.create_empty_app())"]

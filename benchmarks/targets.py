@@ -10,8 +10,6 @@ from benchmarks import Verdict
 from benchmarks.load import BATCH
 from benchmarks.measure import Measured, Slice, Target, compute_ratios, find_failure, format_spread
 
-__all__ = ["BULK", "FULL", "HOT", "MANY", "QUICK", "Bar", "Size", "judge_bar", "judge_generator", "list_bars"]
-
 HOT = ("bench-00",)
 BULK = ("bench-99",)  # for batches, so that the hot campaign only sees single requests
 MANY = tuple(f"bench-{number:02}" for number in range(1, 17))

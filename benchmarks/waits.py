@@ -16,8 +16,6 @@ from benchmarks.load import HOST, Client, Connection, describe_campaign
 from benchmarks.measure import format_spread, open_client, post
 from benchmarks.servers import Server
 
-__all__ = ["Waits", "judge_waits", "measure_waits"]
-
 BATCHES, ITEMS = 5, 200
 PAUSE = 0.002  # seconds between two questions of a client
 AFTERMATH = 1.0  # seconds after the last batch in which the others still ask
