@@ -22,7 +22,6 @@ from uuid import uuid4
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import uvloop
-from fastapi import FastAPI
 from tqdm import tqdm
 
 from benchmarks import format_table
@@ -31,6 +30,7 @@ from service.base.settings import Settings
 from service.cli.application import create_app
 from service.storage.schema import upgrade
 from service.storage.store import Store
+from service.web.application import Application
 
 GATHER = 16  # requests at a time
 GATHERS = 5  # in one turn: 80 decides end 8 stages of 10 rounds
@@ -108,7 +108,7 @@ def plan_panels(quick: bool) -> Iterator[Panel]:
 class Caller:
     """Calls the application the way a server does, without sockets."""
 
-    def __init__(self, app: FastAPI, draws: random.Random) -> None:
+    def __init__(self, app: Application, draws: random.Random) -> None:
         self._app, self._draws = app, draws
 
     async def post(self, path: str, body: Any) -> None:
@@ -180,7 +180,7 @@ async def measure(panel: Panel, turns: int, folder: Path) -> list[Cost]:
     store.close()
     app = create_app(Settings(database_url=url))
     caller = Caller(app, random.Random(7))
-    async with app.router.lifespan_context(app):
+    async with app.api.router.lifespan_context(app.api):
         created: set[str] = set()
         for point in (panel.base, *panel.points):
             new = [name for name in point.campaigns if name not in created]

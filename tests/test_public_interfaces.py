@@ -35,7 +35,6 @@ DOCUMENTED = {
 EXCEPTIONS = {
     "service/storage/fibers.py": {"psycopg.abc", "psycopg.waiting"},
     "service/storage/wire.py": {"psycopg.adapt", "psycopg.pq.abc", "psycopg.waiting"},
-    "service/web/protocol.py": {"uvicorn._types", "uvicorn.protocols.http.httptools_impl"},
 }
 
 

@@ -8,6 +8,7 @@ from fastapi import Body, Query, Request, Response
 from msgspec.structs import replace
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
+from starlette.types import Scope
 
 from policy import CampaignConfig, PolicyError, StagedPolicy
 from service.access.credentials import get_key_campaigns, make_record
@@ -73,7 +74,7 @@ def add_campaign_routes(app: Application, service: Service) -> None:
     _add_creation(app, service)
     _add_removal(app, service)
 
-    @app.get("/campaigns", tags=["campaigns"], name="campaigns", responses=describe_errors(422))
+    @app.api.get("/campaigns", tags=["campaigns"], name="campaigns", responses=describe_errors(422))
     @allow(READERS, campaign="list")
     def list_campaigns(
         request: Request, limit: Limit = 50, cursor: NameCursor = "", archived: bool = False
@@ -87,15 +88,21 @@ def add_campaign_routes(app: Application, service: Service) -> None:
             next_cursor=rows[limit - 1].name if len(rows) > limit else None,
         )
 
-    @app.get("/campaigns/{name}", tags=["campaigns"], name="campaign", responses=describe_errors(404))
+    @app.api.get("/campaigns/{name}", tags=["campaigns"], name="campaign", responses=describe_errors(404))
     @allow(READERS, campaign="path")
     def read_campaign(name: str) -> CampaignState:
         """The current state of a campaign, and its configuration."""
         return load_campaign(service, name)
 
-    @app.post("/campaigns/{name}/import", tags=["campaigns"], responses=describe_errors(404, 409, 422))
+    @app.post_lean(
+        "/campaigns/{name}/import",
+        ImportRequest,
+        tags=["campaigns"],
+        response_model=Imported,
+        responses=describe_errors(404, 409, 422),
+    )
     @allow(ADMINS, campaign="path")
-    async def import_rows(name: str, body: ImportRequest, request: Request) -> Imported:
+    async def import_rows(body: ImportRequest, name: str, scope: Scope) -> bytes:
         """Warm-start a new campaign from historical decisions, in their order: all rows or none.
 
         Each request takes up to 10,000 rows. Send as many requests as you need before the first decision, or use
@@ -103,53 +110,58 @@ def add_campaign_routes(app: Application, service: Service) -> None:
         checked = check_name(name)
         operation = await run_in_threadpool(prepare_import, service.campaigns, checked, body.import_id, body.rows)
         if operation.unit.has_changed:
-            record = make_record(request.scope, "import", name, rows=operation.summary["rows"])
+            record = make_record(scope, "import", name, rows=operation.summary["rows"])
             await service.submit(replace(operation, record=record))
             log_record(record)
-        return Imported.model_validate({"campaign": name, **operation.summary})
+        return Imported.model_validate({"campaign": name, **operation.summary}).model_dump_json().encode()
 
 
 def _add_creation(app: Application, service: Service) -> None:
     @app.post_lean(
         "/campaigns",
+        NewCampaign,
+        201,
         tags=["campaigns"],
-        status_code=201,
         response_model=CampaignConfig,
         responses=describe_errors(409, 422),
     )
     @allow(ADMINS, campaign="body")
-    async def create(config: NewCampaign, request: Request) -> bytes:
+    async def create(config: CampaignConfig, name: str, scope: Scope) -> bytes:
         """Create a campaign. The answer is its configuration, with all defaults filled in."""
-        record = make_record(request.scope, "create", config.name, **describe_receiver(config))
+        record = make_record(scope, "create", name, **describe_receiver(config))
         operation = await _prepare_creation(service, config)
         answer: bytes = await service.submit(replace(operation, record=record))
         log_record(record)
         return answer
 
     @app.post_lean(
-        "/campaigns/check", tags=["campaigns"], response_model=CampaignConfig, responses=describe_errors(409, 422)
+        "/campaigns/check",
+        NewCampaign,
+        tags=["campaigns"],
+        response_model=CampaignConfig,
+        responses=describe_errors(409, 422),
     )
     @allow(ADMINS, campaign="body")
-    async def check(config: NewCampaign) -> bytes:
+    async def check(config: CampaignConfig, name: str, scope: Scope) -> bytes:
         """Check whether this campaign could be created. The answers and errors are those of `POST /campaigns`, but
         nothing is created."""
         return await run_in_threadpool(_check_creation, service, await _prepare_creation(service, config))
 
 
 def _add_removal(app: Application, service: Service) -> None:
-    @app.post("/campaigns/{name}/archive", tags=["campaigns"], responses=describe_errors(404))
+    @app.api.post("/campaigns/{name}/archive", tags=["campaigns"], responses=describe_errors(404))
     @allow(ADMINS, campaign="path")
     async def archive(request: Request, name: str) -> CampaignState:
         """Close a campaign: it stops deciding and leaves the list. It still takes rewards for its decisions."""
         return await apply_change(service, request, "archive", Archive(check_name(name), True))
 
-    @app.post("/campaigns/{name}/unarchive", tags=["campaigns"], responses=describe_errors(404))
+    @app.api.post("/campaigns/{name}/unarchive", tags=["campaigns"], responses=describe_errors(404))
     @allow(ADMINS, campaign="path")
     async def unarchive(request: Request, name: str) -> CampaignState:
         """Reopen an archived campaign."""
         return await apply_change(service, request, "unarchive", Archive(check_name(name), False))
 
-    @app.delete("/campaigns/{name}", tags=["campaigns"], status_code=204, responses=describe_errors(404, 409, 422))
+    @app.api.delete("/campaigns/{name}", tags=["campaigns"], status_code=204, responses=describe_errors(404, 409, 422))
     @allow(ADMINS, campaign="path")
     async def delete(request: Request, name: str, confirm: Confirmation) -> Response:
         """Delete an archived campaign with all its decisions, rewards and models. This cannot be undone."""

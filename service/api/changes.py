@@ -9,6 +9,7 @@ import msgspec
 from fastapi import Body, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, Strict
 from starlette.concurrency import run_in_threadpool
+from starlette.types import Scope
 
 from policy import CampaignConfig, FixedError, PolicyError, StagedPolicy
 from policy.changes import CHANGEABLE, add_config_action, clone_config, patch_config, retire_config_action
@@ -68,7 +69,7 @@ def add_change_routes(app: Application, service: Service) -> None:
     _add_actions(app, service)
     app.describers.append(_describe_patches)
 
-    @app.patch("/campaigns/{name}", tags=["campaigns"], responses=describe_errors(404, 409, 422))
+    @app.api.patch("/campaigns/{name}", tags=["campaigns"], responses=describe_errors(404, 409, 422))
     @allow(ADMINS, campaign="path")
     async def patch(request: Request, name: str, patch: Patch) -> CampaignState:
         """Change a live campaign from its next round on: `rewards.wait_seconds` and `rewards.default`, `control`,
@@ -81,7 +82,9 @@ def add_change_routes(app: Application, service: Service) -> None:
         service.sender.check(after.config, before)
         return await apply_change(service, request, "change", Change(name, change), fields=sorted(patch))
 
-    @app.get("/campaigns/{name}/revisions", tags=["campaigns"], name="revisions", responses=describe_errors(404, 422))
+    @app.api.get(
+        "/campaigns/{name}/revisions", tags=["campaigns"], name="revisions", responses=describe_errors(404, 422)
+    )
     @allow(READERS, campaign="path")
     def list_revisions(name: str, limit: Limit = 50, cursor: RevisionCursor = None) -> RevisionPage:
         """The changes so far, newest first, a page at a time."""
@@ -96,7 +99,7 @@ def add_change_routes(app: Application, service: Service) -> None:
 
 
 def _add_actions(app: Application, service: Service) -> None:
-    @app.post("/campaigns/{name}/actions", tags=["campaigns"], responses=describe_errors(404, 409, 422))
+    @app.api.post("/campaigns/{name}/actions", tags=["campaigns"], responses=describe_errors(404, 409, 422))
     @allow(ADMINS, campaign="path")
     async def add_action(name: str, body: ActionRequest, request: Request) -> CampaignState:
         """Add an action, or bring a retired one back. The campaign keeps what it has learned and explores the new
@@ -105,7 +108,7 @@ def _add_actions(app: Application, service: Service) -> None:
         await _build_policy(change, await _load_config(service, name))  # the wider feature map may take a while
         return await apply_change(service, request, "add action", Change(check_name(name), change), action=body.action)
 
-    @app.post("/campaigns/{name}/actions/retire", tags=["campaigns"], responses=describe_errors(404, 409, 422))
+    @app.api.post("/campaigns/{name}/actions/retire", tags=["campaigns"], responses=describe_errors(404, 409, 422))
     @allow(ADMINS, campaign="path")
     async def retire_action(name: str, body: ActionRequest, request: Request) -> CampaignState:
         """Stop choosing an action. Its rewards still count, and it can be added again."""
@@ -114,23 +117,30 @@ def _add_actions(app: Application, service: Service) -> None:
 
 
 def _add_clone(app: Application, service: Service) -> None:
-    @app.post("/campaigns/{name}/clone", tags=["campaigns"], status_code=201, responses=describe_errors(404, 409, 422))
+    @app.post_lean(
+        "/campaigns/{name}/clone",
+        ClonePatch,
+        201,
+        tags=["campaigns"],
+        response_model=CampaignConfig,
+        responses=describe_errors(404, 409, 422),
+    )
     @allow(ADMINS, campaign="path")  # and for the new campaign, whose name is in the body
-    async def clone(request: Request, name: str, patch: ClonePatch) -> CampaignConfig:
+    async def clone(patch: dict[str, Any], name: str, scope: Scope) -> bytes:
         """Create a new campaign like this one, without its history: send its `name` and any changes of configuration.
         The clone draws its own seed and drops retired actions. Fields that had their default value follow the change,
         as `signals` and `features` follow a new list of `variables`. Null restores a default.
         """
         policy = await _build_policy(partial(clone_config, patch=patch), await _load_config(service, name))
         config = policy.config
-        require_campaign(request.scope, config.name)
+        require_campaign(scope, config.name)
         service.sender.check(config)
         digest = hashlib.blake2b(msgspec.json.encode([name, patch], order="sorted"), digest_size=16).digest()
         details = {"source": name, "given": sorted(patch), **describe_receiver(config)}
-        record = make_record(request.scope, "clone", config.name, **details)
-        stored = await service.submit(Create(config.name, policy, digest, record))
+        record = make_record(scope, "clone", config.name, **details)
+        answer = await service.submit(Create(config.name, policy, digest, record))
         log_record(record)
-        return CampaignConfig.model_validate_json(stored)
+        return answer
 
 
 async def _load_config(service: Service, name: str) -> CampaignConfig:

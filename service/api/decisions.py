@@ -4,24 +4,39 @@ Those that write are lean: the framework's handling of parameters and answers wo
 decision does.
 """
 
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Literal
 
 import msgspec
 from pydantic import BaseModel, Field
+from starlette.types import Scope
 
 from service.access.roles import DECIDERS, READERS, allow
+from service.api.campaigns import check_name
 from service.base.errors import ErrorDetail, GoneError, NotFoundError
 from service.base.times import format_timestamp
 from service.engine.campaigns import Campaigns
 from service.engine.encoding import encode_decisions, hash_request, hash_requests
 from service.engine.operations import Decide, Reward
 from service.engine.recovery import get_campaign, load_config
-from service.engine.requests import DecideBatch, DecideRequest, RewardBatch, RewardRequest
+from service.engine.requests import (
+    DecideBatch,
+    DecideBatchByPath,
+    DecideByPath,
+    DecideRequest,
+    RewardBatch,
+    RewardBatchByPath,
+    RewardByPath,
+    RewardRequest,
+)
 from service.engine.worker import Service
 from service.storage.rows import LiveRow
 from service.storage.transaction import Transaction
-from service.web.application import Answer, Application
+from service.web.application import Application
 from service.web.openapi import describe_errors
+from service.web.routing import LeanEndpoint
+
+Adder = Callable[[LeanEndpoint], LeanEndpoint]
 
 
 class Score(BaseModel):
@@ -95,43 +110,42 @@ class StoredDecision(DecisionAnswer):
 
 
 def add_decision_routes(app: Application, service: Service) -> None:
+    """Add the routes. Those that write come twice: a load balancer can send a campaign to one worker by the path."""
     submit = service.submit
 
-    @app.post_lean(
-        "/decide", tags=["decisions"], response_model=DecisionAnswer, responses=describe_errors(404, 409, 410, 422)
-    )
+    def add(path: str, body: type[BaseModel], by_path: type[BaseModel], answer: type[BaseModel], *errors: int) -> Adder:
+        description: Any = {"tags": ["decisions"], "response_model": answer, "responses": describe_errors(*errors)}
+        add_plain = app.post_lean(path, body, **description)
+        add_by_path = app.post_lean(f"/campaigns/{{name}}{path}", by_path, **description)
+        return lambda endpoint: add_by_path(add_plain(endpoint))
+
+    @add("/decide", DecideRequest, DecideByPath, DecisionAnswer, 404, 409, 410, 422)
     @allow(DECIDERS, campaign="body")
-    def decide(request: DecideRequest) -> Answer:
+    def decide(body: DecideByPath, campaign: str, scope: Scope) -> Awaitable[bytes]:
         """Decide for one customer. The decision is committed before it is returned; a repeated `decision_id` returns
         the same answer."""
-        return submit(Decide(request.campaign, [(request, hash_request(request))], False))
+        return submit(Decide(check_name(campaign), [(body, hash_request(body))], False))
 
-    @app.post_lean(
-        "/reward", tags=["decisions"], response_model=RewardAnswer, responses=describe_errors(404, 409, 410, 422)
-    )
+    @add("/reward", RewardRequest, RewardByPath, RewardAnswer, 404, 409, 410, 422)
     @allow(DECIDERS, campaign="body")
-    def reward(request: RewardRequest) -> Answer:
+    def reward(body: RewardByPath, campaign: str, scope: Scope) -> Awaitable[bytes]:
         """Report what a decision earned. The reward is committed, and the next stage update learns from it."""
-        return submit(Reward(request.campaign, [request], False))
+        return submit(Reward(check_name(campaign), [body], False))
 
-    @app.post_lean(
-        "/decide/batch", tags=["decisions"], response_model=DecisionBatch, responses=describe_errors(404, 409, 410, 422)
-    )
+    @add("/decide/batch", DecideBatch, DecideBatchByPath, DecisionBatch, 404, 409, 410, 422)
     @allow(DECIDERS, campaign="body")
-    def decide_batch(request: DecideBatch) -> Answer:
+    def decide_batch(body: DecideBatchByPath, campaign: str, scope: Scope) -> Awaitable[bytes]:
         """Decide for up to 1,000 customers: all or nothing, and exactly as single calls in this order would."""
-        items = list(zip(request.items, hash_requests(request.items), strict=True))
-        return submit(Decide(request.campaign, items, True))
+        items = list(zip(body.items, hash_requests(body.items), strict=True))
+        return submit(Decide(check_name(campaign), items, True))
 
-    @app.post_lean(
-        "/reward/batch", tags=["decisions"], response_model=RewardResults, responses=describe_errors(404, 422)
-    )
+    @add("/reward/batch", RewardBatch, RewardBatchByPath, RewardResults, 404, 422)
     @allow(DECIDERS, campaign="body")
-    def reward_batch(request: RewardBatch) -> Answer:
+    def reward_batch(body: RewardBatchByPath, campaign: str, scope: Scope) -> Awaitable[bytes]:
         """Report up to 1,000 rewards, with a result for each."""
-        return submit(Reward(request.campaign, request.items, True))
+        return submit(Reward(check_name(campaign), body.items, True))
 
-    @app.get(
+    @app.api.get(
         "/campaigns/{name}/decisions/{decision_id:path}",
         tags=["decisions"],
         name="decision",

@@ -30,13 +30,14 @@ from service.documentation import add_documentation
 from service.engine.worker import Service
 from service.web.application import Application
 from service.web.errors import install_error_handlers
-from service.web.protocol import KEEP_ALIVE_SECONDS, Protocol
 from service.web.requests import Requests
+
+KEEP_ALIVE_SECONDS = 75  # longer than the 60 s of common proxies, so that they close idle connections first
 
 
 def create_app(
     settings: Settings, service: Service | None = None, on_start: Callable[[], None] | None = None
-) -> FastAPI:
+) -> Application:
     """One service with these settings, which shares nothing with another; `on_start` is called once it serves."""
     worker = service or Service(settings)
 
@@ -48,10 +49,7 @@ def create_app(
         yield
         await worker.stop()
 
-    app = Application(
-        Requests(worker.metrics, settings.access_log, settings.https),
-        worker.keys,
-        Visitors(settings.hosts),
+    api = FastAPI(
         title="Undercurrent",
         summary="Decides which marketing action to take, and learns, while a hidden regime shifts.",
         version=__version__,
@@ -60,23 +58,25 @@ def create_app(
         redirect_slashes=False,  # a redirect would go to any host that the request names
         lifespan=running,
     )
-    install_error_handlers(app)
+    requests = Requests(worker.metrics, settings.access_log, settings.https)
+    app = Application(api, requests, worker.keys, Visitors(settings.hosts))
+    install_error_handlers(api)
     add_decision_routes(app, worker)  # first, because routes are tried in order
     add_campaign_routes(app, worker)
     add_change_routes(app, worker)
-    add_model_routes(app, worker)
-    add_health_routes(app, worker)
-    add_subject_routes(app, worker)
-    add_alert_routes(app, worker)
-    add_audit_routes(app, worker)
-    add_report_routes(app, worker)
+    add_model_routes(api, worker)
+    add_health_routes(api, worker)
+    add_subject_routes(api, worker)
+    add_alert_routes(api, worker)
+    add_audit_routes(api, worker)
+    add_report_routes(api, worker)
     add_personalizer_routes(app, worker)
-    add_regime_routes(app, worker)
-    add_diagnostics(app, worker)
-    add_export_routes(app, worker)
-    add_preview_routes(app, worker)
-    add_series_routes(app, worker)
-    add_dashboard(app, worker)
+    add_regime_routes(api, worker)
+    add_diagnostics(api, worker)
+    add_export_routes(api, worker)
+    add_preview_routes(api, worker)
+    add_series_routes(api, worker)
+    add_dashboard(api, worker)
     add_documentation(app)
     return app
 
@@ -88,7 +88,7 @@ def configure_server(app: object, **options: object) -> uvicorn.Config:
         "access_log": False,
         "server_header": False,
         "proxy_headers": False,  # no route depends on the caller's address
-        "http": Protocol,
+        "http": "httptools",
         "timeout_keep_alive": KEEP_ALIVE_SECONDS,
         "timeout_graceful_shutdown": 30,  # seconds for clients that never finish sending
     }

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from fastapi import Path, Request, Response
 from starlette.concurrency import run_in_threadpool
+from starlette.types import Scope
 
 from policy.config import PLAIN_TEXT
 from service.access.credentials import get_key_campaigns
@@ -36,21 +37,22 @@ def add_personalizer_routes(app: Application, service: Service) -> None:
 
     @app.post_lean(
         PREFIX + "/rank",
+        RankRequest,
+        201,
         tags=["personalizer"],
-        status_code=201,
         response_model=RankResponse,
         responses=describe_errors(409, 410, 422),
     )
     @allow(DECIDERS, campaign="among")
-    async def rank(body: RankRequest, request: Request) -> bytes:
+    async def rank(body: RankRequest, campaign: str, scope: Scope) -> bytes:
         """Decide which action to show, like Azure Personalizer's Rank.
 
         The campaign that fits decides: it has all of the actions, and all of its variables are among the features, by
         dotted path or by a name that occurs only once. Exactly one campaign must fit; a key that is limited to one
         campaign settles it."""
-        return msgspec.json.encode(await ranker.rank(body, get_key_campaigns(request.scope)))
+        return msgspec.json.encode(await ranker.rank(body, get_key_campaigns(scope)))
 
-    @app.post(PREFIX + "/events/{eventId:path}/reward", **event_settings)
+    @app.api.post(PREFIX + "/events/{eventId:path}/reward", **event_settings)
     @allow(DECIDERS, campaign="among")
     async def reward(request: Request, event_id: EventPath, body: EventReward) -> Response:
         """Report what the action of an event earned. The reward is committed, and the next stage update learns from
@@ -63,7 +65,7 @@ def add_personalizer_routes(app: Application, service: Service) -> None:
             raise translate_fields(error) from None
         return Response(status_code=204)
 
-    @app.post(PREFIX + "/events/{eventId:path}/activate", **event_settings)
+    @app.api.post(PREFIX + "/events/{eventId:path}/activate", **event_settings)
     @allow(DECIDERS, campaign="among")
     def activate(request: Request, event_id: EventPath) -> Response:
         """Report that the action of an event was shown. This has no effect: an event without a reward teaches nothing,

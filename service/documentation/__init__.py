@@ -7,10 +7,11 @@ The room uses `access` and `web`, and no data.
 from importlib.resources import files
 from pathlib import Path
 
-from fastapi import FastAPI, Request
+from fastapi import Request
 from fastapi.responses import HTMLResponse, JSONResponse
 
 from service.access.roles import ANYONE, allow
+from service.web.application import Application
 from service.web.headers import KIND, Assets, Kind, get_root
 
 __all__ = ["add_documentation"]
@@ -42,30 +43,30 @@ REDOC = """<body>
 """
 
 
-def add_documentation(app: FastAPI) -> None:
+def add_documentation(app: Application) -> None:
     """Add the OpenAPI document, the two pages that show it, and the files they load."""
     own = Path(str(files(__name__))) / "static"
-    app.mount(ASSETS, Assets(directory=own, packages=[("fastapi_offline", "static")]), name="docs-assets")
+    app.api.mount(ASSETS, Assets(directory=own, packages=[("fastapi_offline", "static")]), name="docs-assets")
 
     def render(request: Request, kind: Kind, body: str, style: str) -> HTMLResponse:
         request.scope[KIND] = kind
         root = get_root(request.scope)
         assets = f"{root}{ASSETS}"
         values = {"assets": assets, "style": f"{assets}/{style}", "openapi": f"{root}{OPENAPI}"}
-        return HTMLResponse((HEAD + body).format(title=app.title, **values))
+        return HTMLResponse((HEAD + body).format(title=app.api.title, **values))
 
-    @app.api_route(OPENAPI, methods=["GET", "HEAD"], include_in_schema=False)
+    @app.api.api_route(OPENAPI, methods=["GET", "HEAD"], include_in_schema=False)
     @allow(ANYONE)
     async def get_openapi(request: Request) -> JSONResponse:
         root = get_root(request.scope)
         return JSONResponse(app.openapi() | ({"servers": [{"url": root}]} if root else {}))
 
-    @app.get("/docs", include_in_schema=False)
+    @app.api.get("/docs", include_in_schema=False)
     @allow(ANYONE)
     async def get_swagger(request: Request) -> HTMLResponse:
         return render(request, "swagger", SWAGGER, "swagger-ui.css")
 
-    @app.get("/redoc", include_in_schema=False)
+    @app.api.get("/redoc", include_in_schema=False)
     @allow(ANYONE)
     async def get_redoc(request: Request) -> HTMLResponse:
         return render(request, "redoc", REDOC, "redoc.css")

@@ -11,6 +11,7 @@ MAX_IMPORT = 10_000  # rows in a request, which take some hundred milliseconds t
 # No control characters: ids and subjects are stored as text and shown to people.
 Text = Annotated[str, Strict(), Field(min_length=1, max_length=200, pattern=PLAIN_TEXT)]
 CampaignName = Annotated[str, Strict(), Field(min_length=1, max_length=64, pattern=PLAIN_TEXT)]
+PathCampaign = Annotated[CampaignName | None, Field(description="not needed; if given, the same as in the path")]
 Time = Annotated[AwareDatetime, Strict()]
 # The same for a body that was parsed from JSON before: text, and never a number of seconds.
 ReadTime = Annotated[AwareDatetime, BeforeValidator(lambda value: None if isinstance(value, int | float) else value)]
@@ -26,6 +27,14 @@ CAMPAIGN_EXAMPLE: dict[str, Any] = {
     "rewards": {"range": [-10, 100], "wait_seconds": 604_800, "default": 0},
 }
 CONTEXT_EXAMPLE: dict[str, JsonValue] = {"risk": "low", "revenue": 36_000}
+ITEMS_EXAMPLE: list[JsonValue] = [
+    {"decision_id": "order-1002", "context": CONTEXT_EXAMPLE},
+    {"decision_id": "order-1003", "context": {"risk": "high", "revenue": 8_500}, "excluded_actions": ["call"]},
+]
+REWARDS_EXAMPLE: list[JsonValue] = [
+    {"decision_id": "order-1002", "reward": 0},
+    {"decision_id": "order-1003", "reward": 12.5},
+]
 
 
 def _with_example(**body: JsonValue) -> ConfigDict:
@@ -58,7 +67,15 @@ class DecideItem(Customer):
     ] = None
 
 
-class DecideRequest(DecideItem):
+class DecideByPath(DecideItem):
+    """As for `/decide`, for the campaign that the path names."""
+
+    model_config = _with_example(decision_id="order-1001", context=CONTEXT_EXAMPLE)
+
+    campaign: PathCampaign = None
+
+
+class DecideRequest(DecideByPath):
     model_config = _with_example(campaign="spring-offers", decision_id="order-1001", context=CONTEXT_EXAMPLE)
 
     campaign: CampaignName
@@ -68,17 +85,19 @@ class BatchItem(DecideItem):
     decision_id: Annotated[Text, Field(description="your id; required, so that a batch can be retried")]
 
 
-class DecideBatch(RequestBody):
-    model_config = _with_example(
-        campaign="spring-offers",
-        items=[
-            {"decision_id": "order-1002", "context": CONTEXT_EXAMPLE},
-            {"decision_id": "order-1003", "context": {"risk": "high", "revenue": 8_500}, "excluded_actions": ["call"]},
-        ],
-    )
+class DecideBatchByPath(RequestBody):
+    """As for `/decide/batch`, for the campaign that the path names."""
+
+    model_config = _with_example(items=ITEMS_EXAMPLE)
+
+    campaign: PathCampaign = None
+    items: Annotated[list[BatchItem], Field(min_length=1, max_length=MAX_BATCH)]
+
+
+class DecideBatch(DecideBatchByPath):
+    model_config = _with_example(campaign="spring-offers", items=ITEMS_EXAMPLE)
 
     campaign: CampaignName
-    items: Annotated[list[BatchItem], Field(min_length=1, max_length=MAX_BATCH)]
 
 
 class RewardItem(RequestBody):
@@ -86,20 +105,33 @@ class RewardItem(RequestBody):
     reward: Reward
 
 
-class RewardRequest(RewardItem):
+class RewardByPath(RewardItem):
+    """As for `/reward`, for the campaign that the path names."""
+
+    model_config = _with_example(decision_id="order-1001", reward=1.25)
+
+    campaign: PathCampaign = None
+
+
+class RewardRequest(RewardByPath):
     model_config = _with_example(campaign="spring-offers", decision_id="order-1001", reward=1.25)
 
     campaign: CampaignName
 
 
-class RewardBatch(RequestBody):
-    model_config = _with_example(
-        campaign="spring-offers",
-        items=[{"decision_id": "order-1002", "reward": 0}, {"decision_id": "order-1003", "reward": 12.5}],
-    )
+class RewardBatchByPath(RequestBody):
+    """As for `/reward/batch`, for the campaign that the path names."""
+
+    model_config = _with_example(items=REWARDS_EXAMPLE)
+
+    campaign: PathCampaign = None
+    items: Annotated[list[RewardItem], Field(min_length=1, max_length=MAX_BATCH)]
+
+
+class RewardBatch(RewardBatchByPath):
+    model_config = _with_example(campaign="spring-offers", items=REWARDS_EXAMPLE)
 
     campaign: CampaignName
-    items: Annotated[list[RewardItem], Field(min_length=1, max_length=MAX_BATCH)]
 
 
 # Leaves room for the row's number, since decision ids may be built from both.

@@ -1,9 +1,8 @@
-"""The application: FastAPI, with access control in front of it and a shortcut to the lean routes."""
+"""The application: an ASGI application that answers lean routes itself, and hands all other requests to FastAPI."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from functools import partial
-from typing import Any, TypeVar, cast
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any, TypeVar
 
 from fastapi import FastAPI
 from starlette.types import Receive, Scope, Send
@@ -12,82 +11,95 @@ from service.access.browsers import Visitors
 from service.access.credentials import PERSONALIZER
 from service.access.gate import Keys
 from service.base.errors import ApiError
+from service.web.bodies import BODILESS, LARGEST_BODY, read_ahead, read_body
 from service.web.errors import make_failure_response, make_response
 from service.web.openapi import describe_api
-from service.web.protocol import SendWhole, read_ahead
 from service.web.requests import Requests
-from service.web.routing import DeclaredRoute, LeanRoute, find_access, find_route, get_path
+from service.web.routing import DeclaredRoute, LeanEndpoint, LeanRoute, find_access, find_route, get_path
 
-Answer = asyncio.Future[bytes]
-LeanEndpoint = TypeVar("LeanEndpoint", bound=Callable[..., Awaitable[bytes]])
+CAMPAIGNS = "/campaigns/"
+NAMED = CAMPAIGNS + "{name}/"  # the lean routes below name their campaign in the path
+E = TypeVar("E", bound=LeanEndpoint)
 
 
-class Application(FastAPI):
-    """FastAPI, except that access is checked before its middleware runs, and lean routes bypass the middleware."""
+class Application:
+    """FastAPI, with lean routes and access control in front of it. Routes are added to `api`, or by `post_lean`."""
 
-    def __init__(self, requests: Requests, keys: Keys, visitors: Visitors, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.router.route_class = DeclaredRoute
-        self.keys = keys
-        self._requests, self._visitors = requests, visitors
-        self._lean: dict[str, LeanRoute] = {}
+    def __init__(self, api: FastAPI, requests: Requests, keys: Keys, visitors: Visitors) -> None:
+        api.router.route_class = DeclaredRoute
+        self.api = api
         self.describers: list[Callable[[dict[str, Any]], None]] = []  # each completes the OpenAPI document
-        self._described_with_keys: bool | None = None
+        self._requests, self._keys, self._visitors = requests, keys, visitors
+        self.lean: dict[str, LeanRoute] = {}  # by path
+        self._named: dict[str, LeanRoute] = {}  # by what follows the campaign's name in the path
+        self._described: tuple[bool, dict[str, Any]] | None = None
 
-    def post_lean(self, path: str, **settings: Any) -> Callable[[LeanEndpoint], LeanEndpoint]:
-        """Like `post`, for an endpoint that returns the bytes of its answer. OpenAPI describes it like any other."""
+    def post_lean(self, path: str, body: Any, status: int = 200, **description: Any) -> Callable[[E], E]:
+        """Add a route for POST that the framework only describes, like any other."""
 
-        def add(endpoint: LeanEndpoint) -> LeanEndpoint:
-            self.router.add_api_route(path, endpoint, methods=["POST"], route_class_override=LeanRoute, **settings)
-            self._lean[path] = cast("LeanRoute", self.router.routes[-1])
+        def add(endpoint: E) -> E:
+            route = LeanRoute(path, body, endpoint, status)
+            if path.startswith(NAMED):
+                self._named[path.removeprefix(NAMED)] = route
+            else:
+                self.lean[path] = route
+            describe = route.make_description()
+            self.api.add_api_route(path, describe, methods=["POST"], status_code=status, **description)
             return endpoint
 
         return add
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            await self._requests.watch(self._answer, scope, receive, send)
-        else:
-            await super().__call__(scope, receive, send)
-
-    def handle_directly(self, scope: Scope, body: bytes, send: SendWhole) -> bool:
-        """Handle a complete request without a task, if its route allows that and no proxy prefixes its path."""
-        route = self._lean.get(scope["path"])
-        if route is None or not route.is_direct or scope["method"] != "POST":
-            return False
-        self._requests.handle_directly(partial(self._start, route), scope, body, send)
-        return True
-
-    def _start(self, route: LeanRoute, scope: Scope, body: bytes) -> Answer:
-        scope["route"] = route  # as the framework's router does
-        self._admit(scope, route.path, route)
-        return cast("Answer", route.start(scope, body))
-
-    def _admit(self, scope: Scope, path: str, lean: LeanRoute | None) -> None:
-        """Refuse a request that its sender may not make."""
-        if not self.keys.on:
-            self._visitors.admit(scope)
+        if scope["type"] != "http":
+            await self.api(scope, receive, send)
             return
-        route, campaign = (lean, None) if lean is not None else find_route(scope, self.routes)
-        self.keys.admit(scope, path, None if route is None else find_access(route), campaign)
-
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = get_path(scope)
         if path.startswith(f"/{PERSONALIZER}"):  # its clients add a slash to a base address that ends with one
             scope["path"] = scope["path"].replace(f"/{PERSONALIZER}", PERSONALIZER, 1)
             path = path[1:]
-        route = self._lean.get(path) if scope["method"] == "POST" else None
-        if route is not None:
-            scope["route"] = route
-        try:
-            self._admit(scope, path, route)
+        if scope["method"] == "POST":
+            route, campaign = self.lean.get(path), None
+            if route is None and path.startswith(CAMPAIGNS):
+                campaign, _, action = path[len(CAMPAIGNS) :].partition("/")
+                route = self._named.get(action) if campaign else None
             if route is not None:
-                await route.answer(scope, receive, send)
+                await self._answer(route, path, campaign, scope, receive, send)
                 return
-            receive = await read_ahead(scope, receive)
+        await self._requests.watch(self._pass_on, scope, receive, send)
+
+    async def _answer(
+        self, route: LeanRoute, path: str, campaign: str | None, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Answer a request to a lean route. Nothing here may be slow: this is most of what a decision costs."""
+        requests, started, failure = self._requests, perf_counter(), None
+        request_id = requests.identify(scope)
+        try:
+            if self._keys.on:
+                self._keys.admit(scope, path, route.access, campaign)
+            else:
+                self._visitors.admit(scope)
+            body = await read_body(scope["headers"], receive, LARGEST_BODY)
+            started = perf_counter()
+            answer = await route.answer(body, campaign, scope)
+        except Exception as error:
+            status, failure = await requests.send_error(send, error, request_id)
+        else:
+            status = route.status
+            await requests.send_answer(send, status, answer, request_id)
+        requests.finish(route.path, "POST", status, started, failure)
+
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the framework answer a request that may be made."""
+        try:
+            if self._keys.on:
+                route, campaign = find_route(scope, self.api.routes)
+                self._keys.admit(scope, get_path(scope), None if route is None else find_access(route), campaign)
+            else:
+                self._visitors.admit(scope)
+            if scope["method"] not in BODILESS:
+                receive = await read_ahead(scope["headers"], receive)
         except ApiError as error:
-            if route is None:  # the metrics count requests by route
-                scope["route"], _ = find_route(scope, self.routes)
+            scope["route"], _ = find_route(scope, self.api.routes)  # the metrics count requests by route
             await make_response(error)(scope, receive, send)
             return
         except Exception:  # as the framework does: answer, then let it be logged
@@ -97,14 +109,15 @@ class Application(FastAPI):
             # Every body is JSON, so a client such as `curl -d` need not say so.
             kept = [header for header in scope["headers"] if header[0] != b"content-type"]
             scope["headers"] = [*kept, (b"content-type", b"application/json")]
-        await super().__call__(scope, receive, send)
+        await self.api(scope, receive, send)
 
     def openapi(self) -> dict[str, Any]:
         """Return the OpenAPI document. It changes when the first key is created: from then on requests need one."""
-        if self.openapi_schema is None or self._described_with_keys != self.keys.on:
-            self.openapi_schema, self._described_with_keys = None, self.keys.on
-            schema = super().openapi()
-            describe_api(schema, self.routes, self.keys.on)
+        if self._described is None or self._described[0] != self._keys.on:
+            self.api.openapi_schema = None
+            schema = self.api.openapi()
+            describe_api(schema, self.api.routes, self._keys.on)
             for describe in self.describers:
                 describe(schema)
-        return super().openapi()
+            self._described = self._keys.on, schema
+        return self._described[1]

@@ -32,6 +32,16 @@ def make_failure_response() -> JSONResponse:
     return make_error_response(500, "The service failed; see its log")
 
 
+def make_exception_response(error: Exception) -> tuple[JSONResponse, Exception | None]:
+    """Make the response for an exception; return the exception too if it was unexpected."""
+    try:
+        if isinstance(error, ApiError):
+            return make_response(error), None
+    except Exception as unexpected:  # its message cannot be encoded
+        error = unexpected
+    return make_failure_response(), error
+
+
 def install_error_handlers(app: FastAPI) -> None:
     """Make `app` answer every error in the one shape."""
 

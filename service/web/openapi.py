@@ -8,7 +8,7 @@ from starlette.routing import BaseRoute
 from service.access.credentials import PERSONALIZER
 from service.access.roles import READERS
 from service.base.errors import ErrorBody
-from service.web.protocol import BODILESS
+from service.web.bodies import BODILESS
 from service.web.routing import DeclaredRoute
 
 MEANINGS = {

@@ -1,28 +1,24 @@
-"""Routes that know who may call them: the framework's own kind, and lean ones for requests that write."""
+"""Routes that know who may call them: the framework's own kind, and lean ones, which are answered without it."""
 
 from collections.abc import Awaitable, Callable, Coroutine
-from inspect import iscoroutinefunction
+from inspect import Parameter, Signature
 from json import JSONDecodeError
-from typing import Any, TypeVar, get_type_hints
+from typing import Any
 
 from fastapi import Request
 from fastapi.responses import Response
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 from starlette.routing import BaseRoute, Match, Mount
-from starlette.types import Receive, Scope, Send
+from starlette.types import Scope
 
-from policy import PolicyError
 from service.access.credentials import require_campaign
-from service.access.roles import Access, get_access
-from service.base.errors import FieldProblem, InvalidError, TooLargeError
-from service.engine.requests import MAX_BATCH
-from service.web.protocol import read_body
-from service.web.requests import ANSWER
+from service.access.roles import Access, allow, get_access
+from service.base.errors import FieldProblem, InvalidError
+from service.web.bodies import SMALL_BODY, Validator
 
-MOST_MISTAKES = 1_000  # that an error lists
-Body = TypeVar("Body", bound=BaseModel)
+# Takes the validated body, the name of the campaign ("" if the body names none) and the scope; gives the answer's JSON.
+LeanEndpoint = Callable[[Any, str, Scope], Awaitable[bytes]]
 
 
 class StrictRequest(Request):
@@ -51,36 +47,48 @@ class DeclaredRoute(APIRoute):
         return handle_strictly
 
 
-class LeanRoute(DeclaredRoute):
-    """A POST route whose endpoint takes the validated body, and the request if it has such a parameter, and returns
-    bytes.
+class LeanRoute:
+    """A POST route that is answered without the framework, which only describes it."""
 
-    An endpoint that is not a coroutine returns a lane's future, so its requests need no task.
-    """
+    def __init__(self, path: str, body: Any, endpoint: LeanEndpoint, status: int) -> None:
+        self.path, self.status = path, status
+        self.access = get_access(endpoint)
+        if "{name}" in path:
+            self.access = self.access._replace(campaign="path")
+        self._endpoint, self._body = endpoint, body
+        self._validator = Validator[Any](body)
+        names = ("campaign", "name") if self.access.campaign in ("path", "body") else ()
+        # The field of the body that names the campaign.
+        self._field = next((name for name in names if name in getattr(body, "model_fields", ())), None)
 
-    def __init__(self, path: str, endpoint: Callable[..., Any], **settings: Any) -> None:
-        super().__init__(path, endpoint, **settings)
-        parameters = [kind for name, kind in get_type_hints(endpoint).items() if name != "return"]
-        (body,) = (kind for kind in parameters if kind is not Request)
-        self._takes_request = Request in parameters
-        self._body: type[BaseModel] = body
-        self._campaign: str | None = None  # the field of the body that names the campaign
-        if self.access.campaign == "body":
-            self._campaign = next(name for name in ("campaign", "name") if name in body.model_fields)
-        self._endpoint: Callable[..., Awaitable[bytes]] = endpoint
-        self.status = self.status_code or 200
-        self.is_direct = not iscoroutinefunction(endpoint)
+    async def answer(self, body: bytes, named: str | None, scope: Scope) -> bytes:
+        """Validate the body, check that the request's key covers its campaign, and call the endpoint.
 
-    def start(self, scope: Scope, body: bytes) -> Awaitable[bytes]:
-        """Validate the body, check that the request's key covers its campaign, and call the endpoint."""
-        request = parse_body(self._body, body)
-        if self._campaign is not None:
-            require_campaign(scope, getattr(request, self._campaign))
-        return self._endpoint(request, Request(scope)) if self._takes_request else self._endpoint(request)
+        `named` is the campaign that the path names."""
+        validate = self._validator
+        content = validate.validate(body) if len(body) <= SMALL_BODY else await validate.validate_large(body)
+        campaign = None if self._field is None else getattr(content, self._field)
+        if named is None:
+            if campaign is not None:
+                require_campaign(scope, campaign)
+        elif campaign is not None and campaign != named:
+            raise InvalidError(
+                [FieldProblem(field="campaign", message="is not the campaign of the path", allowed=named)]
+            )
+        return await self._endpoint(content, named or campaign or "", scope)
 
-    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answer = await self.start(scope, await read_body(scope, receive))
-        await send({"type": ANSWER, "status": self.status, "body": answer})
+    def make_description(self) -> Callable[..., None]:
+        """Make a function with the signature that the framework describes in the OpenAPI document."""
+
+        @allow(*self.access)
+        def describe() -> None:
+            raise NotImplementedError
+
+        names = {"name": str, "body": self._body} if "{name}" in self.path else {"body": self._body}
+        parameters = [Parameter(name, Parameter.KEYWORD_ONLY, annotation=kind) for name, kind in names.items()]
+        describe.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+        describe.__name__, describe.__doc__ = self._endpoint.__name__, self._endpoint.__doc__
+        return describe
 
 
 def get_path(scope: Scope) -> str:
@@ -104,26 +112,3 @@ def find_access(route: BaseRoute) -> Access:
     if not isinstance(access, Access):
         raise TypeError(f"{route} does not declare who may call it")
     return access
-
-
-def parse_body(kind: type[Body], body: bytes) -> Body:
-    """Parse a body as its model; the error names every invalid field."""
-    try:
-        return kind.model_validate_json(body)
-    except ValidationError as error:
-        _refuse_long_batch(error)
-        if error.error_count() > MOST_MISTAKES:  # listing them all would take seconds
-            problem = FieldProblem(field="body", message=f"{error.error_count()} mistakes", allowed="see /docs")
-            raise InvalidError([problem]) from None
-        problems = [{**problem, "loc": ("body", *problem["loc"])} for problem in error.errors(include_url=False)]
-        raise InvalidError.from_pydantic(problems) from None
-    except PolicyError as error:
-        raise InvalidError.from_policy(error) from None
-
-
-def _refuse_long_batch(error: ValidationError) -> None:
-    """Report a batch with too many items as too large rather than invalid."""
-    if error.error_count() == 1:
-        (problem,) = error.errors(include_url=False)
-        if (problem["type"], problem["loc"]) == ("too_long", ("items",)):
-            raise TooLargeError(f"The batch has more than {MAX_BATCH} items; send several smaller batches") from None

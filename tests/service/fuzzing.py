@@ -73,7 +73,8 @@ class Beyond(NamedTuple):
 
 
 CONFIGURING = r"POST /campaigns(/check)?|POST /campaigns/\{name\}/(clone|actions)|PATCH /campaigns/\{name\}"
-DECIDING = r"POST /decide(/batch)?|POST /campaigns/\{name\}/(preview|import)"
+DECIDING = r"POST (/campaigns/\{name\})?/decide(/batch)?|POST /campaigns/\{name\}/(preview|import)"
+BY_PATH = r"POST /campaigns/\{name\}/(decide|reward)(/batch)?"
 BEYOND_A_SCHEMA = [
     # Rules between fields of a configuration.
     Beyond(CONFIGURING, r"variables\[\d+\]", "needs exactly one kind"),
@@ -104,7 +105,10 @@ BEYOND_A_SCHEMA = [
     Beyond(DECIDING, r".*excluded_actions", "unknown: .*|excludes every action"),
     Beyond(DECIDING, r".*\b(at|decided_at)", "lies in the future|.* is not a time|.*out of range.*"),
     Beyond(r"POST /campaigns/\{name\}/import", r"rows\[\d+\]\.\w+", ".*"),
-    Beyond(r"POST /reward|POST /personalizer/.*/reward", "reward|value", r"[-+\d.e]+ is out of range"),
+    Beyond(BY_PATH, "campaign", "is not the campaign of the path"),
+    Beyond(
+        r"POST (/campaigns/\{name\})?/reward|POST /personalizer/.*/reward", "reward|value", r"[-+\d.e]+ is out of range"
+    ),
     Beyond(
         r"POST /campaigns/\{name\}/actions/retire",
         "action",

@@ -4,7 +4,7 @@ from functools import cache
 from tempfile import gettempdir
 from typing import NamedTuple
 
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.routing import Mount, Route
 
 from service.access.roles import Access
 from service.base.settings import Settings
@@ -20,7 +20,7 @@ class ServedRoute(NamedTuple):
     method: str
     path: str
     access: Access
-    route: BaseRoute
+    is_lean: bool = False
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
@@ -34,11 +34,14 @@ def list_routes() -> tuple[ServedRoute, ...]:
     """List all routes. A route that does not declare who may call it is an error."""
     app = create_app(Settings(database_url=f"sqlite:///{gettempdir()}/never-opened.db"))
     routes = []
-    for route in app.routes:
+    for route in app.api.routes:
         access = find_access(route)
         if isinstance(route, Mount):
-            routes.append(ServedRoute("*", f"{route.path}/{{path:path}}", access, route))
+            routes.append(ServedRoute("*", f"{route.path}/{{path:path}}", access))
         else:
             assert isinstance(route, Route), f"{route} is of an unknown kind"
-            routes += [ServedRoute(method, route.path, access, route) for method in sorted(route.methods or ())]
+            routes += [
+                ServedRoute(method, route.path, access, route.path in app.lean)
+                for method in sorted(route.methods or ())
+            ]
     return tuple(routes)

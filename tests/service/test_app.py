@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 import httpx
 import pytest
-from fastapi import FastAPI, HTTPException, Query
+from fastapi import HTTPException, Query
 from pydantic import BaseModel
 
 from service import __version__
@@ -20,6 +20,7 @@ from service.access.roles import ANYONE, allow
 from service.base.settings import Settings, SettingsError
 from service.cli.application import create_app
 from service.cli.commands import main
+from service.web.application import Application
 from tests.service.answers import allowed_by_field, error_of, good
 
 
@@ -29,12 +30,12 @@ def database(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def app(database: str) -> FastAPI:
+def app(database: str) -> Application:
     """An application that was not started: these tests need no database."""
     return create_app(Settings(database_url=database))
 
 
-def call(app: FastAPI, method: str, path: str, *, root: str = "", **request: object) -> httpx.Response:
+def call(app: Application, method: str, path: str, *, root: str = "", **request: object) -> httpx.Response:
     async def send() -> httpx.Response:
         transport = httpx.ASGITransport(app, raise_app_exceptions=False, root_path=root)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
@@ -90,7 +91,7 @@ def test_invalid_request_names_every_field_and_what_is_allowed(app):
         kind: Literal["uniform", "baseline"]
         shares: list[float]
 
-    @app.post("/things")
+    @app.api.post("/things")
     @allow(ANYONE)
     async def add(body: Body, limit: Annotated[int, Query(ge=1, le=9)] = 1) -> Body:
         return body
@@ -109,7 +110,7 @@ def test_lean_route_below_a_proxy_path(database):
         transport = httpx.ASGITransport(app, root_path="/bandits")
         base = "http://localhost/bandits"
         async with (
-            app.router.lifespan_context(app),
+            app.api.router.lifespan_context(app.api),
             httpx.AsyncClient(transport=transport, base_url=base) as client,
         ):
             config = {"name": "a", "actions": ["x", "y"], "variables": [{"name": "v", "levels": ["0", "1"]}]}
@@ -124,7 +125,7 @@ def test_lean_route_below_a_proxy_path(database):
 
 
 def test_raised_error_keeps_status_message_and_headers(app):
-    @app.get("/busy")
+    @app.api.get("/busy")
     @allow(ANYONE)
     async def busy() -> None:
         raise HTTPException(503, "The database is busy", headers={"retry-after": "1"})
@@ -137,7 +138,7 @@ def test_raised_error_keeps_status_message_and_headers(app):
 def test_unexpected_failure_leaks_nothing(app):
     """On a lean route neither: the application was not started, so its lanes are missing."""
 
-    @app.get("/broken")
+    @app.api.get("/broken")
     @allow(ANYONE)
     async def broken() -> None:
         raise RuntimeError("start")

@@ -33,6 +33,10 @@ BODIES: dict[str, Callable[[str], dict[str, Any]]] = {
     "/decide/batch": lambda campaign: {"campaign": campaign, "items": [ITEM]},
     "/reward": lambda campaign: {"campaign": campaign, "decision_id": "d1", "reward": 1},
     "/reward/batch": lambda campaign: {"campaign": campaign, "items": [{"decision_id": "d1", "reward": 1}]},
+    "/campaigns/{name}/decide": lambda campaign: ITEM,
+    "/campaigns/{name}/decide/batch": lambda campaign: {"items": [ITEM]},
+    "/campaigns/{name}/reward": lambda campaign: {"decision_id": "d1", "reward": 1},
+    "/campaigns/{name}/reward/batch": lambda campaign: {"items": [{"decision_id": "d1", "reward": 1}]},
     "/campaigns": lambda campaign: {"name": campaign, **CONFIG},
     "/campaigns/check": lambda campaign: {"name": campaign, **CONFIG},
 }
@@ -134,8 +138,8 @@ def test_a_route_must_declare_who_may_call_it(unstarted):
         return name
 
     with pytest.raises(TypeError, match=r"new does not declare who may call it"):
-        app.get("/new/{name}")(new)
-    app.add_route("/new/a", new)  # not one of our own routes: it lets nobody in
+        app.api.get("/new/{name}")(new)
+    app.api.add_route("/new/a", new)  # not one of our own routes: it lets nobody in
     assert [answer.status_code for answer in get("/new/a")] == [500, 500]
     known, nobody = get("/newer")
     error_of(known, 404)
@@ -147,12 +151,12 @@ def test_a_failure_of_the_check_lets_nobody_in(unstarted):
     app, service, get = unstarted
     called = []
 
-    @app.get("/campaigns", name="before the real one")
+    @app.api.get("/campaigns", name="before the real one")
     @allow(READERS, campaign="list")
     async def campaigns() -> None:
         called.append(True)
 
-    app.router.routes.insert(0, app.router.routes.pop())
+    app.api.router.routes.insert(0, app.api.router.routes.pop())
     assert get("/campaigns")[0].status_code == 200
     service.keys._clock = lambda: 1 / 0
     known, nobody = get("/campaigns")

@@ -85,7 +85,7 @@ BAD = {
     "regime_labels": {"regime_labels": ["a", "a"]},
     "rewards": {"rewards": 5},
     "bonus.scale": {"bonus": {"scale": {"scale": {"scale": {}}}}},
-    "config": {f"field-{i}": 1 for i in range(20_000)},  # many mistakes are refused fast
+    "config": {f"field-{i}": 1 for i in range(2_000)},  # many mistakes are refused fast
 }
 
 

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from service.access.roles import READERS, WATCHERS
 from service.storage.store import Store
 from service.storage.tables import metadata
-from service.web import protocol
+from service.web import bodies
 from tests.service.answers import error_of, good
 from tests.service.conftest import Clock, Worker
 from tests.service.fuzzing import fuzz, living
@@ -21,6 +21,7 @@ from tests.service.test_auth import bearer, make
 from tests.service.test_limits import Connection
 
 SEED = 1
+PLAIN = ("/decide", "/decide/batch", "/reward", "/reward/batch")
 WITH_BODY = [asked for asked in ASKED if asked.method != "GET"]
 KEYED = [asked for asked in ASKED if (asked.method, asked.path) not in (("GET", "/healthz"), ("GET", "/readyz"))]
 
@@ -107,6 +108,11 @@ def test_every_documented_status_is_real(place, document, monkeypatch):
 
     for asked in _script():
         see(asked, place.ask(asked))
+        if asked.path in PLAIN:  # the same with the campaign in the path
+            body = {**asked.body}
+            names = (("name", body.pop("campaign")),)
+            again = Asked("POST", f"/campaigns/{{name}}{asked.path}", body, names=names)
+            see(again, place.ask(again))
     for asked in KEYED:
         see(asked, place.ask(asked, None))  # 401
         see(asked, place.ask(asked, _unfit(asked)))  # 403
@@ -232,10 +238,10 @@ def _script() -> Iterator[Asked]:
 
 def _unsent(place: Place, monkeypatch: Any) -> Iterator[tuple[Asked, httpx.Response]]:
     """Bodies that say they are too large, and bodies that never come."""
-    monkeypatch.setattr(protocol, "REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr(bodies, "BODY_SECONDS", 0.5)
     waiting = []
     for asked in WITH_BODY:
-        for length in (protocol.LARGEST_BODY + 1, 10):
+        for length in (bodies.LARGEST_BODY + 1, 10):
             connection = Connection(place.worker.url)
             top = [f"{asked.method} {asked.address}?confirm=nasty HTTP/1.1", "host: a", f"content-length: {length}"]
             top += [f"authorization: Bearer {place.keys['admin']}", "", ""]

@@ -14,11 +14,17 @@ ONCE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # no 
 BODIES = {
     "/campaigns": ("CampaignConfig", "201", "CampaignConfig"),
     "/campaigns/check": ("CampaignConfig", "200", "CampaignConfig"),
+    "/campaigns/{name}/decide": ("DecideByPath", "200", "DecisionAnswer"),
+    "/campaigns/{name}/decide/batch": ("DecideBatchByPath", "200", "DecisionBatch"),
+    "/campaigns/{name}/reward": ("RewardByPath", "200", "RewardAnswer"),
+    "/campaigns/{name}/reward/batch": ("RewardBatchByPath", "200", "RewardResults"),
+    "/campaigns/{name}/import": ("ImportRequest", "200", "Imported"),
     "/decide": ("DecideRequest", "200", "DecisionAnswer"),
     "/decide/batch": ("DecideBatch", "200", "DecisionBatch"),
     "/reward": ("RewardRequest", "200", "RewardAnswer"),
     "/reward/batch": ("RewardBatch", "200", "RewardResults"),
 }
+PLAIN = ("/decide", "/reward", "/decide/batch", "/reward/batch")
 
 
 @pytest.fixture(scope="module")
@@ -91,11 +97,12 @@ def test_every_example_works_as_it_stands(client):
     """In the order a newcomer would try them, on a fresh service; and once more, as retries."""
     document = good(client.get("/openapi.json"))
     for _ in range(2):
-        for path in ("/campaigns", "/decide", "/reward", "/decide/batch", "/reward/batch"):
+        for path in ("/campaigns", *PLAIN, *(f"/campaigns/{{name}}{path}" for path in PLAIN)):
             bodies = examples(document, path)
             assert bodies, path
             for body in bodies:
-                answer = good(client.post(path, json=body), int(BODIES[path][1]))
+                address = path.replace("{name}", "spring-offers")
+                answer = good(client.post(address, json=body), int(BODIES[path][1]))
                 assert all(result["error"] is None for result in answer.get("results", ()))
     (campaign,) = good(client.get("/campaigns"))["campaigns"]
     decides = [body for path in ("/decide", "/decide/batch") for body in examples(document, path)]
