@@ -73,32 +73,22 @@ def test_only_seeds_that_every_policy_finished_are_compared():
     }
     comparison = compare_runs(runs, 400, {"environment": "here"})
     assert comparison is not None
-    assert {preset: [r.seed for r in kept] for preset, kept in comparison.runs.items()} == {
-        "plain-linucb": [2],
-        "default": [2],
-    }
+    assert [[run.seed for run in comparison.runs[preset]] for preset in ("plain-linucb", "default")] == [[2], [2]]
     assert comparison.ran == {"environment": "here", "rounds": "400", "seeds": "2"}
-    assert (
-        compare_runs({"plain-linucb": [make_run(1, 10.0), None], "default": [None, make_run(2, 4.0)]}, 400, {}) is None
-    )
+    assert compare_runs({"a": [make_run(1, 10.0), None], "b": [None, make_run(2, 4.0)]}, 400, {}) is None
 
 
 def test_the_page_loads_nothing(tmp_path):
-    comparison = Comparison(
-        {"default": [make_run(1, 4.0)]}, 400, {"environment": HOSTILE_NAME, "played": "<b>there</b>"}
-    )
+    ran = {"environment": HOSTILE_NAME, "played": "<b>there</b>"}
+    comparison = Comparison({"default": [make_run(1, 4.0)]}, 400, ran)
     page = Page(comparison.write(tmp_path / "new" / "folder").read_text(encoding="utf-8"))
     assert page.loads == []
     assert {"table", "svg", "path"} <= set(page.tags)
     assert not {"script", "link", "img", "iframe", "object", "b"} & set(page.tags)
-    assert HOSTILE_NAME in page.text
-    assert "<b>there</b>" in page.text
-    assert "4.0" in page.text
+    assert all(text in page.text for text in (HOSTILE_NAME, "<b>there</b>", "4.0"))
     names = {file.name for file in (tmp_path / "new" / "folder").iterdir()}
     assert names == {"comparison.json", "index.html", "regret.png", "regret.svg"}
-
-
-def test_loads_are_found():
+    # The page's reader finds loads.
     assert Page('<img src="http://x.test/a.png">').loads
     assert Page("<style>@import 'x.css'; a { background: url(http://x.test) }</style>").loads
     assert Page('<svg><use xlink:href="#a"/></svg>').loads == []

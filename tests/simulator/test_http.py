@@ -6,8 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from simulator.delivery import Delivery
 from simulator.environment import load_environment
 from simulator.replay import Game, Run, Task, replay_seed
 from simulator.runs import Remote, play_at_service
+from tests.service.playing import eventually
 from tests.simulator.conftest import Server
 
 CREDIT_CARD = load_environment("credit-card")
@@ -34,13 +33,6 @@ def assert_same(mine: Run | None, other: Run) -> None:
     assert mine is not None
     for field, first, second in zip(Run._fields, mine, other, strict=True):
         np.testing.assert_array_equal(first, second, err_msg=field)
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "the condition was not met within a minute"
-        time.sleep(0.05)
 
 
 # --- parity -----------------------------------------------------------------------------------------------------------
@@ -133,7 +125,7 @@ def test_the_client_waits_for_a_killed_service(launch, new_database):
     server = launch(new_database("sqlite"))
     tasks = [Task(CREDIT_CARD, "default", seed, rounds, delivery=LATE) for seed, rounds in ((1, 250), (2, 1500))]
     players = [Player(task, Remote(server.url, batch=i == 1, name="killed")) for i, task in enumerate(tasks)]
-    wait_until(lambda: server.get_round("killed-1") >= 80)
+    eventually(lambda: server.get_round("killed-1") >= 80, "played")
     server.kill()
     server.start()
     for task, player in zip(tasks, players, strict=True):
@@ -142,7 +134,7 @@ def test_the_client_waits_for_a_killed_service(launch, new_database):
         assert_same(player.outcome.runs[0], replay_seed(*task))
     task = Task(CREDIT_CARD, "plain-linucb", 3, 20_000)
     player = Player(task, Remote(server.url, name="killed", patience=0.5))
-    wait_until(lambda: server.get_round("killed-3") >= 50)
+    eventually(lambda: server.get_round("killed-3") >= 50, "played")
     server.kill()
     player.join()
     outcome = player.outcome
@@ -169,7 +161,7 @@ def test_ctrl_c_reports_the_rounds_played_and_the_next_run_continues(embedded: S
     process = subprocess.Popen(
         [sys.executable, "-m", "simulator.cli", *play], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    wait_until(lambda: embedded.get_round("stopped-8") >= 100)
+    eventually(lambda: embedded.get_round("stopped-8") >= 100, "played")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 1
@@ -190,19 +182,15 @@ def test_ctrl_c_reports_the_rounds_played_and_the_next_run_continues(embedded: S
         assert regret == run.pseudo_regret[-1]
 
 
-def test_repeating_a_finished_run_decides_nothing_new(embedded: Server):
-    task = Task(load_environment("three-regimes"), "paper-simplified", 2, 600)
-    first, again = (play_at_service([task], Remote(embedded.url, batch=batch)) for batch in (True, False))
-    assert_same(first.runs[0], again.runs[0])
-    assert embedded.get_round("paper-simplified-three-regimes-2") == 600
-
-
 # --- errors -----------------------------------------------------------------------------------------------------------
+
+
+SHORT = ["replay", "--preset", "plain-linucb", "--rounds", "60", "--seeds", "1"]
 
 
 def fail(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """Run a command that fails, and return its message."""
-    assert cli.main(["replay", "--preset", "plain-linucb", "--rounds", "60", "--seeds", "1", *arguments]) == 1
+    assert cli.main([*SHORT, *arguments]) == 1
     out, err = capsys.readouterr()
     assert out == ""
     assert "Traceback" not in err
@@ -217,7 +205,7 @@ def test_a_service_with_keys(launch, new_database, capsys, monkeypatch):
     command += ["--campaign", "keyed-1", "--database-url", database_url]
     key = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
     server = launch(database_url)
-    replay = ["replay", "--preset", "plain-linucb", "--rounds", "60", "--seeds", "1", "--name", "keyed"]
+    replay = [*SHORT, "--name", "keyed"]
     assert "a key is needed" in fail(capsys, "--url", server.url)
     wrong = fail(capsys, "--url", server.url, "--key", "secret")
     assert f"wrong key for {server.url}" in wrong
@@ -230,16 +218,19 @@ def test_a_service_with_keys(launch, new_database, capsys, monkeypatch):
     server.kill()
 
 
-def test_a_campaign_created_with_fewer_fields_is_the_same(embedded: Server):
+def test_a_campaign_created_with_fewer_fields_is_the_same_and_a_finished_run_decides_nothing_new(embedded: Server):
     task = Task(CREDIT_CARD, "default", 4, 40)
     config = task.build_config("fewer-4")
     httpx.post(f"{embedded.url}/campaigns", json=config.model_dump(mode="json", exclude_unset=True)).raise_for_status()
-    assert play_at_service([task], Remote(embedded.url, name="fewer")).problem is None
+    first, again = (play_at_service([task], Remote(embedded.url, name="fewer", batch=batch)) for batch in (True, False))
+    assert first.problem is None
+    assert_same(first.runs[0], again.runs[0])
+    assert embedded.get_round("fewer-4") == 40
 
 
 def test_a_campaign_of_another_run_is_refused(embedded: Server, capsys):
     where = ["--url", embedded.url, "--name", "held"]
-    assert cli.main(["replay", "--preset", "plain-linucb", "--rounds", "60", "--seeds", "1", *where]) == 0
+    assert cli.main([*SHORT, *where]) == 0
     capsys.readouterr()
     for flags, reason in (
         (["--rounds", "50"], "60 rewards in 60 rounds"),
@@ -317,9 +308,8 @@ def test_a_configuration_file_plays_like_the_same_preset(capsys, tmp_path):
     assert digests[2] != digests[0]  # the same uniform draws select other actions
 
 
-@pytest.mark.parametrize(
-    ("config", "words"),
-    [
+def test_mistakes_in_a_configuration_file_are_named(capsys, tmp_path):
+    for config, words in (
         ({**OWN, "actions": ["Email", "Visit"]}, ["actions", "Visit", "No action"]),
         ({**OWN, "variables": [{"name": "height", "levels": ["a", "b"]}], "signals": []}, ["height", "marital_status"]),
         ({**OWN, "variables": [{"name": "risk", "levels": ["1", "2"]}]}, ["risk", "allowed"]),
@@ -328,11 +318,8 @@ def test_a_configuration_file_plays_like_the_same_preset(capsys, tmp_path):
         ({**OWN, "beliefs": []}, ["beliefs"]),
         ("{", ["is not JSON"]),
         ("[]", ["object"]),
-    ],
-)
-def test_mistakes_in_a_configuration_file_are_named(capsys, tmp_path, config, words):
-    arguments = ["replay", "--jobs", "1", "--rounds", "60", "--seeds", "1", "--config", write_config(tmp_path, config)]
-    assert cli.main(arguments) == 1
-    err = capsys.readouterr().err
-    assert all(word in err for word in words), err
-    assert "Traceback" not in err
+    ):
+        assert cli.main(["replay", "--rounds", "60", "--seeds", "1", "--config", write_config(tmp_path, config)]) == 1
+        err = capsys.readouterr().err
+        assert all(word in err for word in words), err
+        assert "Traceback" not in err

@@ -22,13 +22,8 @@ SPREAD = (-3.0, -1.0, 1.0, 3.0)
 TWO_SE = math.sqrt(20 / 3)
 SHIFTED = Cell("paper-complex", 37, 1.0, 0.05)  # published 2634 (7); ours 2654
 EDGE = Cell("plain-linucb", 1, 1e-9, 0.05)  # here the best of its table, and at the grid's edge
-FIGURES = (
-    "figure-simulation-final",
-    "figure-overall-performance",
-    "figure-plain-linucb-by-c",
-    "figure-complex-by-c",
-    "figure-simplified-by-c",
-)
+KINDS = ("simulation-final", "overall-performance", "plain-linucb-by-c", "complex-by-c", "simplified-by-c")
+FIGURES = tuple(f"figure-{kind}" for kind in KINDS)
 FILES = {"tables.md", "tables.csv", "tables.tex"} | {f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg")}
 
 
@@ -131,18 +126,12 @@ def test_the_tables(report: tuple[Path, str]) -> None:
         rows = list(csv.DictReader(file))
     assert len(rows) == 378
     fields = ("policy", "stage_length", "ridge", "scale")
-    assert [Cell(r["policy"], int(r["stage_length"]), float(r["ridge"]), float(r["scale"])) for r in rows] == list(
-        load_published()
-    )
-    row = next(row for row in rows if [row[field] for field in fields] == ["paper-complex", "37", "1.0", "0.05"])
-    assert {field: row[field] for field in row if field not in fields} == {
-        "mean": "2654.0",
-        "two_se": "2.6",
-        "seeds": "4",
-        "published_mean": "2634.0",
-        "published_two_se": "7.0",
-        "deviation_in_se": "5.36",
-    }
+    cells = [Cell(r["policy"], int(r["stage_length"]), float(r["ridge"]), float(r["scale"])) for r in rows]
+    assert cells == list(load_published())
+    columns = [*fields, "mean", "two_se", "seeds", "published_mean", "published_two_se", "deviation_in_se"]
+    assert list(rows[0]) == columns
+    expected = ["paper-complex", "37", "1.0", "0.05", "2654.0", "2.6", "4", "2634.0", "7.0", "5.36"]
+    assert expected in [list(row.values()) for row in rows]
 
 
 def test_a_report_of_part_of_the_grid(
@@ -150,11 +139,8 @@ def test_a_report_of_part_of_the_grid(
 ) -> None:
     """A real sweep of three cells: the report shows these."""
     curves: dict[str, int] = {}
-    monkeypatch.setattr(
-        report_module,
-        "plot_curves",
-        lambda panels, rounds, path: curves.update({path.name: sum(len(panel) for _, panel in panels)}),
-    )
+    count = lambda panels, rounds, path: curves.update({path.name: sum(len(panel) for _, panel in panels)})  # noqa: E731
+    monkeypatch.setattr(report_module, "plot_curves", count)
     cells = [Cell("paper-complex", 37, ridge, 5e-4) for ridge in (0.1, 1.0, 10.0)]
     sweep("credit-card", [1, 2], ROUNDS, cells, tmp_path / "sweep", jobs=1)
     arguments = ["report", "--sweep", str(tmp_path / "sweep"), "--out", str(tmp_path / "out")]
@@ -165,18 +151,15 @@ def test_a_report_of_part_of_the_grid(
     assert "Traceback" not in err
     assert curves == dict(zip(FIGURES, (1, 1, 0, 1, 0), strict=True))  # the best of the three cells, where it belongs
     row = compare_with_paper(load_results(tmp_path / "sweep"))[1]
-    assert f"{row.mean:.0f} ({row.two_se:.0f}) · 246 (9)" in (tmp_path / "out" / "tables.md").read_text(
-        encoding="utf-8"
-    )
+    tables = (tmp_path / "out" / "tables.md").read_text(encoding="utf-8")
+    assert f"{row.mean:.0f} ({row.two_se:.0f}) · 246 (9)" in tables
 
 
 def test_plots_are_reproducible_and_keep_their_names(tmp_path: Path) -> None:
     sample = np.outer([1.0, 2.0, 4.0], pick_checkpoints(50))
     for name in ("scale-0.5", "regret.png"):
         plot_curves([("A title", [("label", sample)]), ("Empty", [])], 50, tmp_path / name)
-    assert {path.name for path in tmp_path.iterdir()} == {
-        f"{n}.{k}" for n in ("scale-0.5", "regret") for k in ("png", "svg")
-    }
+    assert len(list(tmp_path.iterdir())) == 4
     for kind in ("png", "svg"):
         assert (tmp_path / f"scale-0.5.{kind}").read_bytes() == (tmp_path / f"regret.{kind}").read_bytes()
     assert "<!-- A title -->" in (tmp_path / "regret.svg").read_text(encoding="utf-8")
