@@ -70,9 +70,7 @@ def measure_pages(folder: Path, rounds: int) -> dict[int, list[Load]]:
     with run_server("play", build_serve_command(url), folder) as at, open_client(at) as client:
         for size in sizes:
             post(client, "/campaigns", describe_campaign(f"page-{size}") | {"control": {"share": 0.1}, "regimes": 2})
-            with tqdm(total=size, desc=f"{size:,} decisions", leave=False) as bar:
-                for done in fill(client, f"page-{size}", size, rewarded=0.9):
-                    bar.update(done - bar.n)
+            fill(client, f"page-{size}", size, rewarded=0.9)
         wait_until_quiet(at)
     with (
         run_server("show", build_serve_command(url), folder) as at,

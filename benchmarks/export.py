@@ -8,9 +8,7 @@ another client decides ten times a second. The rows of each file are counted. Wr
 import argparse
 import sys
 import tempfile
-import threading
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple
@@ -22,8 +20,8 @@ import sqlalchemy as sa
 from benchmarks import Verdict, format_table, format_verdicts
 from benchmarks.limits import fill, wait_until_quiet
 from benchmarks.load import Client, Connection, describe_campaign
-from benchmarks.measure import open_client, post
-from benchmarks.servers import RunError, Server, build_serve_command, run_server
+from benchmarks.measure import open_client, post, record_alongside
+from benchmarks.servers import RunError, build_serve_command, run_server
 from service.storage.store import Store
 from service.storage.tables import campaigns, decisions, live, rewards
 
@@ -50,8 +48,7 @@ def prepare(folder: Path, rows: int) -> str:
     with run_server("prepare", build_serve_command(url), folder) as at, open_client(at) as client:
         for name in (CAMPAIGN, OTHER):
             post(client, "/campaigns", describe_campaign(name))
-        for _ in fill(client, CAMPAIGN, min(PLAYED, rows), rewarded=0.9):
-            pass
+        fill(client, CAMPAIGN, min(PLAYED, rows), rewarded=0.9)
         wait_until_quiet(at)
     with closing(Store(url)) as store, store.writing() as tx:
         number = tx.connection.execute(sa.select(campaigns.c.id).where(campaigns.c.name == CAMPAIGN)).scalar_one()
@@ -84,11 +81,20 @@ def measure_export(folder: Path, url: str, format: str) -> Measured:
     with (
         run_server(format, build_serve_command(url), folder) as at,
         open_client(at) as client,
-        closing(Decider(at)) as decider,
+        closing(Connection(at.port)) as connection,
     ):
+        requests = Client([OTHER]).decide()
+
+        def time_decide() -> float:
+            return 1e3 * connection.ask(next(requests))
+
         wait_until_quiet(at)
-        before, resident = [decider.time_decide() for _ in range(300)], at.resident_mib()
-        with watch_memory(at) as largest, decider.decide_alongside() as meanwhile, file.open("wb") as output:
+        before, resident = [time_decide() for _ in range(300)], at.resident_mib()
+        with (
+            record_alongside(at.resident_mib, 0.02) as largest,
+            record_alongside(time_decide, 0.1) as meanwhile,
+            file.open("wb") as output,
+        ):
             begun = perf_counter()
             with client.stream("GET", f"/campaigns/{CAMPAIGN}/decisions", params={"format": format}) as answer:
                 if answer.status_code != 200:
@@ -105,56 +111,6 @@ def count_rows(file: Path, format: str) -> int:
         return int(pq.ParquetFile(file).metadata.num_rows)
     with file.open("rb") as lines:
         return sum(1 for _ in lines) - (format == "csv")
-
-
-@contextmanager
-def watch_memory(at: Server) -> Iterator[list[float]]:
-    """Record the resident memory of a server, in MiB, while the block runs."""
-    readings, over = [at.resident_mib()], threading.Event()
-
-    def watch() -> None:
-        while not over.wait(0.02):
-            readings.append(at.resident_mib())
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
-        yield readings
-    finally:
-        over.set()
-        thread.join()
-
-
-class Decider:
-    """Sends one decide after another."""
-
-    def __init__(self, at: Server) -> None:
-        self._connection = Connection(at.port)
-        self._requests = Client([OTHER]).decide()
-
-    def time_decide(self) -> float:
-        return 1e3 * self._connection.ask(next(self._requests))
-
-    @contextmanager
-    def decide_alongside(self) -> Iterator[list[float]]:
-        """Decide ten times a second while the block runs; yield the list of times in ms."""
-        times: list[float] = []
-        over = threading.Event()
-
-        def decide() -> None:
-            while not over.wait(0.1):
-                times.append(self.time_decide())
-
-        thread = threading.Thread(target=decide)
-        thread.start()
-        try:
-            yield times
-        finally:
-            over.set()
-            thread.join()
-
-    def close(self) -> None:
-        self._connection.socket.close()
 
 
 def format_report(measured: list[Measured], rows: int) -> str:

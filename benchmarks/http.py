@@ -99,8 +99,7 @@ def prepare(bench: Bench, name: str, targets: Sequence[Target]) -> None:
         for campaign in (*HOT, *BULK, *(MANY if at.postmasters else ())):
             post(client, "/campaigns", describe_campaign(campaign))
             if name != "naive":  # it learns nothing
-                for _ in fill(client, campaign, 600, rewarded=1.0):
-                    pass
+                fill(client, campaign, 600, rewarded=1.0)
     if at.proxies:  # another worker may have filled a campaign
         bench.load(targets[0], 0.0, 3.0)
     wait_until_quiet(at)

@@ -4,7 +4,7 @@ import itertools
 import random
 import statistics
 import time
-from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple
@@ -24,18 +24,16 @@ EARLY = 1_000  # rounds of the new campaign
 QUIET_SECONDS = 180.0  # longest wait for workers to start and for background work
 
 
-def fill(client: httpx.Client, campaign: str, rounds: int, rewarded: float) -> Iterator[int]:
-    """Decide rounds in batches and reward a share of each, which is the fastest way; yield the rounds done so far."""
+def fill(client: httpx.Client, campaign: str, rounds: int, rewarded: float) -> None:
+    """Decide rounds in batches and reward a share of each, which is the fastest way."""
     drawn = draw_rounds(rounds, random.Random(campaign))
-    done = 0
-    while part := list(itertools.islice(drawn, LARGEST_BATCH)):
+    for _ in tqdm(range(0, rounds, LARGEST_BATCH), desc=f"filling {campaign}", leave=False, disable=rounds < 10_000):
+        part = list(itertools.islice(drawn, LARGEST_BATCH))
         ids = [uuid4().hex for _ in part]
         items = [{"decision_id": name, "context": context} for name, (context, _) in zip(ids, part, strict=True)]
         post(client, "/decide/batch", {"campaign": campaign, "items": items})
         rewards = [{"decision_id": name, "reward": reward} for name, (_, reward) in zip(ids, part, strict=True)]
         post(client, "/reward/batch", {"campaign": campaign, "items": rewards[: max(1, round(rewarded * len(part)))]})
-        done += len(part)
-        yield done
 
 
 def wait_until_quiet(at: Server) -> None:
@@ -67,16 +65,13 @@ def measure_long_history(folder: Path, late: int, repetitions: int, pairs: int) 
     ):
         post(client, "/campaigns", describe_campaign("late"))
         begun = perf_counter()
-        with tqdm(total=late, desc=f"filling {late:,} rounds", leave=False) as bar:
-            for done in fill(client, "late", late, rewarded=0.1):
-                bar.update(done - bar.n)
+        fill(client, "late", late, rewarded=0.1)
         rate = late / (perf_counter() - begun)
         p50, p99 = [], []
         for repetition in range(repetitions):
             early = f"early-{repetition}"
             post(client, "/campaigns", describe_campaign(early))
-            for _ in fill(client, early, EARLY, rewarded=0.1):
-                pass
+            fill(client, early, EARLY, rewarded=0.1)
             wait_until_quiet(at)
             seconds = _decide_in_turns(at, (early, "late"), pairs)
             p50.append((1e3 * float(np.percentile(seconds[0], 50)), 1e3 * float(np.percentile(seconds[1], 50))))
@@ -103,15 +98,12 @@ def _decide_in_turns(at: Server, campaigns: tuple[str, str], pairs: int) -> tupl
     """Return the seconds of each decide of two campaigns; every decision is rewarded before the next pair."""
     traffics = [Client([campaign]).mixed() for campaign in campaigns]
     seconds: tuple[list[float], list[float]] = ([], [])
-    connection = Connection(at.port)
-    try:
+    with closing(Connection(at.port)) as connection:
         for pair in tqdm(range(pairs), desc="decide, early and late in turns", leave=False):
             for which in (0, 1) if pair % 2 else (1, 0):
                 seconds[which].append(connection.ask(next(traffics[which])))
             for traffic in traffics:
                 connection.ask(next(traffic))
-    finally:
-        connection.socket.close()
     return seconds
 
 
@@ -138,8 +130,7 @@ def measure_idle_campaigns(
         before = at.resident_mib()
         for name in tqdm(names, desc="campaigns", leave=False):
             post(client, "/campaigns", describe_campaign(name))
-            for _ in fill(client, name, rounds, rewarded=1.0):
-                pass
+            fill(client, name, rounds, rewarded=1.0)
         wait_until_quiet(at)
         after = at.resident_mib()
     times = [_time_start(folder, command, name) for name in tqdm(names[:starts], desc="starts", leave=False)]
@@ -149,10 +140,8 @@ def measure_idle_campaigns(
 def _time_start(folder: Path, command: list[str], campaign: str) -> tuple[float, float]:
     """Return the seconds and CPU seconds until the first answer."""
     begun = perf_counter()
-    with run_server("start", command, folder) as at:
-        connection = Connection(at.port)
+    with run_server("start", command, folder) as at, closing(Connection(at.port)) as connection:
         connection.ask(next(Client([campaign], rounds=1).decide()))
-        connection.socket.close()
         return perf_counter() - begun, measure_tree_seconds(*at.pids)
 
 

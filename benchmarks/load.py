@@ -155,6 +155,9 @@ class Connection:
             raise ExchangeError(f"status {answer[9:12].decode()}: {answer[body : body + 500].decode(errors='replace')}")
         return answer[body:]
 
+    def close(self) -> None:
+        self.socket.close()
+
     def ask(self, request: bytes) -> float:
         """Send one request and return the seconds until its answer."""
         self.send(request)
@@ -228,7 +231,7 @@ def play(job: Job, client: Client) -> dict[str, Any]:
         except (OSError, ExchangeError) as error:
             tally.failure = f"{type(error).__name__}: {error}"
         for connection in connections:
-            connection.socket.close()
+            connection.close()
     return tally.build_result(job)
 
 

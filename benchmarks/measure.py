@@ -2,7 +2,10 @@
 
 import os
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Event
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -139,6 +142,24 @@ def format_row(target: Target, slices: Sequence[Slice]) -> list[str]:
         f"{median(lambda s: s.generator):.2f}",
         f"{median(lambda s: s.machine):.2f} of {os.cpu_count()}",
     ]
+
+
+@contextmanager
+def record_alongside(read: Callable[[], float], every: float) -> Iterator[list[float]]:
+    """Record a figure every so many seconds while the block runs."""
+    figures, over = [read()], Event()
+
+    def record() -> None:
+        while not over.wait(every):
+            figures.append(read())
+
+    with ThreadPoolExecutor(1) as pool:
+        recording = pool.submit(record)
+        try:
+            yield figures
+        finally:
+            over.set()
+    recording.result()  # raises its error
 
 
 def post(client: httpx.Client, path: str, body: Any) -> None:

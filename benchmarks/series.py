@@ -15,7 +15,6 @@ from time import perf_counter
 from typing import Any
 
 import httpx
-from tqdm import tqdm
 
 from benchmarks import Verdict, print_table, print_verdicts
 from benchmarks.limits import fill, wait_until_quiet
@@ -35,9 +34,7 @@ def play_campaign(folder: Path, rounds: int) -> str:
     with run_server("play", build_serve_command(url), folder) as at, open_client(at) as client:
         post(client, "/campaigns", describe_campaign(CAMPAIGN) | {"control": {"share": 0.1}})
         for name in ("old", "new"):  # the middle and the last decision have a known id
-            with tqdm(total=rounds // 2, desc="rounds", leave=False) as bar:
-                for done in fill(client, CAMPAIGN, rounds // 2, rewarded=0.9):
-                    bar.update(done - bar.n)
+            fill(client, CAMPAIGN, rounds // 2, rewarded=0.9)
             ((context, _),) = draw_rounds(1, random.Random(name))
             post(client, "/decide", {"campaign": CAMPAIGN, "decision_id": name, "context": context})
         wait_until_quiet(at)

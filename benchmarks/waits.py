@@ -3,17 +3,15 @@
 import random
 import statistics
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from itertools import repeat
-from threading import Event
+from collections.abc import Sequence
+from contextlib import closing
 from typing import Any, NamedTuple
 from uuid import uuid4
 
 from benchmarks import Verdict
 from benchmarks.limits import fill, wait_until_quiet
 from benchmarks.load import HOST, Client, Connection, describe_campaign
-from benchmarks.measure import format_spread, open_client, post
+from benchmarks.measure import format_spread, open_client, post, record_alongside
 from benchmarks.servers import Server
 
 BATCHES, ITEMS = 5, 200
@@ -45,18 +43,20 @@ def describe_wide_campaign() -> dict[str, Any]:
 
 def measure_waits(at: Server) -> Waits:
     """Let the wide campaign of a new database learn while two clients ask for something else, one thing at a time."""
-    draws, stop, slowest = random.Random(7), Event(), 0.0
-    with open_client(at) as client, ThreadPoolExecutor(2) as pool:
+    draws, slowest, decide = random.Random(7), 0.0, Client(["other"]).decide()
+    with (
+        open_client(at) as client,
+        closing(Connection(at.port)) as other,
+        closing(Connection(at.port)) as monitor,
+    ):
         for campaign in (describe_wide_campaign(), describe_campaign("other")):
             post(client, "/campaigns", campaign)
-        for _ in fill(client, "other", 600, rewarded=1.0):
-            pass
+        fill(client, "other", 600, rewarded=1.0)
         wait_until_quiet(at)
-        asking = [
-            pool.submit(_ask_until, stop, at.port, requests)
-            for requests in (Client(["other"]).decide(), repeat(HEALTH))
-        ]
-        try:
+        with (
+            record_alongside(lambda: other.ask(next(decide)), PAUSE) as decides,
+            record_alongside(lambda: monitor.ask(HEALTH), PAUSE) as healths,
+        ):
             for _ in range(BATCHES):
                 ids = [uuid4().hex for _ in range(ITEMS)]
                 contexts = [{name: draws.choice(LEVELS) for name in VARIABLES} for _ in ids]
@@ -67,18 +67,7 @@ def measure_waits(at: Server) -> Waits:
                     post(client, path, {"campaign": "wide", "items": body})
                     slowest = max(slowest, time.perf_counter() - begun)
             time.sleep(AFTERMATH)
-        finally:
-            stop.set()
-        return Waits(*(future.result() for future in asking), slowest)
-
-
-def _ask_until(stop: Event, port: int, requests: Iterator[bytes]) -> float:
-    """Ask one thing after another and return the longest wait."""
-    longest, connection = 0.0, Connection(port)
-    while not stop.wait(PAUSE):
-        longest = max(longest, connection.ask(next(requests)))
-    connection.socket.close()
-    return longest
+    return Waits(max(decides), max(healths), slowest)
 
 
 def judge_waits(database: str, runs: Sequence[Waits]) -> list[Verdict]:
