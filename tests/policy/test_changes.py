@@ -60,6 +60,14 @@ def patchless(fields):
     return CampaignConfig.model_validate(CONFIG.model_dump(exclude_unset=True, mode="json") | fields)
 
 
+def grown(kind, rng, rounds, **fields):
+    """A policy, one with another action, and the states of both after some rounds of the first."""
+    before = policy_of(kind, **fields)
+    after = StagedPolicy(add_config_action(before.config, "message"))
+    state, _ = played(before, before.initial_state(), rounds, rng)
+    return before, after, state, append_actions(before, after, state)
+
+
 def played(policy, state, rounds, rng, value=lambda decision, rng: float(decision.action == "mail") + rng.normal()):
     """Rounds with their rewards at once, but for every sixth."""
     decisions = []
@@ -75,10 +83,7 @@ def played(policy, state, rounds, rng, value=lambda decision, rng: float(decisio
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_was_learned_stays_to_the_bit(kind, rng):
-    before = policy_of(kind)
-    after = StagedPolicy(add_config_action(before.config, "message"))
-    state, _ = played(before, before.initial_state(), 150, rng)
-    wide = append_actions(before, after, state)
+    before, after, state, wide = grown(kind, rng, 150)
     context = {"risk": "high", "income": 20.0}
     was, now = before.preview(state, context), after.preview(wide, context)
     assert now.estimates[:3] == was.estimates
@@ -93,10 +98,7 @@ def test_what_was_learned_stays_to_the_bit(kind, rng):
 @pytest.mark.parametrize("kind", ["one regime", "spectral", "smoothed"])
 def test_a_later_action_is_as_one_that_was_there_and_never_played(kind, rng):
     """G, Σzr, G⁻¹ and θ̂ are those of a campaign that had the action from the start."""
-    before = policy_of(kind)
-    after = StagedPolicy(add_config_action(before.config, "message"))
-    state, _ = played(before, before.initial_state(), 150, rng)
-    wide = append_actions(before, after, state)
+    before, after, state, wide = grown(kind, rng, 150)
     rebuilt = after.update(wide._replace(rebuild=True, arrived=wide.arrived))
     before_rebuilt = append_actions(before, after, before.update(state._replace(rebuild=True)))
     for name, found in before_rebuilt.statistics._asdict().items():
@@ -104,9 +106,7 @@ def test_a_later_action_is_as_one_that_was_there_and_never_played(kind, rng):
 
 
 def test_before_any_reward_the_new_columns_are_box_as(rng):
-    before = policy_of("one regime")
-    after = StagedPolicy(add_config_action(before.config, "message"))
-    wide = append_actions(before, after, before.initial_state())
+    _, after, _, wide = grown("one regime", rng, 0)
     fresh = after.initial_state()
     for name, found in wide.statistics._asdict().items():
         np.testing.assert_array_equal(found, getattr(fresh.statistics, name), err_msg=name)
@@ -114,10 +114,7 @@ def test_before_any_reward_the_new_columns_are_box_as(rng):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_new_action_is_tried_with_its_true_propensity(kind, rng):
-    before = policy_of(kind)
-    after = StagedPolicy(add_config_action(before.config, "message"))
-    state, _ = played(before, before.initial_state(), 147, rng)
-    wide = append_actions(before, after, state)
+    _, after, _, wide = grown(kind, rng, 147)
     rounds = wide.trial_end - wide.round
     assert wide.trial_end % 7 == 0
     assert 0 <= rounds - TRIAL_PLAYS * 4 / TRIAL_SHARE < 7
@@ -131,9 +128,7 @@ def test_a_new_action_is_tried_with_its_true_propensity(kind, rng):
 
 
 def test_a_batch_across_the_end_of_a_trial_is_what_single_decisions_are(rng):
-    before = policy_of("one regime")
-    after = StagedPolicy(add_config_action(before.config, "message"))
-    wide = append_actions(before, after, played(before, before.initial_state(), 60, rng)[0])
+    _, after, _, wide = grown("one regime", rng, 60)
     requests = [Request({"risk": "low", "income": float(i % 50)}) for i in range(200)]
     batch_state, batch = after.decide_batch(wide, requests)
     single, one_by_one = wide, []
@@ -201,46 +196,29 @@ def test_going_back_before_an_action_was_added_tries_it_anew(rng):
 
 
 def test_a_trial_ends_when_its_action_is_retired(rng):
-    before = policy_of("one regime")
-    after = StagedPolicy(add_config_action(before.config, "message"))
-    state = append_actions(before, after, played(before, before.initial_state(), 60, rng)[0])
+    _, after, _, state = grown("one regime", rng, 60)
     given_up = StagedPolicy(retire_config_action(after.config, "message"))
     assert append_actions(after, given_up, state).trial_end == 63  # the end of the stage
     assert append_actions(after, StagedPolicy(retire_config_action(after.config, "call")), state) is state
     wider = StagedPolicy(add_config_action(after.config, "visit"))
-    assert (
-        append_actions(
-            wider,
-            StagedPolicy(retire_config_action(wider.config, "visit")),
-            wide := append_actions(after, wider, state),
-        )
-        is wide
-    )
+    wide, fewer = append_actions(after, wider, state), StagedPolicy(retire_config_action(wider.config, "visit"))
+    assert append_actions(wider, fewer, wide) is wide
     assert wide.trial_end > state.round
+    # A control group makes a trial longer: 20 · 4 / (0.5 · 0.5), and a whole stage.
+    *_, longer = grown("one regime", rng, 0, control={"share": 0.5, "kind": "baseline"})
+    assert longer.trial_end == 322
 
 
 def test_an_action_that_comes_back_untried_is_tried(rng):
     """Given up before anybody saw it; but not one that was played often."""
-    before = policy_of("one regime")
-    after = StagedPolicy(add_config_action(before.config, "message"))
+    _, after, _, state = grown("one regime", rng, 60)
     given_up = StagedPolicy(retire_config_action(after.config, "message"))
-    state = append_actions(
-        after, given_up, append_actions(before, after, played(before, before.initial_state(), 60, rng)[0])
-    )
-    state, _ = played(given_up, state, 30, rng)
+    state, _ = played(given_up, append_actions(after, given_up, state), 30, rng)
     assert append_actions(given_up, after, state).trial_end >= state.round + TRIAL_PLAYS
     tried, _ = played(after, append_actions(given_up, after, state), 300, rng)
     assert tried.trial_end < tried.round
     gone = append_actions(after, given_up, tried)
     assert append_actions(given_up, after, gone).trial_end < tried.round
-
-
-def test_a_control_group_makes_the_trial_longer():
-    before = policy_of("one regime", control={"share": 0.5, "kind": "baseline"})
-    after = StagedPolicy(add_config_action(before.config, "message"))
-    assert (
-        append_actions(before, after, before.initial_state()).trial_end == 322
-    )  # 20 · 4 / (0.5 · 0.5), and a whole stage
 
 
 def test_going_back_to_no_reward_at_all_is_a_warm_start(rng):
@@ -305,12 +283,8 @@ GIVEN = {"initial": [0.5, 0.5], "transition": [[0.9, 0.1], [0.1, 0.9]], "emissio
 
 def test_what_a_clone_has_by_default_follows_its_changes():
     """Another variable is no use if signals and features stay those of before."""
-    body = {
-        "name": "first",
-        "seed": 3,
-        "actions": ["none", "mail"],
-        "variables": [{"name": "mood", "levels": ["a", "b"]}],
-    }
+    mood = {"name": "mood", "levels": ["a", "b"]}
+    body = {"name": "first", "seed": 3, "actions": ["none", "mail"], "variables": [mood]}
     config, other = CampaignConfig.model_validate(body), {"name": "age", "cuts": [30, 50]}
     for change in (
         {"variables": [*body["variables"], other]},
@@ -326,10 +300,7 @@ def test_what_a_clone_has_by_default_follows_its_changes():
     for before, change in (
         ({"bonus": {"form": "noise", "scale": 2.0}}, {"bonus": {"form": "elliptical"}}),
         ({"bonus": {"form": "noise", "scale": 2.0}}, {"beliefs": {"statistics": "as_decided"}, "regimes": 2}),
-        (
-            {"bonus": {"form": "theory_general", "risk": 0.1, "horizon": 9, "c_theta": 1, "gamma": 0.5, "c_eta": 1}},
-            {"bonus": {"form": "plain"}},
-        ),
+        ({"bonus": KINDS["theory"]["bonus"]}, {"bonus": {"form": "plain"}}),
         ({"beliefs": {"estimator": "given", "parameters": GIVEN}, "regimes": 2}, {"beliefs": {"estimator": "em"}}),
     ):
         wanted = {"name": "second", "seed": 4} | change
@@ -341,8 +312,6 @@ def test_what_a_clone_has_by_default_follows_its_changes():
     with pytest.raises(ConfigError, match="bonus"):
         clone_config(scaled, {"name": "second", "bonus": 3})
     # What was chosen stays.
-    chosen = body | {"variables": [*body["variables"], other], "signals": ["mood"], "regimes": 1}
-    clone = clone_config(
-        CampaignConfig.model_validate(chosen), {"name": "second", "seed": 4, "variables": [other, *body["variables"]]}
-    )
+    chosen = body | {"variables": [mood, other], "signals": ["mood"], "regimes": 1}
+    clone = clone_config(CampaignConfig.model_validate(chosen), {"name": "second", "variables": [other, mood]})
     assert (clone.signals, clone.regimes) == (("mood",), 1)
