@@ -89,15 +89,6 @@ class Version:
     restored: int | None = None
 
 
-@dataclass(frozen=True)
-class Revision:
-    round: int
-    changed: frozenset[str]
-    restored: int | None
-    erased: int | None
-    created_at: int
-
-
 class Campaign:
     """One campaign under the rules."""
 
@@ -111,17 +102,18 @@ class Campaign:
         self.folded = self.settled = 0
         self.excluded: frozenset[int] = frozenset()
         self.versions: list[Version] = []
-        self.revisions = [Revision(0, frozenset(config), None, None, now)]
+        self.revisions: list[dict[str, Any]] = []  # as GET …/revisions shows them, with the names of changed fields
         self.last_at = -math.inf
         self.next_update = self.length + 1
         self.estimated = False
-        beliefs, joint = self.config["beliefs"], self.joint
-        estimates = beliefs["estimator"] in ("em", "spectral") and (joint or self.config["regimes"] != 1)
-        self.next_estimation = 0
-        if estimates:
-            self.next_estimation = self._stage_start(beliefs["start_round"]) if joint else beliefs["start_round"]
+        beliefs, self.next_estimation = self.config["beliefs"], 0
+        if self.joint:
+            self.next_estimation = self._stage_start(beliefs["start_round"])
+        elif beliefs["estimator"] in ("em", "spectral") and self.config["regimes"] != 1:
+            self.next_estimation = beliefs["start_round"]
         self.trial_end = self.trial_first = 0
         self.assigned: dict[str, tuple[float, float]] = {}  # where a subject's draw for control must lie (R13)
+        self._revise(now, frozenset(config))
 
     @property
     def length(self) -> int:
@@ -188,9 +180,9 @@ class Campaign:
     def _decide_one(self, item: Mapping[str, Any], now: int) -> None:
         self._cross(now)
         t = len(self.rounds) + 1
-        at = None if item.get("at") is None else _micros(item["at"])
-        if at is None and self.config["clock"] is not None:
-            at = now
+        at = now if self.config["clock"] is not None else None
+        if item.get("at") is not None:
+            at = _micros(item["at"])
         if at is not None:
             at = self.last_at = int(max(at, self.last_at))
         eligible = tuple(name for name in self.active if name not in item.get("excluded_actions", ()))
@@ -326,9 +318,8 @@ class Campaign:
             self._take(round, value, "client", self.clock)
         elif round.reward.value != value:
             raise Refused(409)
-        return {"decision_id": decision_id, "campaign": self.config["name"], "round": round.number} | self.told_reward(
-            round
-        )
+        answer = {"decision_id": decision_id, "campaign": self.config["name"], "round": round.number}
+        return answer | self.told_reward(round)
 
     def _take(self, round: Round, value: float, source: str, now: int) -> None:
         round.reward = Reward(value, source, now)
@@ -344,7 +335,16 @@ class Campaign:
 
     def _revise(self, now: int, changed: frozenset[str] = frozenset(), **what: int) -> None:
         self.clock = max(now, self.clock)
-        self.revisions.append(Revision(len(self.rounds), changed, what.get("restored"), what.get("erased"), self.clock))
+        self.revisions.append(
+            {
+                "revision": len(self.revisions) + 1,
+                "round": len(self.rounds),
+                "changed": changed,
+                "restored_model_version": what.get("restored"),
+                "erased_decisions": what.get("erased"),
+                "created_at": told(self.clock),
+            }
+        )
 
     def change(self, changes: Mapping[str, Any], now: int) -> None:
         """Change some fields of the configuration to other valid values (R14)."""
@@ -384,18 +384,16 @@ class Campaign:
             self.change({"actions": [*config["actions"], action]}, now)
 
     def retire_action(self, action: str, now: int) -> None:
-        if action not in self.config["retired_actions"]:
-            if action not in self.active[1:] or len(self.active) == 2:
-                raise Refused(422)
-            self.change({"retired_actions": [*self.config["retired_actions"], action]}, now)
-        else:
-            self._require_open()
+        retired = self.config["retired_actions"]
+        if action not in retired and (action not in self.active[1:] or len(self.active) == 2):
+            raise Refused(422)
+        self.change({"retired_actions": [*retired, *({action} - {*retired})]}, now)
 
     def roll_back(self, version: int, now: int) -> None:
         """R21."""
         if not 1 <= version < len(self.versions):
             raise Refused(422)
-        if self.revisions[-1].restored == version and self.versions[-1].kind == "rollback":
+        if self.revisions[-1]["restored_model_version"] == version and self.versions[-1].kind == "rollback":
             return  # a retry
         self._require_open()
         past = self.versions[version - 1]
@@ -478,19 +476,6 @@ class Campaign:
                 "stage": version.round // self.length + 1,
                 "rewards_folded": version.counted,
                 "published_at": told(version.published_at),
-            }
-
-    @property
-    def changes(self) -> Iterator[dict[str, Any]]:
-        """Return GET …/revisions, newest first, with only the names of changed fields."""
-        for number, revision in reversed(list(enumerate(self.revisions, 1))):
-            yield {
-                "revision": number,
-                "round": revision.round,
-                "changed": revision.changed,
-                "restored_model_version": revision.restored,
-                "erased_decisions": revision.erased,
-                "created_at": told(revision.created_at),
             }
 
 

@@ -185,15 +185,9 @@ def check_lift(series, inside, revisions):
     ends = np.array([sum(row.round <= bucket["last_round"] for row in rows) for bucket in series["buckets"]])
     lifts = cumulative_lift(compared, ends)
     for i, bucket in enumerate(series["buckets"]):
-        expected = {
-            "decided_rewards": lifts.decided.rewards[i],
-            "control_rewards": lifts.control.rewards[i],
-            "decided_mean": lifts.decided.mean[i],
-            "control_mean": lifts.control.mean[i],
-            "difference": lifts.difference[i],
-            "low": lifts.low[i],
-            "high": lifts.high[i],
-        }
+        expected = {name: getattr(lifts, name)[i] for name in ("difference", "low", "high")}
+        for name, arm in (("decided", lifts.decided), ("control", lifts.control)):
+            expected |= {f"{name}_rewards": arm.rewards[i], f"{name}_mean": arm.mean[i]}
         found = {name: math.nan if value is None else value for name, value in bucket["lift"].items()}
         assert found == pytest.approx(expected, rel=1e-9, abs=1e-12, nan_ok=True)
 
@@ -210,24 +204,17 @@ def check_marks(series, published, revisions, inside, rounds):
     for bucket in series["buckets"]:
         mine = range(bucket["first_round"], bucket["last_round"] + 1)
         assert bucket["models"] == sum(min(model["round"] + 1, last) in mine for model in shown)
-    others = [model for model in shown if model["kind"] != "update"]
-    assert [(one["model_version"], one["kind"], one["round"]) for one in series["publications"]] == [
-        (model["version"], model["kind"], model["round"]) for model in others
-    ]
+    others = [(model["version"], model["kind"], model["round"]) for model in shown if model["kind"] != "update"]
+    assert [(one["model_version"], one["kind"], one["round"]) for one in series["publications"]] == others
     notes = [revision for revision in revisions if within(revision.round)]
     assert [(one["revision"], one["round"]) for one in series["revisions"]] == [(r.revision, r.round) for r in notes]
 
 
 def test_changes_made_by_people_are_listed(played):
     series = get_series(played, "given", points=2000)
-    assert [(one["kind"], one["changed"]) for one in series["revisions"]] == [
-        ("created", []),
-        ("configuration", ["control"]),
-        ("rollback", []),
-        ("configuration", ["actions"]),
-        ("erasure", []),
-        ("configuration", ["control"]),
-    ]
+    revisions = [(one["kind"], *one["changed"]) for one in series["revisions"]]
+    assert revisions[:3] == [("created",), ("configuration", "control"), ("rollback",)]
+    assert revisions[3:] == [("configuration", "actions"), ("erasure",), ("configuration", "control")]
     assert {"rollback", "actions", "erasure"} <= series["models"].keys()
     # The other tests have something to compare.
     assert len(series["regime_changes"]) >= 3
@@ -292,8 +279,7 @@ def test_columns_are_read_once(start, clock, monkeypatch):
     worker = start()
     post = http_post(worker.client)
     script = Script(PLAYED["smoothed"], clock).create(post)
-    reads = []
-    real = service.analysis.columns.read_decision_columns
+    reads, real = [], service.analysis.columns.read_decision_columns
 
     def count_reads(tx, campaign, after, last):
         reads.append((after, last))
