@@ -1,8 +1,6 @@
 """Verification: replay the log of a campaign from its first round and compare it with what is stored (R14, R15)."""
 
-from collections import Counter
 from collections.abc import Iterator
-from itertools import islice
 
 import msgspec
 import numpy as np
@@ -12,12 +10,10 @@ from tqdm import tqdm
 from policy import CodecError, Decision, PolicyError, State, decode
 from policy.codec import decode_estimate
 from service.engine.fold import MissingInput, Replay
-from service.engine.ids import Ids, hash_ids
 from service.engine.recovery import coefficients_match, load_first_position, numbers_match
 from service.storage.models import read_models
 from service.storage.rows import DecisionRow, LiveRow, ModelRow
-from service.storage.snapshots import get_snapshot, read_id_blocks, read_snapshot_points
-from service.storage.statements import PAGE
+from service.storage.snapshots import get_snapshot, read_snapshot_points
 from service.storage.transaction import Transaction
 
 
@@ -66,7 +62,6 @@ def find_differences(tx: Transaction, live: LiveRow, progress: bool = False) -> 
     )
     yield from models.find_unpublished()
     yield from _compare_live_row(live, replay.state)
-    yield from _compare_ids(tx, campaign)
 
 
 def _compare_live_row(live: LiveRow, state: State) -> Iterator[str]:
@@ -80,23 +75,6 @@ def _compare_live_row(live: LiveRow, state: State) -> Iterator[str]:
             yield f"live {field} is {getattr(live, field)}, the replay gives {replayed}"
     if not numbers_match(msgspec.json.decode(live.belief), state.belief):
         yield f"live belief is {live.belief}, the replay gives {state.belief.tolist()}"
-
-
-def _compare_ids(tx: Transaction, campaign: int) -> Iterator[str]:
-    """Ids that several decisions share, and stored blocks of hashes that do not match the ids."""
-    ids, names, blocks = Ids(), tx.read_decision_ids(campaign, 0), read_id_blocks(tx, campaign)
-    while page := list(islice(names, PAGE)):
-        hashes = hash_ids(page)
-        before = tx.get_known_decisions(campaign, ids.find_rounds(hashes))
-        for name, times in Counter(page).items():
-            if times > 1 or name in before:
-                yield f"decision_id {name!r} belongs to several decisions"
-        ids.extend(ids.count, hashes)
-    done = 0
-    for last, stored in blocks:
-        if stored != ids.encode_block(done, last):
-            yield f"the stored hashes of the ids of rounds {done + 1} to {last} are wrong"
-        done = last
 
 
 def _compare_snapshots(tx: Transaction, campaign: int, replay: Replay) -> Iterator[str]:

@@ -15,7 +15,6 @@ from service.access.roles import DECIDERS, READERS, allow
 from service.api.campaigns import check_name
 from service.base.errors import ErrorDetail, GoneError, NotFoundError
 from service.base.times import format_timestamp
-from service.engine.campaigns import Campaigns
 from service.engine.encoding import encode_decisions, hash_request, hash_requests
 from service.engine.operations import Decide, Reward
 from service.engine.recovery import get_campaign, load_config
@@ -30,6 +29,7 @@ from service.engine.requests import (
     RewardRequest,
 )
 from service.engine.worker import Service
+from service.storage.reading import find_decision
 from service.storage.rows import LiveRow
 from service.storage.transaction import Transaction
 from service.web.application import Application
@@ -155,12 +155,12 @@ def add_decision_routes(app: Application, service: Service) -> None:
     def get_decision(name: str, decision_id: str) -> StoredDecision:
         """A decision as it was made: its request, answer and explanation, and its reward if one has arrived."""
         with service.store.reading() as tx:
-            return load_decision(tx, service.campaigns, get_campaign(tx, name), decision_id)
+            return load_decision(tx, get_campaign(tx, name), decision_id)
 
 
-def load_decision(tx: Transaction, campaigns: Campaigns, campaign: LiveRow, decision_id: str) -> StoredDecision:
+def load_decision(tx: Transaction, campaign: LiveRow, decision_id: str) -> StoredDecision:
     """Load a decision with its request, its answer and its reward."""
-    row = campaigns.cache.get_decision(tx, campaign, decision_id)
+    row = find_decision(tx, campaign.campaign_id, decision_id)
     if row is None:
         raise NotFoundError(f"Campaign {campaign.name} has no decision {decision_id!r}")
     if row.erased:

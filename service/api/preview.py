@@ -88,7 +88,7 @@ def add_preview_routes(app: FastAPI, service: Service) -> None:
         The model that made the decision is rebuilt from the log. For an old decision this may take seconds."""
         with service.store.reading() as tx:
             row = get_campaign(tx, name)
-            decision = load_decision(tx, service.campaigns, row, body.decision_id)
+            decision = load_decision(tx, row, body.decision_id)
             regimes, missing = explain_decision(tx, row, service.campaigns, past_decision(decision))
         answer = decision.model_dump() | {"regimes": regimes, "regimes_missing": missing}
         return Explanation.model_validate(answer, from_attributes=True)

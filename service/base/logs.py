@@ -18,7 +18,17 @@ REQUEST_ID: ContextVar[str | None] = ContextVar("request_id", default=None)
 STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime", "color_message", "taskName"}
 # Exceptions whose messages quote values.
 QUOTING = (LookupError, ValueError)
-QUOTING_LIBRARIES = {"fastapi", "msgspec", "policy", "psycopg", "pydantic", "pydantic_core", "sqlalchemy", "sqlite3"}
+QUOTING_LIBRARIES = {
+    "asyncpg",
+    "fastapi",
+    "msgspec",
+    "policy",
+    "psycopg",
+    "pydantic",
+    "pydantic_core",
+    "sqlalchemy",
+    "sqlite3",
+}
 CAUSE = "The above exception was the direct cause of the following exception:"
 CONTEXT = "During handling of the above exception, another exception occurred:"
 

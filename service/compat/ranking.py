@@ -87,14 +87,17 @@ class Ranker:
         """Find the decision of an event."""
         with self._service.store.reading() as tx:
             rows = read_campaigns(tx) if among is None else read_campaign_page(tx, "", len(among), among=among)
-            decisions = [(row, self._service.campaigns.cache.get_decision(tx, row, event_id)) for row in rows]
-        events = [Event(row.campaign_id, row.name, one.erased) for row, one in decisions if one is not None]
+            names = {row.campaign_id: row.name for row in rows}
+            decisions = tx.get_known_decisions([(campaign, event_id) for campaign in names])
+        events = [Event(one.campaign_id, names[one.campaign_id], one.erased) for one in decisions]
         if not events:
             where = "" if among is None else " among the campaigns that this key covers"
             raise NotFoundError(f"There is no event {event_id!r}{where}")
         if len(events) > 1:
-            names = ", ".join(repr(event.campaign) for event in events)
-            raise ConflictError(f"Campaigns {names} all have an event {event_id!r}; use a key limited to one of them")
+            campaigns = ", ".join(repr(event.campaign) for event in events)
+            raise ConflictError(
+                f"Campaigns {campaigns} all have an event {event_id!r}; use a key limited to one of them"
+            )
         return events[0]
 
     async def _find_shape(

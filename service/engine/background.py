@@ -16,7 +16,7 @@ from service.base.times import SECOND
 from service.engine.boundaries import LEASE_SECONDS
 from service.engine.campaigns import Campaigns
 from service.engine.course import Position
-from service.engine.lanes import Lanes
+from service.engine.gathering import Gatherer
 from service.engine.operations import FinishJob, JobResult, KeepSnapshot, Operation, Reduce, Snapshot
 from service.engine.recovery import rebuild_job_input
 from service.engine.retention import list_campaigns_to_reduce
@@ -41,7 +41,7 @@ class Background:
         self._thread = ThreadPoolExecutor(1, "background")
         self._tasks: set[asyncio.Task[None]] = set()
         self._running: set[tuple[int, int]] = set()  # jobs: campaign id and input round
-        self.lanes: Lanes  # set by the worker: lanes start background work, which submits its results to them
+        self.gatherer: Gatherer  # set by the worker: it starts background work, which submits its results to it
 
     def start(self, work: Job | Snapshot) -> None:
         """Start a piece of work."""
@@ -109,7 +109,7 @@ class Background:
         """Submit an operation until the database takes it; None if the campaign was deleted meanwhile."""
         while True:
             try:
-                return await self.lanes.submit(operation)
+                return await self.gatherer.submit(operation)
             except UnavailableError:
                 await asyncio.sleep(RETRY_SECONDS)
             except NotFoundError:

@@ -1,4 +1,4 @@
-"""Process gathered operations: all campaigns' operations share one transaction, and each gets its own outcome.
+"""Process operations: those of all campaigns share one transaction, and each gets its own outcome.
 
 What a transaction did is cached only once it is committed.
 """
@@ -6,6 +6,8 @@ What a transaction did is cached only once it is committed.
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
+from functools import partial
 from itertools import groupby
 from typing import NamedTuple
 from uuid import uuid4
@@ -14,7 +16,7 @@ import msgspec
 
 from policy import StagedPolicy, State
 from service.base.errors import NotFoundError, UnavailableError
-from service.engine.cache import Cache
+from service.engine.cache import Cache, LongWorkError
 from service.engine.handlers import HANDLERS, answer_repeated_creation
 from service.engine.metrics import Metrics
 from service.engine.operations import Create, Delete, Snapshot
@@ -26,13 +28,19 @@ from service.engine.work import Entry, Job
 from service.storage import audit
 from service.storage.campaigns import add_campaign
 from service.storage.engines import DATABASE_ERRORS
-from service.storage.rows import LiveRow
-from service.storage.statements import Query
-from service.storage.store import Store, WouldBlockError
+from service.storage.rows import KnownDecision, LiveRow
+from service.storage.store import Store
 from service.storage.transaction import Transaction
 
 _encode = msgspec.json.Encoder().encode
 log = logging.getLogger("undercurrent")
+
+
+class Postponed(Enum):
+    """Why nothing was done to a campaign in a quick transaction."""
+
+    LONG = "it needs long work"
+    HELD = "another worker holds it"
 
 
 class Processed(NamedTuple):
@@ -40,6 +48,29 @@ class Processed(NamedTuple):
 
     outcomes: list[object]
     work: list[Job | Snapshot]
+
+
+class Batch:
+    """Operations that share a transaction, and what has come of them so far.
+
+    `is_quick`: do only what takes a few milliseconds, and wait for no other worker.
+    """
+
+    def __init__(self, operations: Sequence[AnyOperation], is_quick: bool) -> None:
+        self.operations, self.is_quick = operations, is_quick
+        self.outcomes: list[object] = [None] * len(operations)
+        self.places: dict[str, list[int]] = {}  # of each campaign's operations
+        for i, operation in enumerate(operations):
+            self.places.setdefault(operation.campaign, []).append(i)
+        self.started = time.perf_counter()
+        self.rows: dict[str, LiveRow] = {}
+        self.units: list[Unit] = []
+        self.entries: list[Entry] = []  # of the units, once they are written
+
+    def set_all(self, name: str, outcome: object) -> None:
+        """Give all operations on a campaign the same outcome."""
+        for i in self.places[name]:
+            self.outcomes[i] = outcome
 
 
 class Campaigns:
@@ -63,77 +94,134 @@ class Campaigns:
         self._on_messages = on_messages
         self.snapshots_under_way: set[int] = set()  # campaign ids; the background removes them
 
-    def process(self, operations: Sequence[AnyOperation]) -> Processed:
+    def process(self, operations: Sequence[AnyOperation], is_quick: bool = False) -> Processed:
         """Carry out all operations in one transaction.
 
         A bad request fails alone. A database failure fails them all and drops what was cached (R18).
         """
-        started = time.perf_counter()
-        outcomes: list[object] = [None] * len(operations)
-        by_campaign: dict[str, list[int]] = {}
-        for i, operation in enumerate(operations):
-            by_campaign.setdefault(operation.campaign, []).append(i)
-        locked: list[int] = []
-        written: list[tuple[Unit, Entry]] = []
+        batch = Batch(operations, is_quick)
         try:
             with self.store.writing() as tx:
-                rows, now = tx.lock_campaigns(by_campaign, self._prefetch(operations, by_campaign)), self.clock()
-                self.cache.check_generation()
-                locked = [row.campaign_id for row in rows.values()]
-                for name, places in by_campaign.items():
-                    numbered = [(i, operations[i]) for i in places]
-                    unit = self._serve_campaign(tx, rows.get(name), numbered, outcomes, now)
-                    if unit is not None:
-                        written.append((unit, unit.write()))
-        except WouldBlockError:  # nothing was done
-            raise
+                self._carry_out(batch, tx)
         except BaseException:
-            self.cache.forget([*locked, *self.cache.find_numbers(by_campaign)])
+            self._forget(batch)
             raise
-        self.metrics.count_transaction(len(operations), time.perf_counter() - started)
-        pairs = zip(operations, outcomes, strict=True)
-        if deleted := [op.campaign for op, outcome in pairs if isinstance(op, Delete) and outcome is None]:
-            self.metrics.forget(deleted)
-        for unit, entry in written:
-            self._finish_unit(unit, entry)
-        return Processed(outcomes, [work for unit, entry in written for work in self._list_work(unit, entry)])
+        return self._finish(batch)
 
-    def _prefetch(self, operations: Sequence[AnyOperation], by_campaign: dict[str, list[int]]) -> Iterator[Query]:
-        """Yield the queries that the operations will need, if the campaigns are those that we know by name."""
-        for name, places in by_campaign.items():
-            number, rounds = self.cache.guess_rounds(name, list_decision_ids([operations[i] for i in places]))
-            if rounds:
-                yield Transaction.build_known_decisions_query(number, rounds)
+    async def gather(self, operations: Sequence[AnyOperation]) -> Processed:
+        """Do the same on the event loop, without blocking it; only what is quick is done."""
+        batch = Batch(operations, is_quick=True)
+        try:
+            await self.store.write(partial(self._carry_out, batch))
+        except BaseException:
+            self._forget(batch)
+            raise
+        return self._finish(batch)
+
+    def prepare(self, operations: Sequence[AnyOperation]) -> Batch:
+        """Work out requests, which may take long, without writing or locking anything."""
+        batch = Batch(operations, is_quick=False)
+        with self.store.reading() as tx:
+            self._work_out(batch, tx)
+        return batch
+
+    def commit(self, batch: Batch) -> Processed | None:
+        """Write what was prepared; None if the campaigns have changed since."""
+        try:
+            with self.store.writing() as tx:
+                rows = tx.lock_campaigns(batch.places)
+                if {name: row.version for name, row in rows.items()} != {
+                    name: row.version for name, row in batch.rows.items()
+                }:
+                    return None
+                batch.entries = [unit.write(tx) for unit in batch.units]
+        except BaseException:
+            self._forget(batch)
+            raise
+        return self._finish(batch)
+
+    def _carry_out(self, batch: Batch, tx: Transaction) -> None:
+        self._work_out(batch, tx)
+        batch.entries = [unit.write(tx) for unit in batch.units]
+
+    def _work_out(self, batch: Batch, tx: Transaction) -> None:
+        """Lock the campaigns, and carry out the operations in memory."""
+        batch.rows = rows = tx.lock_campaigns(batch.places, wait=not batch.is_quick)
+        now = self.clock()
+        self.cache.check_generation()
+        missing = [name for name in batch.places if name not in rows]
+        held = tx.find_names(missing) if missing and batch.is_quick and not self.store.embedded else set()
+        wanted = [
+            (row.campaign_id, decision_id)
+            for name, row in rows.items()
+            for decision_id in list_decision_ids([batch.operations[i] for i in batch.places[name]])
+        ]
+        known: dict[int, dict[str, KnownDecision]] = {}
+        for decision in tx.get_known_decisions(wanted):
+            known.setdefault(decision.campaign_id, {})[decision.decision_id] = decision
+        for name, places in batch.places.items():
+            row = rows.get(name)
+            if name in held:
+                batch.set_all(name, Postponed.HELD)
+            elif row is None:
+                self._serve_missing(batch, tx, places, now)
+            else:
+                self._serve_campaign(batch, tx, row, places, known.get(row.campaign_id, {}), now)
+
+    def _serve_missing(self, batch: Batch, tx: Transaction, places: Sequence[int], now: int) -> None:
+        """Carry out operations on a campaign that does not exist, until one of them creates it."""
+        for count, i in enumerate(places, start=1):
+            operation = batch.operations[i]
+            if isinstance(operation, Create):
+                row, batch.outcomes[i] = self._create(tx, operation, now)
+                self._serve_campaign(batch, tx, row, places[count:], {}, now)
+                return
+            batch.outcomes[i] = NotFoundError(f"There is no campaign {operation.campaign!r}")
 
     def _serve_campaign(
         self,
+        batch: Batch,
         tx: Transaction,
-        row: LiveRow | None,
-        numbered: Sequence[tuple[int, AnyOperation]],
-        outcomes: list[object],
+        row: LiveRow,
+        places: Sequence[int],
+        known: dict[str, KnownDecision],
         now: int,
-    ) -> Unit | None:
-        """Carry out the operations on one campaign; return its unit of work, which is still to be written."""
-        while row is None and numbered:  # until one of them creates it
-            (i, operation), *numbered = numbered
-            if isinstance(operation, Create):
-                row, outcomes[i] = self._create(tx, operation, now)
-            else:
-                outcomes[i] = NotFoundError(f"There is no campaign {operation.campaign!r}")
-        if row is None or not numbered:
-            return None
-        turn = Turn(tx, row, [operation for _, operation in numbered], self.cache, self.owner, self.clock, now)
+    ) -> None:
+        """Carry out the operations on one campaign."""
+        operations = [batch.operations[i] for i in places]
+        turn = Turn(tx, row, operations, self.cache, self.owner, self.clock, now, known, batch.is_quick)
         try:
             results = _serve(turn)
-        except (*DATABASE_ERRORS, WouldBlockError):
+        except DATABASE_ERRORS:
             raise
+        except LongWorkError:
+            batch.set_all(row.name, Postponed.LONG)
+            return
         except Exception as error:  # a campaign that cannot be loaded must not fail the others
-            turn.loaded_unit, results = None, [error] * len(numbered)
-        for (i, _), result in zip(numbered, results, strict=False):
-            outcomes[i] = result
+            batch.set_all(row.name, error)
+            return
+        for i, result in zip(places, results, strict=False):
+            batch.outcomes[i] = result
         if turn.is_deleted:
-            return self._serve_campaign(tx, None, numbered[len(results) :], outcomes, now)
-        return turn.loaded_unit
+            self._serve_missing(batch, tx, places[len(results) :], now)
+        elif turn.loaded_unit is not None:
+            batch.units.append(turn.loaded_unit)
+
+    def _forget(self, batch: Batch) -> None:
+        self.cache.forget([row.campaign_id for row in batch.rows.values()])
+
+    def _finish(self, batch: Batch) -> Processed:
+        """Do what follows the commit."""
+        done = sum(not isinstance(outcome, Postponed) for outcome in batch.outcomes)
+        if done:
+            self.metrics.count_transaction(done, time.perf_counter() - batch.started)
+        pairs = zip(batch.operations, batch.outcomes, strict=True)
+        if deleted := [op.campaign for op, outcome in pairs if isinstance(op, Delete) and outcome is None]:
+            self.metrics.forget(deleted)
+        units = list(zip(batch.units, batch.entries, strict=True))
+        for unit, entry in units:
+            self._finish_unit(unit, entry)
+        return Processed(batch.outcomes, [work for unit, entry in units for work in self._list_work(unit, entry)])
 
     def _create(self, tx: Transaction, operation: Create, now: int) -> tuple[LiveRow, object]:
         config = operation.policy.config.model_dump_json()
@@ -148,7 +236,7 @@ class Campaigns:
 
     def _finish_unit(self, unit: Unit, entry: Entry) -> None:
         """Do what follows the commit."""
-        self.cache.keep(unit, entry)
+        self.cache.keep(unit.row, entry)
         self.metrics.count_unit(unit)
         if unit.rows.messages:
             self._on_messages()

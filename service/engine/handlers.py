@@ -46,14 +46,7 @@ from service.storage.campaigns import delete_campaign, get_config, get_creation_
 from service.storage.engines import DATABASE_ERRORS
 from service.storage.jobs import finish_job
 from service.storage.rows import LiveRow
-from service.storage.snapshots import (
-    IdBlock,
-    SnapshotPoint,
-    add_id_block,
-    add_snapshot,
-    get_last_round_in_blocks,
-    read_snapshot_points,
-)
+from service.storage.snapshots import SnapshotPoint, add_snapshot, read_snapshot_points
 from service.storage.transaction import Transaction
 
 T = TypeVar("T")
@@ -223,7 +216,7 @@ def _erase(turn: Turn, operation: Erase) -> Changed[int | None]:
 def _import(turn: Turn, operation: Import) -> Changed[None]:
     _require_same_campaign(turn, operation)
     adopt(turn.unit, operation.unit)
-    turn.look_up_ids()  # later operations may name imported decisions
+    turn.look_up_again()  # later operations may name imported decisions
     return None, {}
 
 
@@ -291,10 +284,6 @@ def _keep_snapshot(turn: Turn, operation: KeepSnapshot) -> None:
         build_snapshot_row(row.campaign_id, snapshot.revision, state, operation.encoded, turn.clock()),
         keep=choose_snapshots_to_keep([older.round for older in points]),
     )
-    last = get_last_round_in_blocks(tx, row.campaign_id)
-    if last < state.round:
-        block = turn.cache.load_ids(tx, row).encode_block(last, state.round)
-        add_id_block(tx, row.campaign_id, IdBlock(state.round, block))
 
 
 @_handles_each(Reduce)

@@ -1,4 +1,4 @@
-"""The operations on a campaign, which lanes gather and `Campaigns.process` carries out. Each names its result's type.
+"""The operations on a campaign, which `Campaigns.process` carries out. Each names its result's type.
 
 An operation that cannot be carried out fails with an exception instead.
 """
@@ -138,3 +138,8 @@ class KeepSnapshot(Operation[None], frozen=True):
 
 class Reduce(Operation[bool], frozen=True):
     """Reduce the oldest requests that retention no longer allows (retention.py). The result: are there more?"""
+
+
+def count_items(operation: Operation[object]) -> int:
+    """Count the decisions and rewards of a request; 0 for every other operation."""
+    return len(operation.items) if isinstance(operation, (Decide, Reward)) else 0

@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterable, Sequence
 from service.base.errors import FieldProblem, InvalidError
 from service.engine.campaigns import Campaigns
 from service.engine.fold import Replay
-from service.engine.ids import hash_ids
 from service.engine.imports import Importing
 from service.engine.operations import Erase, Import, ReadState, RollBack
 from service.engine.recovery import get_campaign, load_first_position, rebuild_model, recover_position
@@ -42,12 +41,12 @@ def prepare_import(campaigns: Campaigns, name: str, import_id: str, rows: Iterab
     def find_known_ids(names: Sequence[str]) -> Collection[str]:
         with campaigns.store.reading() as tx:
             row = get_campaign(tx, name)
-            rounds = campaigns.cache.load_ids(tx, row).find_rounds(hash_ids(names))
-            return tx.get_known_decisions(row.campaign_id, rounds)
+            known = tx.get_known_decisions([(row.campaign_id, decision_id) for decision_id in names])
+            return {decision.decision_id for decision in known}
 
     with campaigns.store.reading() as tx:  # a short one: databases end transactions that are idle for long
         row = get_campaign(tx, name)
-        position = recover_position(tx, row.campaign_id)  # not the cached one, which a lane may be appending to
+        position = recover_position(tx, row.campaign_id)  # not the cached one, which a gather may be appending to
         entry = Entry(row.version, position, row.changes, None, count_events(tx, row.campaign_id))
         unit = Importing(tx, row, entry, campaigns.owner, campaigns.clock())
     return Import(name, row.campaign_id, unit, unit.take_all(import_id, rows, find_known_ids))

@@ -3,18 +3,24 @@
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from service.engine.cache import Cache
-from service.engine.ids import Ids
-from service.engine.operations import Decide, Operation, Reward
+from policy.costs import is_quick
+from service.engine.cache import Cache, LongWorkError
+from service.engine.operations import Decide, Operation, Reward, count_items
 from service.engine.unit import Unit
-from service.storage.rows import LiveRow
+from service.engine.work import Entry
+from service.storage.rows import KnownDecision, LiveRow
 from service.storage.transaction import Transaction
 
 AnyOperation: TypeAlias = Operation[object]
+MOST_QUICK_ITEMS = 250  # decisions and rewards of one campaign in a transaction: some milliseconds
 
 
 class Turn:
-    """A locked campaign and the operations on it. `clock` gives microseconds since 1970."""
+    """A locked campaign and the operations on it. `clock` gives microseconds since 1970.
+
+    `known` are the decisions that the operations name and the log has. A turn that `is_quick` raises `LongWorkError`
+    instead of doing what takes more than a few milliseconds.
+    """
 
     def __init__(
         self,
@@ -25,12 +31,13 @@ class Turn:
         owner: str,
         clock: Callable[[], int],
         now: int,
+        known: dict[str, KnownDecision],
+        is_quick: bool,
     ) -> None:
         self.tx, self.cache, self.owner, self.clock, self.now = tx, cache, owner, clock, now
         self.is_deleted = False
         self.loaded_unit: Unit | None = None  # None as long as no operation has needed it
-        self.operations, self._row = operations, row
-        self._ids: Ids | None = None
+        self.operations, self._row, self._known, self._is_quick = operations, row, known, is_quick
 
     @property
     def row(self) -> LiveRow:
@@ -40,15 +47,25 @@ class Turn:
     def unit(self) -> Unit:
         """The unit of work; the campaign's state is loaded when it is first needed."""
         if self.loaded_unit is None:
-            entry, self._ids = self.cache.load_entry(self.tx, self._row), self.cache.load_ids(self.tx, self._row)
-            self.loaded_unit = Unit(self.tx, self._row, entry, self.owner, self.now)
-            self.look_up_ids()
+            entry = self.cache.load_entry(self.tx, self._row, self._is_quick)
+            if self._is_quick and self._is_long(entry):
+                raise LongWorkError
+            self.loaded_unit = Unit(self.tx, self._row, entry, self.owner, self.now, self._known)
         return self.loaded_unit
 
-    def look_up_ids(self) -> None:
-        """Load the decisions that the operations name."""
-        if self.loaded_unit is not None and self._ids is not None:
-            self.loaded_unit.look_up(self._ids, list_decision_ids(self.operations))
+    def _is_long(self, entry: Entry) -> bool:
+        """Will the requests take more than a few milliseconds?"""
+        if sum(map(count_items, self.operations)) > MOST_QUICK_ITEMS:
+            return True
+        rounds = sum(count_items(operation) for operation in self.operations if isinstance(operation, Decide))
+        if rounds <= entry.state.rounds_ahead:
+            return False
+        return entry.job is not None or not is_quick(entry.position.policy, entry.state, rounds)
+
+    def look_up_again(self) -> None:
+        """Load the decisions that the operations name once more, because new ones were imported."""
+        names = [(self.row.campaign_id, name) for name in list_decision_ids(self.operations)]
+        self.unit.add_known({decision.decision_id: decision for decision in self.tx.get_known_decisions(names)})
 
 
 def list_decision_ids(operations: Sequence[AnyOperation]) -> list[str]:

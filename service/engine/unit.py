@@ -1,6 +1,6 @@
 """Decide and take rewards for one campaign inside one transaction: in memory first, written once (R18)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import compress, repeat
 from typing import Any
@@ -17,7 +17,6 @@ from service.base.times import SECOND, format_timestamp
 from service.engine.alerts import Announced, find_regime_changes
 from service.engine.boundaries import Boundaries
 from service.engine.encoding import Explanation, build_explanations, check_numbers, encode_lines
-from service.engine.ids import Hashes, Ids, hash_ids
 from service.engine.requests import MAX_BATCH, Customer, DecideItem
 from service.engine.work import Entry
 from service.storage.rows import REGIME_CHANGE, DecisionRow, KnownDecision, LiveRow, MessageRow, build_rows
@@ -31,28 +30,22 @@ _encode = msgspec.json.Encoder().encode
 class Unit(Boundaries):
     """One campaign's unit of work, with the requests that clients make."""
 
-    def __init__(self, tx: Transaction, row: LiveRow, entry: Entry, owner: str, now: int) -> None:
+    def __init__(
+        self,
+        tx: Transaction,
+        row: LiveRow,
+        entry: Entry,
+        owner: str,
+        now: int,
+        known: dict[str, KnownDecision] | None = None,
+    ) -> None:
         super().__init__(tx, row, entry, owner, now)
         self.repeated = self.refused = 0  # rewards that changed nothing
-        self._looked_up: tuple[list[str], Hashes] = ([], hash_ids([]))  # the last ids, and their hashes
+        self.add_known(known or {})
 
-    def look_up(self, ids: Ids, names: Sequence[str]) -> None:
-        """Load the decisions with these ids, if there are any; must precede the requests that name them."""
-        self._looked_up = list(names), hash_ids(names)
-        rounds = ids.find_rounds(self._looked_up[1])
-        if self.rows.decisions:  # an import in this transaction may have added them
-            wanted = set(names)
-            rounds += [row.round for row in self.rows.decisions if row.decision_id in wanted]
-        if rounds:  # for decisions of this transaction, the memory is newer than the database
-            stored = self._tx.get_known_decisions(self.row.campaign_id, rounds)
-            self.progress = replace(self.progress, known=stored | self.known)
-
-    @property
-    def new_ids(self) -> Hashes:
-        """The hashed ids of the rounds that this transaction decided, in order."""
-        new = [row.decision_id for row in self.rows.decisions]
-        names, hashes = self._looked_up
-        return hashes if new == names else hash_ids(new)  # nearly always they have been hashed already
+    def add_known(self, known: dict[str, KnownDecision]) -> None:
+        """Add decisions that the log has. For decisions of this transaction, the memory is newer."""
+        self.progress = replace(self.progress, known=known | self.known)
 
     # --- decisions ---------------------------------------------------------------------------------------------
 
@@ -152,7 +145,8 @@ class Unit(Boundaries):
         if not eligible.all():
             for explanation, allowed in zip(explanations, eligible.tolist(), strict=True):
                 explanation.scores = list(compress(explanation.scores, allowed))
-        shared: dict[str, Sequence[Any]] = {
+        shared: dict[str, Iterable[Any]] = {
+            "campaign_id": repeat(self.row.campaign_id),
             "decision_id": names,
             "round": range(decided[0].first, self.state.round + 1),
             "request_hash": digests,
@@ -165,7 +159,6 @@ class Unit(Boundaries):
         }
         self.rows.decisions += build_rows(
             DecisionRow,
-            campaign_id=repeat(self.row.campaign_id),
             subject=[item.subject for item in items],
             context=encode_lines([item.context for item in items]),
             excluded_actions=[

@@ -6,7 +6,6 @@ from itertools import product
 from typing import Any
 
 from policy import CampaignConfig, Request, StagedPolicy, decode, describe, encode, kernels
-from service.engine.ids import Ids, hash_ids
 
 ROUNDS = 99  # enough for regimes to be fitted, and judged once
 _lock = threading.Lock()
@@ -23,9 +22,6 @@ def load_first() -> bool:
     """Load the kernels of a default campaign; return whether they came from the cache, as the others then do too."""
     with _lock:
         _run_campaign(0)
-        ids = Ids()
-        ids.extend(0, hash_ids(["warm"]))
-        ids.find_rounds(hash_ids(["up"]))
     compiled = (getattr(kernel, "stats", None) for kernel in vars(kernels).values())
     return not any(stats.cache_misses for stats in compiled if stats is not None)
 

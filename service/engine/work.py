@@ -133,7 +133,7 @@ class Work(Course):
         self.entry, self.rows = entry, NewRows()
         self.now = max(now, row.clock)  # time never goes backwards
         self._clock = now  # leases and messages wait by the real clock
-        self._tx, self._owner = tx, owner
+        self._tx, self._owner, self._locked_row = tx, owner, row
         self._flushed_rows, self._flushed_jobs = self.rows.count(), 0  # how much the database already has
         revision, policy, state = entry.position
         self.progress = Progress(
@@ -193,7 +193,8 @@ class Work(Course):
     @property
     def has_changed(self) -> bool:
         """Is there anything to write?"""
-        return self.state is not self.entry.state or self.revision != self.entry.position.revision
+        is_same_state = self.state is self.entry.state and self.revision == self.entry.position.revision
+        return not is_same_state or self.row is not self._locked_row
 
     @property
     def failures(self) -> list[EventRow]:
@@ -205,13 +206,15 @@ class Work(Course):
         if self.row.archived_at is not None:
             raise ConflictError(f"Campaign {self.row.name} is archived and {consequence}; unarchive it first")
 
-    def write(self) -> Entry:
-        """Write everything; return the entry to keep once it is committed."""
+    def write(self, tx: Transaction) -> Entry:
+        """Write everything; return the entry to keep once it is committed. It may be another transaction by now."""
+        self._tx = tx
         progress, state, row = self.progress, self.state, self.row
         if not self.has_changed:
             return self.entry
         self.flush()
-        is_eventful = bool(progress.closed_jobs or self.rows.jobs or self.rows.events or self.rows.revisions)
+        has_new_rows = progress.closed_jobs or self.rows.jobs or self.rows.events or self.rows.revisions
+        is_eventful = bool(has_new_rows) or row is not self._locked_row
         after = row._replace(
             version=row.version + 1,
             changes=row.changes + is_eventful,
@@ -221,7 +224,7 @@ class Work(Course):
             settled=progress.settled,
             model_version=state.model_version,
             belief=_encode(state.belief.tolist()).decode(),
-            clock=self.now,
+            clock=row.clock if state is self.entry.state else self.now,
             last_at=progress.last_at,
             guarded=state.selection is not None and state.selection.guarded,
             regime=progress.announced.regime,

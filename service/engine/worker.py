@@ -1,4 +1,4 @@
-"""One worker: its store, campaigns, lanes, background work and webhook messages, from start to stop."""
+"""One worker: its store, campaigns, gatherer, background work and webhook messages, from start to stop."""
 
 import asyncio
 import gc
@@ -13,7 +13,7 @@ from service.base.memory import share_one_heap
 from service.base.settings import Settings
 from service.engine.background import Background
 from service.engine.campaigns import Campaigns
-from service.engine.lanes import Lanes
+from service.engine.gathering import Gatherer
 from service.engine.metrics import Exporter, Metrics
 from service.engine.operations import Archive, Change, Create, Delete, Operation
 from service.engine.warm_up import load_first, warm_up
@@ -47,7 +47,7 @@ class Service:
         self.campaigns = Campaigns(self.store, clock, metrics=self.metrics, on_messages=self.sender.wake)
         self.background = Background(self.campaigns)
         self.changed_at = 0.0  # when this worker last created or changed a campaign, by the monotonic clock
-        self._lanes: Lanes | None = None
+        self._gatherer: Gatherer | None = None
         self._warming: asyncio.Future[None] | None = None
 
     async def start(self) -> None:
@@ -58,15 +58,15 @@ class Service:
         gc.set_threshold(YOUNG_OBJECTS)
         gc.freeze()  # the compiler leaves a million permanent objects, which the collector can skip
         self._warming = asyncio.get_running_loop().run_in_executor(None, warm_up)
-        self._lanes = self.background.lanes = Lanes(self.campaigns, self.background.start)
+        self._gatherer = self.background.gatherer = Gatherer(self.campaigns, self.background.start)
         self.background.watch()
         self.sender.start()
         self.keys.start()
 
     def submit(self, operation: Operation[T]) -> "asyncio.Future[T]":
         """Return a future of the operation's result, set once it is committed."""
-        assert self._lanes is not None, "the service has not started"
-        future = self._lanes.submit(operation)
+        assert self._gatherer is not None, "the service has not started"
+        future = self._gatherer.submit(operation)
         if isinstance(operation, CHANGES):
             future.add_done_callback(self._note_change)
         return future
@@ -80,12 +80,12 @@ class Service:
 
     async def stop(self) -> None:
         """Finish all accepted operations, then close the database."""
-        if self._lanes is not None:
+        if self._gatherer is not None:
             await self.background.close()
-            await self._lanes.close()
+            await self._gatherer.close()
         await self.sender.close()
         if self._warming is not None:
             await self._warming
         await self.keys.close()
         self.exporter.close()
-        self.store.close()
+        await self.store.stop()

@@ -1,35 +1,52 @@
 """How SQLite and PostgreSQL are opened, and what their errors mean."""
 
-import math
 import sqlite3
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
-import psycopg
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, make_url
 from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from service.base.errors import UnavailableError
-from service.storage import fibers
 
-POOL_SIZE = 8  # PostgreSQL connections kept open; twice as many at most
+POOL_SIZE = 8  # PostgreSQL connections of the threads kept open; twice as many at most
+LOOP_POOL_SIZE = 4  # and of the event loop
 BUSY_SECONDS = 10  # SQLite waits this long for another process's transaction, PostgreSQL's pool for a connection
+SILENCE_SECONDS = 2 * BUSY_SECONDS  # after which the server of a statement counts as gone
 # SQLite's page caches. The writer's stays valid; a reader's is dropped at every commit.
 WRITER_KIB, READER_KIB = 65_536, 2_048
 IDLE_SECONDS = 1.0  # an idle connection is tested before use after this time
-DATABASE_ERRORS = (DBAPIError, PoolTimeoutError, sqlite3.Error, psycopg.Error)
+# TimeoutError: asyncpg's, for a server that does not answer.
+DATABASE_ERRORS = (DBAPIError, PoolTimeoutError, TimeoutError, sqlite3.Error)
 NO_ANSWER = "The database does not answer"
 NO_SPACE = "The disk of the database is full: free some space, then try again"
+POOLER = (
+    "The database address leads to a pooler that gives each transaction another connection, such as PgBouncer with "
+    "pool_mode = transaction. Prepared statements need pool_mode = session"
+)
 WHAT_TO_DO: dict[int | str, str] = {  # by SQLite's primary code or PostgreSQL's
     sqlite3.SQLITE_FULL: NO_SPACE,
     "53100": NO_SPACE,
     sqlite3.SQLITE_READONLY: "The database is read-only: make its file and folder writable, then try again",
     "25006": "The database is read-only, perhaps a standby: promote it or connect to the primary, then try again",
     sqlite3.SQLITE_IOERR: "The disk of the database failed, is full or over its quota: fix it, then try again",
+    "26000": POOLER,
+    "42P05": POOLER,
 }
+# What a URL may say to libpq that asyncpg would take for a setting of the server.
+ONLY_LIBPQ = (
+    "connect_timeout", "keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count", "tcp_user_timeout",
+    "gssencmode", "channel_binding",
+)  # fmt: skip
+# Settings by a statement and not at the start of the session, where poolers refuse them.
+PREPARE_SESSION = (
+    f"SELECT set_config('lock_timeout', '{BUSY_SECONDS}s', false), "
+    f"set_config('idle_in_transaction_session_timeout', '{6 * BUSY_SECONDS}s', false), "
+    "extract(epoch FROM pg_postmaster_start_time())::text"
+)
 
 
 def get_error_code(error: BaseException) -> int | str | None:
@@ -38,12 +55,6 @@ def get_error_code(error: BaseException) -> int | str | None:
     if isinstance(original, sqlite3.Error):
         return getattr(original, "sqlite_errorcode", 0) & 0xFF
     return getattr(original, "sqlstate", None)
-
-
-def is_disconnected(error: BaseException) -> bool:
-    """Is this a lost connection to PostgreSQL? Such errors have no code, or one of two classes."""
-    original, code = getattr(error, "orig", None) or error, str(get_error_code(error) or "")
-    return isinstance(original, psycopg.OperationalError) and (not code or code.startswith(("08", "57P")))
 
 
 def explain_failure(error: Exception) -> UnavailableError:
@@ -70,7 +81,9 @@ def hide_password(url: URL | str) -> str:
 
 def create_sqlite_engine(url: str) -> Engine:
     arguments = {"check_same_thread": False, "timeout": BUSY_SECONDS}
-    engine = sa.create_engine(url, connect_args=arguments, hide_parameters=True)  # parameters may be personal data
+    # No pool: readers open the file in a tenth of a millisecond, and never hold one that is gone. Parameters are hidden
+    # because they may be personal data.
+    engine = sa.create_engine(url, connect_args=arguments, hide_parameters=True, poolclass=sa.NullPool)
 
     @sa.event.listens_for(engine, "connect")
     def prepare(connection: sqlite3.Connection, _: Any) -> None:
@@ -96,11 +109,20 @@ def create_sqlite_engine(url: str) -> Engine:
     return engine
 
 
-def create_postgresql_engine(url: str, connected: Callable[[object], None]) -> Engine:
-    """`connected` is called for each new connection with a value that identifies the run of its server."""
+class Health(Protocol):
+    """What is known about a server: by all connections to it together."""
+
+    failed_at: float  # the last failure, by the monotonic clock
+
+    def note_server(self, server: object) -> None:
+        """Called for each new connection, with a value that identifies the run of its server."""
+
+
+def create_postgresql_engine(url: str, health: Health) -> Engine:
+    """The engine of threads and commands."""
     engine = sa.create_engine(
         make_url(url).set(drivername="postgresql+psycopg"),
-        paramstyle="format",  # by position, as SQLite does: rows are tuples
+        paramstyle="format",  # by position, as the other drivers
         pool_size=POOL_SIZE,
         max_overflow=POOL_SIZE,
         pool_timeout=BUSY_SECONDS,
@@ -108,35 +130,63 @@ def create_postgresql_engine(url: str, connected: Callable[[object], None]) -> E
         connect_args={
             "connect_timeout": BUSY_SECONDS,
             "application_name": "undercurrent",
-            "prepare_threshold": None,  # the driver would deallocate Wire's statements with its own
-            "tcp_user_timeout": 2_000 * BUSY_SECONDS,  # milliseconds
-            "options": f"-c lock_timeout={BUSY_SECONDS}s -c idle_in_transaction_session_timeout={6 * BUSY_SECONDS}s",
+            "prepare_threshold": None,  # these connections go from one kind of work to another
+            "tcp_user_timeout": 1_000 * SILENCE_SECONDS,  # milliseconds
         },
     )
+    _watch_connections(engine, health)
+    return engine
 
-    @sa.event.listens_for(engine, "do_connect")
-    def connect(dialect: Any, record: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> psycopg.Connection:
-        connection = fibers.Connection.connect(*arguments, **options)
-        try:
-            connected(connection.execute("SELECT pg_postmaster_start_time()").fetchone())
-            connection.rollback()
-        except psycopg.Error:
-            connection.close()
-            raise
-        return connection
+
+def create_loop_engine(url: str, health: Health) -> AsyncEngine:
+    """The engine of the event loop, which asyncpg does not block."""
+    address = make_url(url).set(drivername="postgresql").difference_update_query(ONLY_LIBPQ)
+    engine = create_async_engine(
+        "postgresql+asyncpg://",
+        pool_size=LOOP_POOL_SIZE,
+        max_overflow=0,
+        pool_timeout=BUSY_SECONDS,
+        hide_parameters=True,
+        connect_args={
+            "dsn": address.render_as_string(hide_password=False),  # asyncpg reads it as libpq does
+            "timeout": BUSY_SECONDS,
+            "command_timeout": SILENCE_SECONDS,
+            "server_settings": {"application_name": "undercurrent", "jit": "off"},
+        },
+    )
+    _watch_connections(engine.sync_engine, health)
+    return engine
+
+
+def _watch_connections(engine: Engine, health: Health) -> None:
+    """Prepare new connections, and test those that were idle before they are used."""
+
+    @sa.event.listens_for(engine, "connect")
+    def prepare(connection: Any, _: Any) -> None:
+        health.note_server(_execute(connection, PREPARE_SESSION)[-1])
+        connection.commit()
 
     @sa.event.listens_for(engine, "checkin")
     def note_use(connection: Any, record: Any) -> None:
-        record.info["used"] = record.info.pop("kept", time.monotonic())
+        record.info["used"] = time.monotonic()
 
     @sa.event.listens_for(engine, "checkout")
-    def test_idle(connection: psycopg.Connection, record: Any, proxy: Any) -> None:
+    def test_idle(connection: Any, record: Any, proxy: Any) -> None:
         """After an outage the first request would get a dead connection; testing each time would cost too much."""
-        if time.monotonic() - record.info.get("used", math.inf) > IDLE_SECONDS:
+        used, now = record.info.get("used"), time.monotonic()
+        if used is not None and used < max(now - IDLE_SECONDS, health.failed_at):
             try:
-                connection.execute("SELECT 1")
+                _execute(connection, "SELECT 1")
                 connection.rollback()
-            except psycopg.Error as error:
+            except (engine.dialect.loaded_dbapi.Error, TimeoutError) as error:
                 raise DisconnectionError(str(error)) from error
 
-    return engine
+
+def _execute(connection: Any, sql: str) -> tuple[Any, ...]:
+    cursor = connection.cursor()
+    try:
+        cursor.execute(sql)
+        row: tuple[Any, ...] = cursor.fetchone()
+        return row
+    finally:
+        cursor.close()

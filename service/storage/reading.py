@@ -48,9 +48,11 @@ def find_rounds_between(tx: Transaction, campaign: int, start: int | None, end: 
     )
 
 
-def find_decision(tx: Transaction, campaign: int, round: int) -> LoggedDecision | None:
-    """The decision of a round."""
-    query = _LOGGED.where(decisions.c.campaign_id == campaign, decisions.c.round == round)
+def find_decision(tx: Transaction, campaign: int, decision_id: str) -> LoggedDecision | None:
+    """The decision with an id, with its request and its reward."""
+    if "\x00" in decision_id:  # PostgreSQL's text cannot hold it, so it cannot even be looked up
+        return None
+    query = _LOGGED.where(decisions.c.campaign_id == campaign, decisions.c.decision_id == decision_id)
     return next(iter(tx.read_rows(LoggedDecision, query)), None)
 
 

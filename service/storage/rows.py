@@ -188,14 +188,10 @@ class LiveRow(NamedTuple):
     archived_at: int | None
 
 
-class DecisionIdRow(NamedTuple):
-    round: int
-    decision_id: str
-
-
 class KnownDecision(NamedTuple):
     """What the answer to a retry needs: a decision that is already in the log, with its reward."""
 
+    campaign_id: int
     decision_id: str
     round: int
     request_hash: bytes | None

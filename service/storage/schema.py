@@ -56,9 +56,8 @@ def upgrade(store: Store) -> None:
         with store.migrating() as tx:
             command.upgrade(build_alembic_config(tx.connection), "head")
     except CommandError as error:
-        raise UnavailableError(
-            f"The database cannot be migrated: {error}. Was it written by a newer version?"
-        ) from None
+        hint = ". Was it written by a newer version?" if "locate revision" in str(error) else ""
+        raise UnavailableError(f"The database cannot be migrated: {error}{hint}") from None
 
 
 def require_current(store: Store) -> None:

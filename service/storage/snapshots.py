@@ -1,12 +1,12 @@
-"""What a restart begins with: snapshots of a campaign's state, and blocks of the hashes of its decision ids."""
+"""Snapshots of a campaign's state, which a restart begins with."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import insert, select, update
 
 from service.storage.rows import SnapshotRow, select_rows
-from service.storage.tables import id_blocks, jobs, live, snapshots
+from service.storage.tables import jobs, live, snapshots
 from service.storage.transaction import Transaction
 
 
@@ -16,11 +16,6 @@ class SnapshotPoint(NamedTuple):
     round: int
     arrived: int
     revision: int
-
-
-class IdBlock(NamedTuple):
-    last_round: int
-    hashes: bytes
 
 
 def read_snapshot_points(tx: Transaction, campaign: int) -> list[SnapshotPoint]:
@@ -48,20 +43,3 @@ def add_snapshot(tx: Transaction, row: SnapshotRow, keep: Iterable[int]) -> None
         .where(jobs.c.campaign_id == row.campaign_id, jobs.c.published_round < row.round)
         .values(result=None)
     )
-
-
-def read_id_blocks(tx: Transaction, campaign: int) -> Iterator[IdBlock]:
-    """The blocks of ids, in order."""
-    query = select_rows(IdBlock, id_blocks).where(id_blocks.c.campaign_id == campaign)
-    for row in tx.connection.execute(query.order_by(id_blocks.c.last_round)):
-        yield IdBlock(row.last_round, bytes(row.hashes))
-
-
-def get_last_round_in_blocks(tx: Transaction, campaign: int) -> int:
-    """The round up to which ids are in blocks."""
-    query = select(func.coalesce(func.max(id_blocks.c.last_round), 0)).where(id_blocks.c.campaign_id == campaign)
-    return int(tx.connection.execute(query).scalar_one())
-
-
-def add_id_block(tx: Transaction, campaign: int, block: IdBlock) -> None:
-    tx.connection.execute(insert(id_blocks).values(campaign_id=campaign, **block._asdict()))

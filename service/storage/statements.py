@@ -1,31 +1,22 @@
-"""The hot statements: written once with SQLAlchemy, compiled once for the database, and how they are sent to it."""
+"""The statements of the write path: written once with SQLAlchemy, compiled once for each driver.
 
-from collections.abc import Iterable, Mapping, Sequence
+PostgreSQL's take arrays, so that their number does not grow with the campaigns of a transaction. SQLite's take lists as
+JSON, or one row at a time: it has no network to wait for.
+"""
+
+from collections.abc import Mapping, Sequence
 from functools import cache
-from itertools import chain
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import bindparam, insert, select, update
 from sqlalchemy.dialects import postgresql
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.engine import Engine
 
-from service.storage.rows import (
-    APPENDED,
-    DecisionIdRow,
-    DecisionRow,
-    JobRow,
-    KnownDecision,
-    LiveRow,
-    RewardRow,
-    select_rows,
-)
+from service.storage.rows import APPENDED, DecisionRow, JobRow, KnownDecision, LiveRow, RewardRow, select_rows
 from service.storage.tables import campaigns, decisions, jobs, live, rewards
 
 PAGE = 5_000  # rows of the log read at a time
-# SQLite inserts this many rows with one statement where there are enough of them; old versions take 999 parameters.
-# Each statement releases the interpreter lock.
-ROWS_PER_INSERT = (60, 20, 5)
 LIVE_COLUMNS = tuple(column.name for column in live.c if column.name != "campaign_id")
 # Those that every transaction on a campaign writes; the others have statements of their own.
 UPDATED_COLUMNS = tuple(name for name in LIVE_COLUMNS if name not in ("snapshot_round", "reduced"))
@@ -40,6 +31,17 @@ class Statement(NamedTuple):
 
     sql: str
     order: Sequence[str]
+
+
+def _unnest(columns: Sequence[sa.ColumnClause[Any]]) -> Any:
+    """Arrays as rows, one parameter for each column. The length of a text is checked where it is stored."""
+    named = {column.name: column.type for column in columns}
+    arrays = [
+        bindparam(name, type_=postgresql.ARRAY(sa.Text() if isinstance(kind, sa.String) else kind))
+        for name, kind in named.items()
+    ]
+    values = sa.func.unnest(*arrays).table_valued(*(sa.column(name, kind) for name, kind in named.items()))
+    return values.render_derived(name="given")
 
 
 def _select_page(columns: sa.Select[Any], table: sa.Table, counter: sa.Column[Any]) -> sa.Select[Any]:
@@ -67,102 +69,74 @@ def _select_last_round(campaign: sa.BindParameter[int]) -> sa.Select[Any]:
     return select(sa.func.max(span.union_all(halved).c.low))
 
 
-def compile_statements(engine: Engine, embedded: bool) -> dict[str, Statement]:
-    """Compile the hot statements for the engine's database, by name; insertions are named after their table."""
-
-    def compile_one(statement: sa.ClauseElement, **options: Any) -> Statement:
-        compiled = statement.compile(engine, **options)
-        order = compiled.positiontup  # type: ignore[attr-defined]
-        return Statement(str(compiled), order)
-
-    def is_in(column: sa.Column[Any], name: str, kind: type[sa.Text | sa.BigInteger]) -> sa.ColumnElement[bool]:
-        if embedded:
-            return column.in_(select(sa.func.json_each(bindparam(name)).table_valued("value").c.value))
-        return column == sa.any_(bindparam(name, type_=postgresql.ARRAY(kind)))
-
-    campaign: sa.BindParameter[int] = bindparam("campaign")
+def _select_common(campaign: sa.BindParameter[int]) -> dict[str, sa.ClauseElement]:
     newest = select(sa.func.max(jobs.c.input_round)).where(jobs.c.campaign_id == campaign).scalar_subquery()
-    statements: dict[str, sa.ClauseElement] = {
-        "lock": LIVE_ROWS.where(is_in(campaigns.c.name, "names", sa.Text)).with_for_update(of=[live, campaigns]),
-        "known decisions": select_rows(KnownDecision, decisions, rewards)
-        .select_from(DECISIONS_WITH_REWARDS)
-        .where(decisions.c.campaign_id == campaign, is_in(decisions.c.round, "rounds", sa.BigInteger)),
+    return {
         "newest job": select_rows(JobRow, jobs).where(jobs.c.campaign_id == campaign, jobs.c.input_round == newest),
         "last round": _select_last_round(campaign),
         "decision page": _select_page(select_rows(DecisionRow, decisions), decisions, decisions.c.round),
         "reward page": _select_page(select_rows(RewardRow, rewards), rewards, rewards.c.arrival),
-        "id page": _select_page(select_rows(DecisionIdRow, decisions), decisions, decisions.c.round),
-        "update live row": update(live)
-        .where(live.c.campaign_id == campaign, live.c.version == bindparam("before"))
-        .values({name: bindparam(f"new_{name}") for name in UPDATED_COLUMNS}),
     }
-    hot = {name: compile_one(statement) for name, statement in statements.items()}
-    for kind, table in APPENDED.items():
-        hot[table.name] = compile_one(insert(table), column_keys=list(kind._fields))
-        assert tuple(hot[table.name].order) == kind._fields, f"{kind.__name__} is not in the order of its table"
-    return hot
 
 
-class Query(NamedTuple):
-    """A hot query, by its name, and its parameters."""
+def _select_known(wanted: sa.FromClause) -> sa.Select[Any]:
+    """Select the decisions with the wanted campaigns and ids."""
+    is_wanted = (decisions.c.campaign_id == wanted.c.campaign_id) & (decisions.c.decision_id == wanted.c.decision_id)
+    return select_rows(KnownDecision, decisions, rewards).select_from(wanted.join(DECISIONS_WITH_REWARDS, is_wanted))
 
-    statement: str
-    parameters: Mapping[str, Any]
+
+def _write_for_sqlite() -> Mapping[str, sa.ClauseElement]:
+    given = sa.func.json_each(bindparam("given")).table_valued("value").c.value
+    first, second = (sa.func.json_extract(given, sa.literal_column(f"'$[{i}]'")) for i in range(2))
+    wanted = select(first.label("campaign_id"), second.label("decision_id")).subquery()
+    return {
+        "lock": LIVE_ROWS.where(campaigns.c.name.in_(select(given))),
+        "known decisions": _select_known(wanted),
+        "live": update(live)
+        .where(live.c.campaign_id == bindparam("of_campaign"), live.c.version == bindparam("before"))
+        .values({name: bindparam(name) for name in UPDATED_COLUMNS}),
+    } | {table.name: insert(table) for table in APPENDED.values()}
 
 
-class Channel(Protocol):
-    """How the hot statements reach the database. What is executed is done by the commit at the latest."""
+def _write_for_postgresql() -> Mapping[str, sa.ClauseElement]:
+    names = bindparam("given", type_=postgresql.ARRAY(sa.Text))
+    named = LIVE_ROWS.where(campaigns.c.name == sa.any_(names)).order_by(live.c.campaign_id)
+    wanted = _unnest([decisions.c.campaign_id, decisions.c.decision_id])
+    after = _unnest(
+        [live.c.campaign_id, *(live.c[name] for name in UPDATED_COLUMNS), sa.column("before", sa.BigInteger)]
+    )
+    return {
+        # What has waited for a lock must also lock what it has joined, or it would see that as it was before the wait.
+        "lock": named.with_for_update(of=[live, campaigns]),
+        "lock if free": named.with_for_update(of=live, skip_locked=True),
+        "names": select(campaigns.c.name).where(campaigns.c.name == sa.any_(names)),
+        "known decisions": _select_known(wanted),
+        "live": update(live)
+        .where(live.c.campaign_id == after.c.campaign_id, live.c.version == after.c.before)
+        .values({name: after.c[name] for name in UPDATED_COLUMNS}),
+    } | {
+        table.name: insert(table).from_select(kind._fields, select(_unnest([table.c[name] for name in kind._fields])))
+        for kind, table in APPENDED.items()
+    }
 
-    def begin(self) -> None: ...
-    def query(self, queries: Iterable[tuple[str, Sequence[Any]]]) -> list[list[tuple[Any, ...]]]: ...
-    def execute(self, sql: str, rows: Sequence[Sequence[Any]]) -> int | None: ...  # rows changed, None if not yet known
-    def flush(self) -> None: ...
-    def commit(self) -> None: ...
-    def roll_back(self) -> None: ...
-    def close(self) -> None: ...
+
+def compile_statements(engine: Engine) -> dict[str, Statement]:
+    """Compile the statements for an engine, by name; those that append rows and `live` are named after their table."""
+    embedded = engine.dialect.name == "sqlite"
+    statements = {
+        **_select_common(bindparam("campaign")),
+        **(_write_for_sqlite() if embedded else _write_for_postgresql()),
+    }
+    compiled = {}
+    for name, statement in statements.items():
+        columns = [list(kind._fields) for kind, table in APPENDED.items() if embedded and table.name == name]
+        result = statement.compile(engine, column_keys=columns[0] if columns else None)
+        compiled[name] = Statement(str(result), result.positiontup)  # type: ignore[attr-defined]
+    return compiled
 
 
 @cache
-def _repeat_values(insert: str, rows: int) -> str:
+def repeat_values(insertion: str, rows: int) -> str:
     """An insertion of several rows: of the time of a single-row insertion, a fifth is the statement itself."""
-    head, values, row = insert.partition("VALUES ")
+    head, values, row = insertion.partition("VALUES ")
     return f"{head}{values}{', '.join([row] * rows)}"
-
-
-class CursorChannel:
-    """The driver's cursor, which executes at once: for SQLite, and for everything that only reads."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._cursor: Any = connection.connection.cursor()
-
-    def begin(self) -> None:
-        # IMMEDIATE: a transaction that reads before it writes would fail if another one writes in between.
-        self._cursor.execute("BEGIN IMMEDIATE")
-
-    def query(self, queries: Iterable[tuple[str, Sequence[Any]]]) -> list[list[tuple[Any, ...]]]:
-        return [self._cursor.execute(sql, values).fetchall() for sql, values in queries]
-
-    def execute(self, sql: str, rows: Sequence[Sequence[Any]]) -> int | None:
-        for size in ROWS_PER_INSERT if sql.startswith("INSERT") else ():
-            if whole := len(rows) - len(rows) % size:
-                together = (chain.from_iterable(rows[i : i + size]) for i in range(0, whole, size))
-                self._cursor.executemany(_repeat_values(sql, size), map(tuple, together))
-                rows = rows[whole:]
-        if rows:
-            self._cursor.executemany(sql, rows)
-        changed: int = self._cursor.rowcount
-        return changed
-
-    def flush(self) -> None:
-        """Nothing waits."""
-
-    def commit(self) -> None:
-        self._cursor.execute("COMMIT")
-
-    def roll_back(self) -> None:
-        if self._cursor.connection.in_transaction:
-            self._cursor.execute("ROLLBACK")
-
-    def close(self) -> None:
-        """Close the cursor: an SQLite connection stays open until the last cursor that used it is closed."""
-        self._cursor.close()

@@ -74,7 +74,7 @@ live = _define_campaign_table(
 decisions = _define_campaign_table(
     "decisions",
     Column("round", BigInteger, primary_key=True, autoincrement=False),
-    Column("decision_id", String(200), nullable=False),  # looked up through `id_blocks`, not an index of the database
+    Column("decision_id", String(200), nullable=False),
     Column("request_hash", LargeBinary),  # of the canonical request (R17); None if there is none, or it was deleted
     Column("subject", String(200)),
     Column("context", Text),
@@ -87,14 +87,8 @@ decisions = _define_campaign_table(
     Column("explanation", Text, nullable=False),  # belief and scores
     Column("decided_at", BigInteger, nullable=False),  # never falls from one round to the next: bisection finds a time
     Column("erased", Boolean, nullable=False, server_default=sa.false()),  # context, subject and reward are gone (R22)
+    sa.UniqueConstraint("campaign_id", "decision_id"),  # answers repeated requests (R17)
     sa.Index("ix_decisions_subject", "campaign_id", "subject", sqlite_where=HAS_SUBJECT, postgresql_where=HAS_SUBJECT),
-)
-
-# An index of random ids would write a page for each. service/engine/ids.py looks ids up and keeps them unique.
-id_blocks = _define_campaign_table(
-    "id_blocks",
-    Column("last_round", BigInteger, primary_key=True, autoincrement=False),  # the first: after the block before it
-    Column("hashes", LargeBinary, nullable=False),  # of the decision ids, eight bytes each, in order of the rounds
 )
 
 rewards = Table(

@@ -3,12 +3,14 @@
 The other queries are functions of a transaction in the module of their subject: campaigns, models, snapshots, jobs,
 events, keys, erasure, audit, and reading (the log for people and files).
 
-The write path hands its statements (statements.py) directly to the driver. A transaction of several requests has five
-of them, and SQLAlchemy's layers would take more time than the work itself.
+What is appended waits in memory until the commit, or until a query needs it, and then takes one statement a table for
+all campaigns. The statements (statements.py) go to the driver as they are: on SQLite, SQLAlchemy's layers would take
+more time than the work itself.
 """
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
@@ -19,7 +21,6 @@ from service.base.errors import UnavailableError
 from service.storage.rows import (
     APPENDED,
     AppendedRow,
-    DecisionIdRow,
     DecisionRow,
     JobRow,
     KnownDecision,
@@ -28,76 +29,55 @@ from service.storage.rows import (
     RewardRow,
     select_rows,
 )
-from service.storage.statements import PAGE, UPDATED_COLUMNS, Channel, CursorChannel, Query, Statement
+from service.storage.statements import PAGE, Statement, repeat_values
 from service.storage.tables import config_revisions, events, jobs, models
 
-LONGEST_LIST = 10_000  # rounds looked up at a time
-MOST_CACHED = 2_000  # live rows that SQLite's writer remembers
+LONGEST_LIST = 10_000  # ids looked up at a time
+# SQLite inserts this many rows with one statement where there are enough of them; old versions take 999 parameters.
+# Each statement releases the interpreter lock.
+ROWS_PER_INSERT = (60, 20, 5, 1)
 Read = TypeVar("Read", bound=NamedTuple)
 
 
-class LiveRowCache:
-    """Live rows as SQLite's only writer left them; valid until another connection writes."""
-
-    def __init__(self) -> None:
-        self.rows: dict[str, LiveRow] = {}
-        self.version = -1  # SQLite's data_version, which changes with every commit of another connection
-
-
 class Transaction:
-    """One transaction on one connection. `cache` is given on SQLite only."""
+    """One transaction on one connection, which has begun."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        statements: Mapping[str, Statement],
-        cache: LiveRowCache | None,
-        channel: Channel | None = None,
-    ) -> None:
-        self.embedded = cache is not None
-        self._connection = connection
-        self._channel: Channel = channel or CursorChannel(connection)
-        self._statements = statements
-        self._cache = cache
-        self._updated: dict[str, LiveRow] = {}
-        self._begun: sa.RootTransaction | None = None  # SQLAlchemy's part of the transaction
-        self._prefetched: list[tuple[Query, list[tuple[Any, ...]]]] = []
+    def __init__(self, connection: Connection, statements: Mapping[str, Statement]) -> None:
+        self.embedded = connection.dialect.name == "sqlite"
+        self._connection, self._statements = connection, statements
+        self._cursor: Any = connection.connection.cursor() if self.embedded else None
+        self._appended: dict[type[AppendedRow], list[Any]] = {kind: [] for kind in APPENDED}
+        self._updated: list[tuple[LiveRow, LiveRow]] = []
+        self._has_waiting = False
 
-    def begin(self) -> None:
-        """Begin to write. SQLAlchemy begins only when it is used: that takes as long as a decision."""
-        self._channel.begin()
-
-    def commit(self) -> None:
-        """Commit. Raises if the transaction has already ended."""
-        if self._begun is None:
-            self._channel.commit()
-            if self._cache is not None:
-                self._cache.rows.update(self._updated)
+    def flush(self) -> None:
+        """Send everything that waits."""
+        if not self._has_waiting:
             return
-        self._channel.flush()
-        self._begun.commit()
-        if self._cache is not None:
-            self._cache.rows.clear()  # other statements may have changed any row
-
-    def roll_back(self) -> None:
-        """Undo everything."""
-        if self._cache is not None:
-            self._cache.rows.clear()
-        if self._begun is None:
-            self._channel.roll_back()
-        else:
-            self._begun.rollback()
+        self._has_waiting = False
+        for kind, rows in self._appended.items():
+            if rows:
+                self._write(APPENDED[kind].name, rows)
+                rows.clear()
+        if self._updated:
+            order, names = self._statements["live"].order, ("of_campaign" if self.embedded else "campaign_id", "before")
+            rows = []
+            for before, after in self._updated:
+                values = after._asdict() | dict(zip(names, (before.campaign_id, before.version), strict=True))
+                rows.append([values[name] for name in order])
+            self._updated.clear()
+            if self._write("live", rows) != len(rows):  # impossible under the lock
+                raise UnavailableError("A campaign was changed by another worker; try again")
 
     def close(self) -> None:
-        self._channel.close()
+        """Close the cursor: an SQLite connection stays open until the last cursor that used it is closed."""
+        if self._cursor is not None:
+            self._cursor.close()
 
     @property
     def connection(self) -> Connection:
-        """SQLAlchemy's connection, for every statement that is not hot."""
-        self._channel.flush()
-        self._prefetched.clear()
-        if self._begun is None and not self._connection.in_transaction():
-            self._begun = self._connection.begin()
+        """SQLAlchemy's connection, for every statement that is not of the write path."""
+        self.flush()
         return self._connection
 
     def read_rows(self, kind: type[Read], query: sa.Select[Any]) -> list[Read]:
@@ -106,73 +86,58 @@ class Transaction:
 
     # --- the write path ----------------------------------------------------------------------------------------
 
-    def _encode_list(self, items: Iterable[str | int]) -> Any:
-        return json.dumps(list(items)) if self.embedded else list(items)
-
-    def _query(self, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:
-        for place, (query, rows) in enumerate(self._prefetched):
-            if query == (statement, parameters):
-                del self._prefetched[place]
-                return rows
-        (rows,) = self._channel.query([self._bind(Query(statement, parameters))])
+    def _query(self, name: str, **parameters: Any) -> Sequence[Sequence[Any]]:
+        self.flush()
+        sql, order = self._statements[name]
+        values = tuple([parameters[parameter] for parameter in order])
+        if self._cursor is None:
+            return self._connection.exec_driver_sql(sql, values).all()
+        rows: list[Sequence[Any]] = self._cursor.execute(sql, values).fetchall()
         return rows
 
-    def _bind(self, query: Query) -> tuple[str, Sequence[Any]]:
-        sql, order = self._statements[query.statement]
-        return sql, [query.parameters[name] for name in order]
+    def _write(self, name: str, rows: Sequence[Sequence[Any]]) -> int:
+        """Write rows with the statement of their table; return how many have changed."""
+        sql = self._statements[name].sql
+        if self._cursor is None:
+            return self._connection.exec_driver_sql(sql, tuple(map(list, zip(*rows, strict=True)))).rowcount
+        changed = 0
+        for size in ROWS_PER_INSERT if sql.startswith("INSERT") else (1,):
+            if whole := len(rows) - len(rows) % size:
+                together = (tuple(chain.from_iterable(rows[i : i + size])) for i in range(0, whole, size))
+                changed += self._cursor.executemany(repeat_values(sql, size), together).rowcount
+                rows = rows[whole:]
+        return changed
 
-    def _execute(self, statement: str, rows: Sequence[Sequence[Any]]) -> int | None:
-        self._prefetched.clear()  # out of date after this
-        return self._channel.execute(self._statements[statement].sql, rows)
-
-    def lock_campaigns(self, names: Collection[str], prefetch: Iterable[Query] = ()) -> dict[str, LiveRow]:
+    def lock_campaigns(self, names: Collection[str], wait: bool = True) -> dict[str, LiveRow]:
         """Lock the campaigns of these names that exist, until the transaction ends.
 
-        PostgreSQL is sent the `prefetch` queries along with it: waiting for an answer costs as much as a statement.
+        Without `wait`, PostgreSQL leaves out those that another transaction holds. SQLite's transaction is itself the
+        lock.
         """
-        if self._cache is not None:
-            return self._get_cached(self._cache, names)
-        queries = [Query("lock", {"names": self._encode_list(names)}), *prefetch]
-        rows, *answers = self._channel.query(map(self._bind, queries))
-        self._prefetched = list(zip(queries[1:], answers, strict=True))
+        # PostgreSQL's text cannot hold a zero byte, so there is no such campaign.
+        given: Any = [name for name in names if "\x00" not in name]
+        rows = self._query("lock" if wait or self.embedded else "lock if free", given=self._encode(given))
         return {row.name: row for row in map(LiveRow._make, rows)}
 
-    def _get_cached(self, cache: LiveRowCache, names: Collection[str]) -> dict[str, LiveRow]:
-        """SQLite's transaction is itself the lock, and rows that nobody has changed since need not be read."""
-        (((version,),),) = self._channel.query([("PRAGMA data_version", ())])
-        if version != cache.version or self._begun is not None or len(cache.rows) > MOST_CACHED:
-            cache.rows.clear()
-            cache.version = version
-        rows = {name: cache.rows[name] for name in names if name in cache.rows}
-        if missing := [name for name in names if name not in rows]:
-            found = self._query("lock", names=self._encode_list(missing))
-            rows |= {row.name: row for row in map(LiveRow._make, found)}
-        return rows
+    def find_names(self, names: Collection[str]) -> set[str]:
+        """Which of the names are those of a campaign, locked or not; on PostgreSQL only."""
+        return {name for (name,) in self._query("names", given=list(names))}
 
-    def get_known_decisions(self, campaign: int, rounds: Sequence[int]) -> dict[str, KnownDecision]:
-        """The decisions of these rounds, by their ids."""
-        decisions: dict[str, KnownDecision] = {}
-        for start in range(0, len(rounds), LONGEST_LIST):
-            part = self._encode_list(rounds[start : start + LONGEST_LIST])
-            rows = self._query("known decisions", campaign=campaign, rounds=part)
-            decisions |= {row.decision_id: row for row in map(KnownDecision._make, rows)}
+    def _encode(self, items: Sequence[Any]) -> Any:
+        return json.dumps(items) if self.embedded else items
+
+    def get_known_decisions(self, wanted: Sequence[tuple[int, str]]) -> list[KnownDecision]:
+        """The decisions with these campaigns and ids, as far as there are any."""
+        decisions: list[KnownDecision] = []
+        for start in range(0, len(wanted), LONGEST_LIST):
+            part = wanted[start : start + LONGEST_LIST]
+            if self.embedded:
+                rows = self._query("known decisions", given=json.dumps(part))
+            else:
+                campaigns, ids = map(list, zip(*part, strict=True))
+                rows = self._query("known decisions", campaign_id=campaigns, decision_id=ids)
+            decisions += map(KnownDecision._make, rows)
         return decisions
-
-    @staticmethod
-    def build_known_decisions_query(campaign: int, rounds: Sequence[int]) -> Query:
-        """The query of `get_known_decisions`, for `lock_campaigns` to prefetch."""
-        return Query("known decisions", {"campaign": campaign, "rounds": list(rounds[:LONGEST_LIST])})
-
-    def prefetch_log(self, campaign: int, decisions: tuple[int, int], rewards: tuple[int, int]) -> None:
-        """Ask PostgreSQL at once for the pages that the fold reads next; pairs are (after, last)."""
-        if self.embedded:
-            return
-        pages = [
-            (Query(statement, {"campaign": campaign, "after": after}), after < last)
-            for statement, (after, last) in (("decision page", decisions), ("reward page", rewards))
-        ]
-        answers = iter(self._channel.query([self._bind(query) for query, has_rows in pages if has_rows]))
-        self._prefetched += [(query, next(answers) if has_rows else []) for query, has_rows in pages]
 
     def get_newest_job(self, campaign: int) -> JobRow | None:
         rows = self._query("newest job", campaign=campaign)
@@ -186,17 +151,13 @@ class Transaction:
     def append(self, rows: Sequence[AppendedRow]) -> None:
         """Append rows, all to one table."""
         if rows:
-            self._execute(APPENDED[type(rows[0])].name, rows)
+            self._appended[type(rows[0])] += rows
+            self._has_waiting = True
 
     def update_live_row(self, before: LiveRow, after: LiveRow) -> None:
         """Replace the campaign's live row."""
-        values: dict[str, Any] = {f"new_{name}": getattr(after, name) for name in UPDATED_COLUMNS}
-        values |= {"campaign": before.campaign_id, "before": before.version}
-        self._updated[after.name] = after
-        order = self._statements["update live row"].order
-        changed = self._execute("update live row", [[values[name] for name in order]])
-        if changed == 0:  # impossible under the lock
-            raise UnavailableError(f"Campaign {before.name} was changed by another worker; try again")
+        self._updated.append((before, after))
+        self._has_waiting = True
 
     # --- the log, as the fold reads it -------------------------------------------------------------------------
 
@@ -215,11 +176,6 @@ class Transaction:
     def read_rewards(self, campaign: int, after_arrival: int) -> Iterator[RewardRow]:
         """The rewards after an arrival number, in the order they were committed."""
         return self._read_pages("reward page", RewardRow, "arrival", campaign, after_arrival)
-
-    def read_decision_ids(self, campaign: int, after_round: int) -> Iterator[str]:
-        """The ids of the decisions after a round, in order."""
-        rows = self._read_pages("id page", DecisionIdRow, "round", campaign, after_round)
-        return (row.decision_id for row in rows)
 
     def read_revisions(self, campaign: int, after_revision: int) -> list[RevisionRow]:
         """The changes of a campaign after a revision, in order."""

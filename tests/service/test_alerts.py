@@ -155,7 +155,7 @@ def test_a_failed_request_announces_nothing(direct):
         assert not any(unit.rows.tables)
         assert not unit.known
         unit.decide(operation("/decide/batch", batch([0], 30)).items, True)
-        unit.write()
+        unit.write(tx)
     assert worker.campaign("spring").regime == 0
     bad = batch([3] * 10, 12)
     bad["items"][-1]["context"]["season"] = "never"

@@ -136,7 +136,7 @@ def test_raised_error_keeps_status_message_and_headers(app):
 
 
 def test_unexpected_failure_leaks_nothing(app):
-    """On a lean route neither: the application was not started, so its lanes are missing."""
+    """On a lean route neither: the application was not started, so it takes no operations."""
 
     @app.api.get("/broken")
     @allow(ANYONE)

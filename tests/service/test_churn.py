@@ -37,7 +37,6 @@ def objects(worker):
     """
     counts = []
     for _ in range(8):
-        worker.service.store._dispose()
         gc.collect()
         counts.append(sum(not isinstance(each, weakref.ref) for each in gc.get_objects()))
         time.sleep(0.05)

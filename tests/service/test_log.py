@@ -17,7 +17,7 @@ from service.engine import operations
 from service.engine.handlers import HANDLERS
 from service.engine.operations import Change, Operation
 from service.engine.warm_up import warm_up
-from service.storage.rows import REGIME_CHANGE, DecisionRow
+from service.storage.rows import REGIME_CHANGE
 from service.storage.tables import campaigns, decisions, events, jobs, live, models, rewards, snapshots
 from service.storage.transaction import Transaction
 from tests.service.playing import (
@@ -619,25 +619,3 @@ def test_a_new_campaign_with_an_old_name_starts_afresh(direct, clock):
     new.play(first.post, new.round + 20)
     assert new.answers == expected.answers
     assert first.differences("spring") == []
-
-
-# --- prefetching --------------------------------------------------------------------------------------------------
-
-
-def test_prefetched_rows_are_dropped_after_a_write(direct, clock):
-    """On PostgreSQL, locking also prefetches what will probably be needed; a later write makes that out of date."""
-    worker = direct()
-    Script(CONFIGS["one-regime"], clock, name="spring").create(worker.post).play(worker.post, 12)
-    row = worker.campaign("spring")
-    with worker.store.writing() as tx:
-        tx.lock_campaigns(["spring"], [Transaction.build_known_decisions_query(row.campaign_id, [row.round + 1])])
-        tx.prefetch_log(row.campaign_id, (row.round, row.round + 1), (row.arrived, row.arrived))
-        assert tx.get_known_decisions(row.campaign_id, [row.round + 1]) == {}
-        known = next(tx.read_decisions(row.campaign_id, 0))  # not what was prefetched
-        assert known.round == 1
-        tx.append(
-            [DecisionRow(row.campaign_id, row.round + 1, "new", b"", None, known.context, None, None, 0, "control",
-                         known.action, 1.0, known.explanation, row.clock)]
-        )  # fmt: skip
-        assert [later.round for later in tx.read_decisions(row.campaign_id, row.round)] == [row.round + 1]
-        assert tx.get_known_decisions(row.campaign_id, [row.round + 1])["new"].round == row.round + 1

@@ -199,7 +199,7 @@ def test_an_unexpected_error_is_logged_once_with_its_traceback(start, lines, cap
     assert [record.name for record in caplog.records] == ["undercurrent.request"]
 
 
-def broken(*_):
+def broken(*_, **__):
     raise ZeroDivisionError("a bug")
 
 

@@ -18,10 +18,10 @@ def test_joined_rows_have_fields_of_their_tables():
 
 
 def test_rows_are_built_from_named_columns():
-    columns = {name: [name] * 2 for name in KnownDecision._fields[:9]}
+    columns = {name: [name] * 2 for name in KnownDecision._fields[:10]}
     first, second = build_rows(KnownDecision, **columns)
-    assert first == second == KnownDecision(*KnownDecision._fields[:9])
+    assert first == second == KnownDecision(*KnownDecision._fields[:10])
     with pytest.raises(TypeError, match="mood"):
         build_rows(KnownDecision, **columns, mood=["good"])
-    with pytest.raises(KeyError, match="decision_id"):
+    with pytest.raises(KeyError, match="campaign_id"):
         list(build_rows(KnownDecision, round=[1]))

@@ -16,6 +16,7 @@ from policy.hmm import MISSING
 from service.engine.operations import Change, ReadState, Reduce
 from service.engine.preparation import prepare_erasure, prepare_rollback
 from service.storage.campaigns import find_campaign
+from service.storage.reading import find_decision
 from service.storage.tables import config_revisions, decisions, jobs, models, rewards, snapshots
 from tests.service.answers import allowed_by_field, error_of, good
 from tests.service.playing import CONFIGS, Script, http_post, on_sqlite, operation
@@ -294,9 +295,9 @@ def test_nothing_personal_is_left(new_database, start, clock):
             for row in tx.connection.execute(sa.select(table)).mappings()
         )
         row = find_campaign(tx, script.name)
-        left = worker.service.campaigns.cache.get_decision(tx, row, "his")
+        left = find_decision(tx, row.campaign_id, "his")
         assert (left.subject, left.context, left.reward) == (None, None, None)
-        assert tx.get_known_decisions(row.campaign_id, [left.round])["his"].request_hash is None
+        assert tx.get_known_decisions([(row.campaign_id, "his")])[0].request_hash is None
     for trace in (person, "42.4242", "0.987654"):
         assert trace not in text
     if database.suffix == ".db":

@@ -262,10 +262,15 @@ def read_rest(client):
     return b"".join(parts)
 
 
+def watch_transactions(worker):
+    """Count the connections of threads that are in use from now on."""
+    worker.in_use = set()
+    sa.event.listen(worker.service.store.engine, "checkout", lambda one, record, proxy: worker.in_use.add(record))
+    sa.event.listen(worker.service.store.engine, "checkin", lambda one, record: worker.in_use.discard(record))
+
+
 def count_transactions(worker):
-    """Connections in use, without those that SQLite's writer and PostgreSQL's writers keep."""
-    store = worker.service.store
-    return store.engine.pool.checkedout() - (store._writer is not None) - len(store._kept)
+    return len(worker.in_use)
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
@@ -274,6 +279,7 @@ def streaming(request, new_database):
     worker = Worker(new_database(request.param), Clock())
     good(worker.client.post("/campaigns", json=LONG), 201)
     decide_long(worker, 1_200)
+    watch_transactions(worker)
     yield worker
     worker.stop()
 
@@ -323,6 +329,7 @@ def test_an_error_on_the_way_breaks_the_connection(start, clock, caplog):
     script = Script(CLOCK | {"name": "played"}, clock).create(post).play(post, 60)
     with worker.service.store.writing() as tx:
         tx.connection.execute(sa.update(decisions).where(decisions.c.round == script.round).values(explanation="{"))
+    watch_transactions(worker)
     for format in FORMATS:
         with pytest.raises(httpx.RemoteProtocolError, match=r"incomplete|without sending complete"):
             worker.client.get(path_of("played"), params={"format": format})

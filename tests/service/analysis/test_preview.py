@@ -298,7 +298,7 @@ def explain(worker, name, decision_id):
     """What the route answers, without HTTP."""
     with worker.store.reading() as tx:
         row = find_campaign(tx, name)
-        decision = past_decision(load_decision(tx, worker.campaigns, row, decision_id))
+        decision = past_decision(load_decision(tx, row, decision_id))
         return explain_decision(tx, row, worker.campaigns, decision)
 
 
