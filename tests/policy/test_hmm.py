@@ -239,40 +239,27 @@ WRONG_SHAPES = {
 
 
 @pytest.mark.parametrize("field", GOOD)
-@pytest.mark.parametrize("value", [math.nan, math.inf, -0.1, 0.123, None, "a half"])
-def test_a_wrong_probability_is_an_error_that_names_its_field(field, value):
-    """NaN, infinite, negative, no longer summing to 1, nothing, text; the other fields are right."""
-    wrong = GOOD[field].tolist()
-    row = wrong if field == "initial" else wrong[1]
-    row[0] = value
-    with pytest.raises(ArgumentError) as caught:
-        HmmParameters.check(**{**GOOD, field: wrong})
-    assert [problem.field for problem in caught.value.problems] == [field]
-
-
-@pytest.mark.parametrize(
-    ("field", "value"), [(field, value) for field in GOOD for value in WRONG_SHAPES[field] + NO_ARRAYS]
-)
-def test_a_wrong_shape_is_an_error_that_names_its_field(field, value):
+def test_a_wrong_probability_or_shape_is_an_error_that_names_its_field(field):
     """The field that disagrees with the other two, not whichever is looked at first."""
-    with pytest.raises(ArgumentError) as caught:
-        HmmParameters.check(**{**GOOD, field: value})
-    assert [problem.field for problem in caught.value.problems] == [field]
+    wrong = WRONG_SHAPES[field] + NO_ARRAYS
+    for probability in (math.nan, math.inf, -0.1, 0.123, None, "a half"):  # 0.123: they no longer sum to 1
+        wrong.append(GOOD[field].tolist())
+        row = wrong[-1] if field == "initial" else wrong[-1][1]
+        row[0] = probability
+    for value in wrong:
+        with pytest.raises(ArgumentError) as caught:
+            HmmParameters.check(**{**GOOD, field: value})
+        assert [problem.field for problem in caught.value.problems] == [field], value
 
 
-@pytest.mark.parametrize(
-    "symbols",
-    [[3], [-2], [0, 1, 2**40], [0.0], [math.nan], ["a"], "012", [True], [None], None, 1, [[0, 1]], [[0], [1, 2]]],
-    ids=repr,
-)
-@pytest.mark.parametrize("take", [hmm.filter_history, hmm.compute_expectations])
-def test_wrong_symbols_are_an_error(take, symbols):
+WRONG_SYMBOLS = [[3], [-2], [2**40], [0.0], [math.nan], ["a"], "012", [True], [None], None, 1, [[0, 1]], [[0], [1, 2]]]
+
+
+def test_wrong_symbols_steps_and_counts_are_an_error():
     """Allowed with three symbols: -1 (missing), 0, 1, 2."""
-    with pytest.raises(ArgumentError, match=r"^symbols: "):
-        take(TWO, symbols)
-
-
-def test_wrong_steps_and_counts_are_an_error():
+    for take, symbols in itertools.product((hmm.filter_history, hmm.compute_expectations), WRONG_SYMBOLS):
+        with pytest.raises(ArgumentError, match=r"^symbols: "):
+            take(TWO, symbols)
     for steps in ([0], [0, -1], [0.0, 1.0]):
         with pytest.raises(ArgumentError, match=r"^steps: "):
             hmm.filter_history(TWO, [0, 1], steps)
