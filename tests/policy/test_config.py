@@ -409,15 +409,10 @@ def test_several_mistakes_are_all_told_at_once():
     fields = [p.field for p in caught.value.problems]
     assert fields == ["name", "stage_length", "ridge", "bonus.form", "bonus.scale"]
     assert all(field in str(caught.value) for field in fields)
-
-
-def test_several_wrong_laws_are_all_told_at_once():
     with pytest.raises(ConfigError) as caught:
         build(**given(transition=[[0.9, 0.2], [0.2, 0.9]], initial=[1.0, 1.0]))
-    where = "beliefs.parameters"
-    assert [p.field for p in caught.value.problems] == [
-        f"{where}.initial", f"{where}.transition[0]", f"{where}.transition[1]",
-    ]  # fmt: skip
+    laws = [f"beliefs.parameters.{law}" for law in ("initial", "transition[0]", "transition[1]")]
+    assert [p.field for p in caught.value.problems] == laws
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,8 @@ def test_estimate_recovers_a_known_model(share_missing):
 
 def test_the_likeliest_start_wins(monkeypatch):
     """Spectral, previous and random starts are all tried; the real `fit` runs, and is listened to."""
-    history, previous, seed = *problem(4, 12, 500, 0), 0
+    seed = 0
+    history, previous = problem(4, 12, 500, seed)
     fits, real = [], em.fit
 
     def listened(symbols, start, *arguments, **options):

@@ -177,6 +177,8 @@ def test_the_relative_lift_is_fiellers():
         error = np.sqrt(decided.var(ddof=1) / 80 + ratio**2 * control.var(ddof=1) / 40)
         assert abs(decided.mean() - ratio * control.mean()) == pytest.approx(quantile * error)
     assert found.relative.low < found.relative.value < found.relative.high
+    same = lifted(np.full(40, 2.0), np.full(40, 1.0))  # rewards that are all the same
+    assert same.difference == same.relative == (1.0, 0.0, 1.0, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -203,9 +205,3 @@ def test_no_relative_lift_over_a_control_that_earns_about_nothing(level):
     assert found.relative is None
     assert found.relative_refusal.code == "control_near_zero"
     assert found.difference is not None
-
-
-def test_rewards_that_are_all_the_same():
-    found = lifted(np.full(40, 2.0), np.full(40, 1.0))
-    assert found.difference == (1.0, 0.0, 1.0, 1.0)
-    assert found.relative == (1.0, 0.0, 1.0, 1.0)

@@ -330,26 +330,19 @@ OTHER = [
 ]
 # What would be refused had the id been new.
 REFUSED = [
-    {"context": {}},
     {"context": {"risk": "odd", "revenue": 1}},
-    {"context": {"risk": "low", "revenue": 10**30}},
-    {"context": {"risk": "low", "revenue": None}},
-    {"excluded_actions": ["fax"]},
-    {"excluded_actions": ACTIONS},
+    *({"context": {"risk": "low", "revenue": revenue}} for revenue in (10**30, None)),
+    *({"excluded_actions": actions} for actions in (["fax"], ACTIONS)),
     {"at": "2100-01-01T00:00:00Z"},
 ]
 
 
 def test_the_same_request_in_other_words_and_another_one(new, subtests):
     """R17: the canonical request counts. Another one is a conflict, even if it could not be decided at all."""
-    campaign, numbers = new(), itertools.count(1)
-    for first, second, is_same in (
-        *((first, second, True) for first, second in SAME),
-        *((first, second, False) for first, second in OTHER),
-        *(({}, refused, False) for refused in REFUSED),
-    ):
+    campaign = new()
+    for number, (first, second) in enumerate((*SAME, *OTHER, *(({}, refused) for refused in REFUSED)), 1):
         with subtests.test(first=first, second=second):
-            number = next(numbers)
+            is_same = number <= len(SAME)
             first, second = {"context": context(1)} | first, {"context": context(1)} | second
             answer = campaign.decide(number, **first)
             assert good(answer)["round"] == number
