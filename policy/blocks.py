@@ -36,6 +36,15 @@ class Blocks(NamedTuple):
         lines = actions[:, :, None] * len(owners)
         return cls(common, actions, common[:, None] * len(owners) + common, lines + common, lines + actions[:, None, :])
 
+    def count_operations(self, *, for_inverse: bool) -> int:
+        """What factoring costs, in the unit of costs.py; narrow maps, which the loops factor, cost about as much."""
+        (count, width), size = self.actions.shape, self.common.size
+        columns = count * width + size
+        products = columns * (width * (width + 2 * size) + 2 * size * size)
+        if for_inverse:
+            products += 2 * columns * (width * width + size * size) + columns * columns * size
+        return int(products // 3000 + columns * columns // 25)
+
 
 class Eliminated(NamedTuple):
     """G after the actions' columns are eliminated."""

@@ -4,21 +4,21 @@ An operation is the unit of `Estimator.get_size`: OPERATIONS_PER_MS of them take
 machine. The service decides by these counts what runs on the event loop, what in a thread and what as a job (R16).
 """
 
-from policy import linucb
+from policy import kernels, linucb
 from policy.staged import StagedPolicy
 from policy.state import State
 
-OPERATIONS_PER_MS = 15_000
+OPERATIONS_PER_MS = 10_000
 QUICK_OPERATIONS = 2 * OPERATIONS_PER_MS  # what may run on an event loop: about 2 ms
 _ROUND = OPERATIONS_PER_MS // 100  # one decision of a wide map
 _FEW = 100  # rounds that are quick if nothing is due
 
 
-def count_update_operations(state: State) -> int:
+def count_update_operations(policy: StagedPolicy, state: State) -> int:
     """About how many operations the next stage update costs; 0 if it has nothing to fold."""
     rows = state.arrived - (0 if state.rebuild else state.folded)
-    is_current = linucb.is_current(state.statistics) and not state.rebuild
-    return linucb.count_operations(state.statistics.theta.size, rows, is_current)
+    since = -1 if state.rebuild else int(state.statistics.counters[kernels.SINCE_FACTORED])
+    return linucb.count_operations(policy.maps[state.belief.size], rows, since)
 
 
 def is_quick(policy: StagedPolicy, state: State, rounds: int) -> bool:
@@ -27,9 +27,11 @@ def is_quick(policy: StagedPolicy, state: State, rounds: int) -> bool:
         return True
     operations, last = rounds * _ROUND, state.round + rounds
     if state.next_update <= last:
-        operations += count_update_operations(state)
+        operations += count_update_operations(policy, state)
     while 0 < state.next_estimation <= last and operations <= QUICK_OPERATIONS:
         state = state._replace(round=max(state.round, state.next_estimation - 1))
         operations += policy.estimator.get_size(state)
+        if policy.config.beliefs.statistics in ("refiltered", "smoothed"):  # the next update folds all rounds again
+            operations += count_update_operations(policy, state._replace(rebuild=True))
         state = policy.skip_estimation(state)
     return operations <= QUICK_OPERATIONS

@@ -135,6 +135,17 @@ def estimate(
     return fit(observed, likeliest, ITERATIONS, smoothing=SMOOTHING, tolerance=TOLERANCE, steps=steps).parameters
 
 
+def count_operations(rounds: int, regimes: int, symbols: int) -> int:
+    """What `estimate` costs, in the unit of costs.py; about half of the iterations are made before it stops."""
+    passes = (RANDOM_STARTS + 2) * (TRIAL_ITERATIONS + 1) + ITERATIONS + 1
+    return passes // 2 * count_pass_operations(rounds, regimes) + spectral.count_operations(rounds, symbols)
+
+
+def count_pass_operations(rounds: int, regimes: int) -> int:
+    """What an iteration of Baum–Welch costs."""
+    return rounds * (1 + regimes) // 8 + 150
+
+
 def open_zeros(start: HmmParameters) -> HmmParameters:
     """Mix every row with a little of the uniform law, because EM never leaves a probability of 0."""
     return HmmParameters(

@@ -4,6 +4,7 @@ Columns (R10): the shared terms in their order, then, regime by regime, the per-
 term with actions, action by action, levels fastest. z = b ⊗ φ is the case where every term is per regime.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -73,6 +74,11 @@ class FeatureMap(ContextEncoder):
         self.plan = plan._replace(null=self._find_null_projector(plan))
         # Every term has at most one active column, of weight at most 1, and b is a law: ‖b ⊗ φ‖₂ ≤ ‖φ‖₂ ≤ this.
         self.norm_bound = len(rows[0] + rows[1]) ** 0.5
+        # The number of different contexts and actions.
+        sizes = [float(len(variable.level_names)) or math.inf for variable in config.variables]
+        self.combinations = math.prod(sizes) * len(self.actions)
+        # The most columns of a z that are not 0.
+        self.most_active = sum(self.regimes if per_regime else 1 for *_, per_regime, _ in (*rows[0], *rows[1]))
         self.context_dimension = len(shared) + len(per_regime)  # d of φ(a, x), before the regimes
 
     def _tabulate(

@@ -91,16 +91,16 @@ def gather(features: FeatureMap, history: History, rounds: int, arrived: int) ->
 def _group_by_profile(features: FeatureMap, contexts: Contexts, actions: SmallInts) -> tuple[IndexArray, IntArray]:
     """The first round of every profile, and every round's profile."""
     keys, every = actions.astype(np.int64), np.arange(actions.size)
-    sizes = [max(len(variable.level_names), 1) for variable in features.variables]
-    combinations = float(np.prod([float(size) for size in sizes]) * len(features.actions))
-    if features.numbers or combinations > 2.0**62:  # numeric variables hardly ever repeat
+    if features.combinations > 2.0**62:  # too many for a key; and numeric variables hardly ever repeat
         return every, every
-    for place, size in enumerate(sizes):
-        keys = keys * size + contexts.levels[:, place]
-    if combinations > LARGEST_TABLE:
+    for place, variable in enumerate(features.variables):
+        keys = keys * len(variable.level_names) + contexts.levels[:, place]
+    if features.combinations > LARGEST_TABLE:
         _, first, profiles = np.unique(keys, return_index=True, return_inverse=True)
         return first, profiles.astype(np.int64)
-    first_of = np.full(int(combinations), actions.size)  # the same without sorting, which would take most of the time
+    first_of = np.full(
+        int(features.combinations), actions.size
+    )  # the same without sorting, which would take most of the time
     first_of[keys[::-1]] = every[::-1]  # the last assignment wins: that of the first round
     there = first_of < actions.size
     return first_of[there], (there.cumsum() - 1)[keys]
@@ -153,6 +153,12 @@ def compute_statistics(
     linucb.factor(statistics, design.features, ridge)
     statistics.counters[0] = rounds.known
     return statistics
+
+
+def count_operations(features: FeatureMap, rounds: int) -> int:
+    """What a posterior and its `sum_rounds` cost, in the unit of costs.py."""
+    profiles = int(min(rounds, features.combinations))
+    return rounds * (2 + 3 * features.regimes) // 8 + profiles * features.most_active**2 // 100 + 600
 
 
 def estimate_noise(rounds: Rounds, statistics: Statistics, null: FloatArray, ridge: float) -> float:

@@ -43,12 +43,15 @@ def is_current(statistics: Statistics) -> bool:
     return bool(statistics.counters[1] >= 0)
 
 
-def count_operations(dimension: int, rows: int, is_current: bool) -> int:
-    """What folding `rows` rewards costs, in the unit of costs.py; `is_current`: of statistics once factored."""
-    if not rows and is_current:
+def count_operations(features: FeatureMap, rows: int, since: int) -> int:
+    """What folding `rows` rewards costs, in the unit of costs.py; `since` is what `Statistics.counters` say."""
+    if not rows and since >= 0:
         return 0
-    passes = rows if is_current and rows <= dimension else dimension
-    return dimension * dimension * passes // 300 + rows
+    size = features.dimension
+    copying, squares = size * size // 80 + 100, rows * features.most_active**2 // 60
+    if 0 <= since < kernels.FACTOR_EVERY - rows and rows <= kernels.count_most_steps(size):
+        return copying + squares + rows * size * size // 1000
+    return copying + squares + features.blocks.count_operations(for_inverse=True)
 
 
 def update_statistics(

@@ -240,6 +240,24 @@ def _fit_candidates(
     return fits, tuple(candidates)
 
 
+def count_operations(maps: Mapping[int, FeatureMap], rounds: int, previous: Selection | None) -> int:
+    """What `estimate` and putting its result in force cost, in the unit of costs.py."""
+    counts = _list_regime_counts(sorted(maps), previous) if rounds >= FIRST_ROUNDS else []
+    is_first = rounds <= RESTARTS_UNTIL
+    # Of EM over symbols and rewards together.
+    passes = FIRST_ITERATIONS + ITERATIONS + 2 if is_first else ITERATIONS + 1
+    total = 0
+    for regimes in (1, *counts):
+        features = maps[regimes]
+        sums = joint.count_operations(features, rounds)
+        total += 2 * sums + features.blocks.count_operations(for_inverse=True)
+        if regimes > 1:
+            total += passes * (sums + features.blocks.count_operations(for_inverse=False))
+            restarts = em.count_operations(rounds, regimes, features.symbols)
+            total += restarts if is_first else passes * em.count_pass_operations(rounds, regimes)
+    return total
+
+
 def _choose(
     candidates: Sequence[Candidate], judged: Selection | None, rounds: int, credit: float
 ) -> tuple[int, int, int]:

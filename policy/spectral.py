@@ -87,6 +87,11 @@ def estimate(symbols: npt.ArrayLike, regimes: int, count: int, seed: int) -> Hmm
     return NotEstimable(reason)
 
 
+def count_operations(rounds: int, symbols: int) -> int:
+    """What `estimate` costs, in the unit of costs.py: the singular value decompositions, and a pass over the rounds."""
+    return symbols**3 // 80 + rounds // 10 + 1000
+
+
 def _decompose(
     gamma: FloatArray, moments: FloatArray, projected: FloatArray, u2: FloatArray, u3: FloatArray
 ) -> HmmParameters | NotEstimable:

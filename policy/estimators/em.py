@@ -1,7 +1,6 @@
 """Maximum likelihood from the symbols: EM from several starts."""
 
 from policy import em
-from policy.defaults import ITERATIONS
 from policy.estimators.base import Estimate, ScheduledEstimator
 from policy.spectral import NotEstimable
 from policy.state import State
@@ -11,7 +10,7 @@ class EmEstimator(ScheduledEstimator):
     """Baum–Welch on all symbols so far, started among others from the previous estimate."""
 
     def get_size(self, state: State) -> int:
-        return state.round * ITERATIONS * sum(regimes * (regimes + 1) for regimes in self.maps)
+        return em.count_operations(state.round, self.features.regimes, self.features.symbols)
 
     def estimate(self, state: State) -> Estimate | NotEstimable | None:
         history, features = state.history, self.features

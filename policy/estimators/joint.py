@@ -7,7 +7,7 @@ at once.
 import numpy as np
 
 from policy import hmm, joint, selection
-from policy.defaults import FIRST_ROUNDS, ITERATIONS, LEAST_PERIODS
+from policy.defaults import FIRST_ROUNDS, LEAST_PERIODS
 from policy.errors import ArgumentError
 from policy.estimators.base import Estimate, ScheduledEstimator
 from policy.history import History
@@ -48,9 +48,7 @@ class JointEstimator(ScheduledEstimator):
         return max(self.first_rewards - state.history.get_arrivals(0, state.arrived).size, 0)
 
     def get_size(self, state: State) -> int:
-        columns = len(self.config.variables) + 2
-        size = state.round * ITERATIONS * sum(regimes * (regimes + columns) for regimes in self.maps)
-        return 0 if self._is_too_early(state) else size
+        return 0 if self._is_too_early(state) else selection.count_operations(self.maps, state.round, state.selection)
 
     def estimate(self, state: State) -> Estimate | NotEstimable | None:
         if self._is_too_early(state):

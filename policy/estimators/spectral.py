@@ -10,7 +10,7 @@ class SpectralEstimator(ScheduledEstimator):
     """Spectral estimation of the HMM (Box C)."""
 
     def get_size(self, state: State) -> int:
-        return state.round + self.features.symbols**3
+        return spectral.count_operations(state.round, self.features.symbols)
 
     def estimate(self, state: State) -> Estimate | NotEstimable | None:
         symbols = state.history.contexts.symbols[: state.round]

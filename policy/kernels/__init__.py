@@ -8,7 +8,16 @@ Shapes: T rounds, V categorical variables, K actions, H regimes, X symbols, P pr
 from policy.kernels.chance import EM_DRAW, ROTATION_DRAW, Chance, hash_counter
 from policy.kernels.features import Plan, row_columns, span_gram
 from policy.kernels.hmm import belief_path, filter_path, forward_backward, pair_counts, sample_path, triple_moments
-from policy.kernels.linucb import FACTOR_EVERY, NARROW, SINCE_FACTORED, Statistics, factor, solve, update_statistics
+from policy.kernels.linucb import (
+    FACTOR_EVERY,
+    NARROW,
+    SINCE_FACTORED,
+    Statistics,
+    count_most_steps,
+    factor,
+    solve,
+    update_statistics,
+)
 from policy.kernels.profiles import (
     fold_profiles,
     profile_columns,
@@ -45,6 +54,7 @@ __all__ = [
     "Plan",
     "Statistics",
     "belief_path",
+    "count_most_steps",
     "decide_rounds",
     "factor",
     "filter_path",

@@ -47,6 +47,12 @@ class Scratch(NamedTuple):
 
 
 @jit
+def count_most_steps(size):  # type: ignore[no-untyped-def]
+    """The most rows that go into a G of `size` columns by rank-one updates."""
+    return size if size <= NARROW else size // _COLUMNS_PER_ROW
+
+
+@jit
 def make_scratch(plan):  # type: ignore[no-untyped-def]
     """Scratch memory for a feature map."""
     columns, weights = column_room(plan)
@@ -238,7 +244,7 @@ def update_rows(plan, statistics, ridge, inputs, actions, rewards, rows, start, 
     columns, weights, vectors = scratch.columns, scratch.weights, scratch.vectors
     since, centre = statistics.counters[SINCE_FACTORED], statistics.units[0]
     size = gram.shape[0]
-    one_by_one, held = since >= 0 and stop - start <= (size if size <= NARROW else size // _COLUMNS_PER_ROW), 0
+    one_by_one, held = since >= 0 and stop - start <= count_most_steps(size), 0
     for place in range(start, stop):
         row = rows[place] if rows.shape[0] else place
         reward = rewards[row] - centre
