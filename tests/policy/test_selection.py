@@ -521,7 +521,7 @@ def test_an_estimate_of_an_earlier_state_is_published_with_all_rewards(run, inte
     # All rewards, those of the fit by regime if it is joint; test_joint.py has the sums written out.
     data = joint.gather(features, history, 600, late.arrived)
     design = joint.make_design(features, data.contexts, data.actions)
-    expected = joint.solve(data, design, policy.ridge, record, 560 if model.joint else 0)
+    expected = joint.compute_statistics(data, design, policy.ridge, record, 560 if model.joint else 0)
     np.testing.assert_allclose(published.statistics.gram, expected.gram, rtol=1e-10, atol=1e-10)
     np.testing.assert_allclose(published.statistics.moment, expected.moment, rtol=1e-9, atol=1e-10)
     np.testing.assert_allclose(published.statistics.theta, expected.theta, rtol=1e-7, atol=1e-9)
