@@ -11,9 +11,8 @@ import numpy as np
 
 from policy.arrays import FloatArray, IndexArray, SmallInts
 from policy.config import CampaignConfig, Variable
-from policy.errors import ArgumentError, ContextError, FieldProblem, format_value
+from policy.errors import MOST_PROBLEMS, ArgumentError, ContextError, FieldProblem, format_value
 
-MOST_PROBLEMS = 20  # unknown variables that an error names
 _NO_NUMBERS = np.empty((1, 0))
 _WRONG = (KeyError, TypeError, ValueError, OverflowError)  # what encoders raise on a value that is not allowed
 

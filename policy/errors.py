@@ -12,6 +12,8 @@ PolicyError
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+MOST_PROBLEMS = 20  # of one kind that an error names
+
 
 class FieldProblem(NamedTuple):
     """One mistake: the field's dotted name, what was wrong, and what is allowed."""

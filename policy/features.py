@@ -13,11 +13,9 @@ import numpy as np
 from policy import kernels
 from policy.arrays import FloatArray
 from policy.blocks import Blocks
-from policy.config import ACTIONS, INTERCEPT, CampaignConfig, Term
+from policy.config import ACTIONS, INTERCEPT, MAX_COLUMNS, CampaignConfig, Term
 from policy.encoding import ContextEncoder, Contexts
 from policy.errors import ArgumentError, ConfigError
-
-MAX_COLUMNS = 1024
 
 
 class Column(NamedTuple):
@@ -48,6 +46,11 @@ class FeatureMap(ContextEncoder):
         assert features is not None
         self.actions = config.actions
         self.regimes = regimes or config.regime_counts[-1]  # the most the campaign may use
+        self.dimension = config.count_columns(self.regimes)
+        if self.dimension > MAX_COLUMNS:
+            message = f"the feature map has {self.dimension} columns"
+            allowed = f"at most {MAX_COLUMNS}: fewer terms, levels, actions or per_regime terms"
+            raise ConfigError.of("features", message, allowed)
         self._numbers = [v.name for v in config.variables if v.range is not None]
         rows: tuple[list[list[int]], list[list[int]]] = ([], [])  # the terms without actions, and those with
         positions: list[int] = []
@@ -60,11 +63,6 @@ class FeatureMap(ContextEncoder):
         ]
         self.blocks = Blocks.of([column.action for column in self.column_parts], self.actions[1:])
         self.column_names = [column.name for column in self.column_parts]
-        self.dimension = len(self.column_parts)
-        if self.dimension > MAX_COLUMNS:
-            message = f"the feature map has {self.dimension} columns"
-            allowed = f"at most {MAX_COLUMNS}: fewer terms, levels, actions or per_regime terms"
-            raise ConfigError.of("features", message, allowed)
         plan = kernels.Plan(
             np.array(rows[0] + rows[1], np.int64),
             np.array([*positions, 0], np.int64),

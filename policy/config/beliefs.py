@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from policy.config.types import MOST_ROUNDS, Part, Probability, Real, Whole, problem
+from policy.config.types import MAX_SYMBOLS, MOST_REGIMES, MOST_ROUNDS, Part, Probability, Real, Whole, problem
 from policy.defaults import GROWTH
 
 
@@ -20,12 +20,16 @@ Every = Annotated[
 ]
 
 
+Law = Annotated[tuple[Probability, ...], Field(max_length=MOST_REGIMES)]
+SymbolLaw = Annotated[tuple[Probability, ...], Field(max_length=MAX_SYMBOLS)]
+
+
 class GivenParameters(Part):
     """HMM parameters known beforehand: transition H×H, emission H×X (R9), initial H."""
 
-    transition: tuple[tuple[Probability, ...], ...]
-    emission: tuple[tuple[Probability, ...], ...]
-    initial: tuple[Probability, ...]
+    transition: Annotated[tuple[Law, ...], Field(max_length=MOST_REGIMES)]
+    emission: Annotated[tuple[SymbolLaw, ...], Field(max_length=MOST_REGIMES)]
+    initial: Law
 
 
 # The estimators that a campaign can name (policy/estimators), with the default `start_round` and `every` of those that

@@ -17,6 +17,9 @@ from policy.config.types import (
     MAX_DEFAULT_SYMBOLS,
     MAX_SEED,
     MAX_SYMBOLS,
+    MOST_ACTIONS,
+    MOST_REGIMES,
+    MOST_VARIABLES,
     Name,
     Part,
     Probability,
@@ -26,10 +29,10 @@ from policy.config.types import (
     find_duplicates,
 )
 from policy.defaults import RIDGE, STAGE_LENGTH, WARM_START_ROUNDS
-from policy.errors import ConfigError, FieldProblem
+from policy.errors import MOST_PROBLEMS, ConfigError, FieldProblem
 
 Regimes = Annotated[
-    Annotated[Literal["auto"], Tag("<auto>")] | Annotated[Whole, Field(ge=1, le=8), Tag("<number>")],
+    Annotated[Literal["auto"], Tag("<auto>")] | Annotated[Whole, Field(ge=1, le=MOST_REGIMES), Tag("<number>")],
     Discriminator(lambda value: "<auto>" if isinstance(value, str) else "<number>"),
 ]
 MOST_AUTO_REGIMES = 4
@@ -39,9 +42,9 @@ class CampaignConfig(Part):
     """A campaign: its actions and variables, and how it decides and learns."""
 
     name: Slug
-    actions: Annotated[tuple[Name, ...], Field(min_length=2, max_length=64)]
-    variables: Annotated[tuple[Variable, ...], Field(max_length=64)]
-    signals: tuple[str, ...] | None = None
+    actions: Annotated[tuple[Name, ...], Field(min_length=2, max_length=MOST_ACTIONS)]
+    variables: Annotated[tuple[Variable, ...], Field(max_length=MOST_VARIABLES)]
+    signals: Annotated[tuple[str, ...], Field(max_length=MOST_VARIABLES)] | None = None
     regimes: Regimes | None = None
     features: Features | None = None
     stage_length: Annotated[Whole, Field(ge=1, le=1_000_000)] = STAGE_LENGTH
@@ -54,10 +57,12 @@ class CampaignConfig(Part):
     rewards: Rewards = Rewards()
     control: Control = Control()
     propensity_floor: Probability = 0.0
-    regime_labels: Annotated[tuple[Name, ...], Field(max_length=8)] = ()  # what people call the regimes, in their order
+    # What people call the regimes, in their order.
+    regime_labels: Annotated[tuple[Name, ...], Field(max_length=MOST_REGIMES)] = ()
     alerts: Alerts = Alerts()
     retention_days: Annotated[Real, Field(gt=0.0, le=36_500.0)] | None = None  # then requests are reduced
-    retired_actions: tuple[str, ...] = ()  # chosen no more; what was learned about them stays
+    # Chosen no more; what was learned about them stays.
+    retired_actions: Annotated[tuple[str, ...], Field(max_length=MOST_ACTIONS)] = ()
     paused: Annotated[bool, Strict()] = False  # decides nothing new, takes rewards
     seed: Annotated[Whole, Field(ge=0, le=MAX_SEED)] = Field(default_factory=lambda: secrets.randbits(53))
 
@@ -206,6 +211,8 @@ class CampaignConfig(Part):
         for part, terms in (("shared", features.shared), ("per_regime", features.per_regime)):
             for i, term in enumerate(terms):
                 field = f"features.{part}[{i}]"
+                if len(problems) >= MOST_PROBLEMS:
+                    break
                 if term.term not in allowed:
                     problems.append(FieldProblem(field, f"unknown term {term.term!r}", allowed))
                     continue
@@ -223,6 +230,17 @@ class CampaignConfig(Part):
             problems.append(FieldProblem("features", "no term depends on the action", allowed))
         if problems:
             raise ConfigError(problems)
+
+    def count_columns(self, regimes: int) -> int:
+        """D, the number of columns of the feature map with so many regimes."""
+        features, levels_of = self.features, {v.name: len(v.level_names) for v in self.variables}
+        assert features is not None
+        return sum(
+            weight * (len(term.levels or ()) or levels_of.get(term.variable or "", 0) or 1)
+            * (len(self.actions) - 1 if term.with_actions else 1)
+            for weight, terms in ((1, features.shared), (regimes, features.per_regime))
+            for term in terms
+        )  # fmt: skip
 
     @property
     def regime_counts(self) -> tuple[int, ...]:

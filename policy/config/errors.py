@@ -64,6 +64,10 @@ def _translate(detail: ErrorDetails, sections: Sections) -> FieldProblem:
         return FieldProblem(field, f"{detail['input']!r} is not a slug", "a-z, 0-9 and single - or _ between")
     if "<auto>" in detail["loc"]:
         return FieldProblem(field, f"{detail['input']!r:.60} is not a number of regimes", "'auto', or 1 to 8")
+    if detail["type"] == "too_short":
+        return FieldProblem(field, f"{context['actual_length']} items", f"at least {context['min_length']} items")
+    if detail["type"] == "too_long":
+        return FieldProblem(field, f"{context['actual_length']} items", f"at most {context['max_length']} items")
     if detail["type"] in _PLAIN_WORDS:
         return FieldProblem(field or "config", *_PLAIN_WORDS[detail["type"]])
     if allowed is None:

@@ -14,7 +14,17 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from policy.config.types import ACTIONS, INTERCEPT, MAX_SYMBOLS, Amount, Name, Part, find_duplicates, problem
+from policy.config.types import (
+    ACTIONS,
+    INTERCEPT,
+    MAX_COLUMNS,
+    MAX_SYMBOLS,
+    Amount,
+    Name,
+    Part,
+    find_duplicates,
+    problem,
+)
 
 
 def _as_names(levels: Any) -> Any:
@@ -24,14 +34,16 @@ def _as_names(levels: Any) -> Any:
     return levels
 
 
-Levels = Annotated[tuple[Name | int, ...], Field(min_length=2, max_length=MAX_SYMBOLS)] | None  # as they are written
+# As they are written.
+Levels = Annotated[tuple[Name | int, ...], Field(min_length=2, max_length=MAX_SYMBOLS)] | None
+TermLevels = Annotated[tuple[Name | int, ...], Field(max_length=MAX_SYMBOLS)] | None
 
 
 class Variable(Part):
     """One named context input: `levels`, or a number with `cuts` (and optional `levels` as labels), or `range`."""
 
     name: Name
-    levels: tuple[Name, ...] | None = None
+    levels: Annotated[tuple[Name, ...], Field(min_length=2, max_length=MAX_SYMBOLS)] | None = None
     cuts: Annotated[tuple[Amount, ...], Field(min_length=1, max_length=MAX_SYMBOLS - 1)] | None = None
     range: tuple[Amount, Amount] | None = None
 
@@ -48,11 +60,8 @@ class Variable(Part):
         levelled = self.levels is not None or self.cuts is not None
         if levelled == (self.range is not None):
             raise problem("", "needs exactly one kind", "levels | cuts (levels as labels) | range")
-        if self.levels is not None:
-            if len(self.levels) < 2 or len(self.levels) > MAX_SYMBOLS:
-                raise problem("levels", "not a usable list of levels", f"2 to {MAX_SYMBOLS} names")
-            if repeated := find_duplicates(self.levels):
-                raise problem("levels", f"repeated: {', '.join(repeated)}", "distinct names")
+        if self.levels is not None and (repeated := find_duplicates(self.levels)):
+            raise problem("levels", f"repeated: {', '.join(repeated)}", "distinct names")
         if self.cuts is not None:
             if any(low >= high for low, high in pairwise(self.cuts)):
                 raise problem("cuts", "not increasing", "strictly increasing numbers")
@@ -74,9 +83,9 @@ class Term(Part):
     """One block of the feature map (R10), written "age" or {"term": "actions:risk", "levels": [...]}."""
 
     term: Name
-    levels: tuple[Name, ...] | None = None
+    levels: Annotated[tuple[Name, ...], Field(max_length=MAX_SYMBOLS)] | None = None
 
-    @field_validator("levels", mode="before", json_schema_input_type=tuple[Name | int, ...] | None)
+    @field_validator("levels", mode="before", json_schema_input_type=TermLevels)
     @classmethod
     def _levels_are_text(cls, levels: Any) -> Any:
         return _as_names(levels)
@@ -110,6 +119,9 @@ class Term(Part):
         return None if name in (INTERCEPT, ACTIONS) else name
 
 
+Terms = Annotated[tuple[Term, ...], Field(max_length=MAX_COLUMNS)]
+
+
 class Features(Part):
-    shared: tuple[Term, ...] = ()
-    per_regime: tuple[Term, ...] = ()
+    shared: Terms = ()
+    per_regime: Terms = ()

@@ -1,11 +1,15 @@
 """The limits, field types and base class that the parts of a configuration share."""
 
+from collections import Counter
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, Strict
 from pydantic_core import PydanticCustomError
 
+MOST_ACTIONS = MOST_VARIABLES = 64
+MOST_REGIMES = 8
 MAX_SYMBOLS = 512
+MAX_COLUMNS = 1024  # of a feature map; docs/deployment.md has what wide maps cost
 MAX_DEFAULT_SYMBOLS = 64
 MAX_SEED = MOST_ROUNDS = 2**53 - 1  # exact in every JSON reader
 MOST_MISTAKES = 1_000  # reported one by one
@@ -41,4 +45,4 @@ def problem(field: str, message: str, allowed: str | None = None) -> PydanticCus
 
 def find_duplicates(items: tuple[str, ...]) -> list[str]:
     """The items that occur more than once."""
-    return sorted({item for item in items if items.count(item) > 1})
+    return sorted(item for item, count in Counter(items).items() if count > 1)

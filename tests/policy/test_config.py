@@ -246,12 +246,12 @@ def nest(path, value):
 WRONG_VALUES = {
     "name": [("Cards", "slug"), ("cards\n", "slug"), ("", "at least 1"), ("a" * 65, "64"), (3, "string")],
     "actions": [
-        (["call"], "min length 2"), ([str(i) for i in range(65)], "max length 64"), ("none", "a list"),
+        (["call"], "at least 2"), ([str(i) for i in range(65)], "at most 64"), ("none", "a list"),
         (["none", "call", "call"], "repeated: call (allowed: distinct"),
     ],
     "variables": [
         ({"risk": ["low", "high"]}, "a list"), ([{"name": "v", "range": [0, 1]}] * 2, "repeated: v (allowed: distinct"),
-        ([{"name": f"v{i}", "range": [0, 1]} for i in range(65)], "max length 64"),
+        ([{"name": f"v{i}", "range": [0, 1]} for i in range(65)], "at most 64"),
     ],
     "signals": [("risk", "a list"), (["risk", "risk"], "repeated: risk")],
     "regimes": [
@@ -301,7 +301,7 @@ WRONG_VARIABLES = {  # the same, of an only variable
         )),
     ],
     ".levels": [
-        ({"levels": []}, "2 to 512"), ({"levels": ["a"]}, "2 to 512"), ({"levels": list(range(513))}, "2 to 512"),
+        ({"levels": []}, "at least"), ({"levels": ["a"]}, "at least 2"), ({"levels": list(range(513))}, "at most 512"),
         ({"levels": ["a", "b", "a"]}, "repeated: a (allowed: distinct"), ({"levels": [1, "1"]}, "repeated: 1"),
         ({"levels": ["{x}", "{x}"]}, "repeated"), ({"levels": "ab"}, "a list"),
         ({"cuts": [1, 2], "levels": ["a", "b"]}, "3, one more than cuts"),
@@ -426,7 +426,51 @@ def test_every_way_of_making_one_raises_the_policys_error(make, value):
         CampaignConfig.model_validate_json("{")
 
 
+def list_unbounded(schema, where):
+    """The lists inside a JSON schema that have no `maxItems`."""
+    parts = enumerate(schema) if isinstance(schema, list) else schema.items() if isinstance(schema, dict) else ()
+    found = [name for key, part in parts for name in list_unbounded(part, f"{where}.{key}")]
+    is_open = isinstance(schema, dict) and schema.get("type") == "array" and "maxItems" not in schema
+    return [*found, where] if is_open else found
+
+
+@pytest.mark.parametrize("mode", ["validation", "serialization"])
+def test_every_list_has_a_bound(mode):
+    assert list_unbounded(CampaignConfig.model_json_schema(mode=mode), "") == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "most"),
+    [
+        ({"signals": ["risk"] * 40_000}, "signals", 64),
+        ({"retired_actions": ["call"] * 40_000}, "retired_actions", 64),
+        ({"actions": ["call"] * 40_000}, "actions", 64),
+        ({"features": {"shared": ["risk"] * 40_000}}, "features.shared", 1024),
+        ({"features": {"shared": [{"term": "risk", "levels": ["1"] * 40_000}]}}, "features.shared[0].levels", 512),
+        ({"variables": [{"name": "x", "levels": ["1"] * 40_000}]}, "variables[0].levels", 512),
+        ({"variables": [{"name": "x", "cuts": list(range(40_000))}]}, "variables[0].cuts", 511),
+        ({"regime_labels": ["x"] * 40_000}, "regime_labels", 8),
+    ],
+)
+def test_a_list_that_is_too_long_is_refused_before_anything_is_computed_from_it(changes, field, most):
+    """The one problem is the bound: neither repetitions nor unknown names have been looked for."""
+    with pytest.raises(ConfigError) as caught:
+        build(**changes)
+    assert [(p.field, p.allowed) for p in caught.value.problems] == [(field, f"at most {most} items")]
+
+
+def test_an_error_names_a_few_unknown_terms_of_many():
+    with pytest.raises(ConfigError) as caught:
+        build(features={"shared": [f"x{i}" for i in range(1000)]})
+    assert len(caught.value.problems) == 20
+
+
 def test_too_many_columns():
+    """Also where a list of them would not fit in memory."""
+    many = [{"name": f"v{i}", "levels": list(range(512))} for i in range(64)]
+    with pytest.raises(ConfigError) as caught:
+        FeatureMap(build(variables=many, signals=["v0"], actions=[f"a{i}" for i in range(64)], regimes=8))
+    assert f"{64 * 512 * 64 + 7 * 63 * 513 + 7 + 64} columns" in caught.value.problems[0].message
     with pytest.raises(ConfigError) as caught:
         FeatureMap(build(variables=[{"name": "v", "levels": list(range(500))}], signals=[]))
     (problem,) = caught.value.problems
