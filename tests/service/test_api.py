@@ -10,7 +10,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Barrier
@@ -549,15 +549,6 @@ def test_a_default_counts_even_for_a_reward_of_the_same_gather(direct, clock):
 
 
 @contextmanager
-def locked(path: str) -> Iterator[None]:
-    """Another process is in the middle of a transaction."""
-    other = sqlite3.connect(path, isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    yield
-    other.close()
-
-
-@contextmanager
 def away(url: str, store: Store) -> Iterator[None]:
     """Nobody can open the database, and connections to it are cut."""
     address = sa.make_url(url)
@@ -632,7 +623,8 @@ def test_a_database_that_another_process_keeps_busy(start, database_url, monkeyp
     monkeypatch.setattr("service.storage.engines.BUSY_SECONDS", 0.1)
     campaign = Campaign(start().client, QUICK | {"name": "busy"})
     first = campaign.decide(1)
-    with locked(str(sa.make_url(database_url).database)):
+    with closing(sqlite3.connect(str(sa.make_url(database_url).database), isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
         unavailable(campaign.decide(2))
         assert campaign.state()["round"] == 1
     assert campaign.decide(1).content == first.content

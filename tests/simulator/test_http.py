@@ -5,7 +5,7 @@ import re
 import signal
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -108,36 +108,24 @@ def test_the_command_reports_the_same_over_http(embedded: Server, capsys, tmp_pa
 # --- interruptions ----------------------------------------------------------------------------------------------------
 
 
-class Player(threading.Thread):
-    """Plays a task in the background."""
-
-    def __init__(self, task: Task, remote: Remote) -> None:
-        super().__init__()
-        self._task, self._remote, self.outcome = task, remote, None
-        self.start()
-
-    def run(self) -> None:
-        self.outcome = play_at_service([self._task], self._remote)
-
-
 def test_the_client_waits_for_a_killed_service(launch, new_database):
     """It repeats the unanswered request until the service is back, or its patience runs out."""
     server = launch(new_database("sqlite"))
     tasks = [Task(CREDIT_CARD, "default", seed, rounds, delivery=LATE) for seed, rounds in ((1, 250), (2, 1500))]
-    players = [Player(task, Remote(server.url, batch=i == 1, name="killed")) for i, task in enumerate(tasks)]
-    eventually(lambda: server.get_round("killed-1") >= 80, "played")
-    server.kill()
-    server.start()
-    for task, player in zip(tasks, players, strict=True):
-        player.join()
-        assert player.outcome.problem is None
-        assert_same(player.outcome.runs[0], replay_seed(*task))
     task = Task(CREDIT_CARD, "plain-linucb", 3, 20_000)
-    player = Player(task, Remote(server.url, name="killed", patience=0.5))
-    eventually(lambda: server.get_round("killed-3") >= 50, "played")
-    server.kill()
-    player.join()
-    outcome = player.outcome
+    with ThreadPoolExecutor(2) as pool:
+        remotes = [Remote(server.url, batch=batch, name="killed") for batch in (False, True)]
+        players = [pool.submit(play_at_service, [each], remote) for each, remote in zip(tasks, remotes, strict=True)]
+        eventually(lambda: server.get_round("killed-1") >= 80, "played")
+        server.kill()
+        server.start()
+        for each, player in zip(tasks, players, strict=True):
+            assert player.result().problem is None
+            assert_same(player.result().runs[0], replay_seed(*each))
+        player = pool.submit(play_at_service, [task], Remote(server.url, name="killed", patience=0.5))
+        eventually(lambda: server.get_round("killed-3") >= 50, "played")
+        server.kill()
+        outcome = player.result()
     assert isinstance(outcome.problem, UnreachableError)
     assert server.url in str(outcome.problem)
     assert 49 <= outcome.rounds == outcome.played[0] < 20_000
