@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -172,9 +173,29 @@ def find_nginx() -> str:
 
 @contextmanager
 def run_nginx(workers: Sequence[Server], folder: Path) -> Iterator[Server]:
-    """Run nginx with our configuration in front of these workers, without TLS."""
-    raise RunError("not yet")
-    yield
+    """Run nginx with our configuration, but without TLS, in front of these workers."""
+    with socket.create_server((HOST, 0)) as unused:
+        port = unused.getsockname()[1]
+    home = folder / f"nginx-{len(workers)}"
+    home.mkdir()
+    config = re.sub(r" server \S+:\d+ .*;| ssl_\w+ .*;", "", NGINX_CONF.read_text())
+    upstream = "upstream undercurrent {\n" + "".join(f"server {HOST}:{worker.port};\n" for worker in workers)
+    paths = "".join(
+        f"{kind}_temp_path {home / kind};\n" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    config = config.replace("upstream undercurrent {\n", paths + upstream).replace(
+        "listen 443 ssl", f"listen {HOST}:{port}"
+    )
+    (home / "nginx.conf").write_text(config)
+    own = f"daemon off; pid {home / 'pid'}; user root;"  # its default user may not read the folder
+    command = ["nginx", "-p", str(home), "-c", "nginx.conf", "-e", str(home / "log"), "-g", own]
+    with _run_process(command) as child:
+        patience = perf_counter() + STARTING
+        while socket.socket().connect_ex((HOST, port)):
+            if child.poll() is not None or perf_counter() > patience:
+                raise RunError(f"nginx did not start:\n{(home / 'log').read_text()}")
+            time.sleep(0.01)
+        yield Server(port, tuple(pid for each in workers for pid in each.pids), workers[0].postmasters, (child.pid,))
 
 
 # --- PostgreSQL ---------------------------------------------------------------------------------------------
