@@ -6,9 +6,10 @@ from threading import Barrier
 
 import httpx
 import pytest
+import sqlalchemy as sa
 
 from service.cli.commands import main
-from tests.e2e.load import CAMPAIGN, open_client
+from tests.e2e.load import CAMPAIGN, PATIENCE_SECONDS, open_client
 from tests.service.answers import good
 
 INSTANTS = 5 * int(os.environ.get("UNDERCURRENT_EXAMPLES", "40"))  # `make machine`: 1,000
@@ -43,7 +44,7 @@ def test_four_workers_share_campaigns(new_database, launch, load):
         load.create_campaigns(url, *names[place::2])
     load.play_rounds(urls[0], names[1], 400)  # its regimes are estimated before the load
     load.play_rounds(urls[1], names[2], 980)  # it takes its first snapshot under load
-    load.start(urls, names, callers=16, max_steps=30)
+    load.start(urls, names, callers=16, max_steps=20)
     load.join()
     assert load.unanswered == load.refusals == []
     load.repeat_all(*urls)
@@ -70,9 +71,9 @@ def test_two_servers_create_one_campaign(shared):
 
 def test_one_id_sent_twice_at_the_same_instant(deployment):
     """R17: the two requests, to two servers on PostgreSQL, make one decision and have the same answer."""
-    ids, together = [f"d{number}" for number in range(INSTANTS)], Barrier(2)
+    ids, together = [f"d{number}" for number in range(INSTANTS)], Barrier(2, timeout=PATIENCE_SECONDS)
 
-    def decide_all(url: str) -> list[bytes]:
+    def decide_all(url: str) -> list[dict]:
         answers = []
         with open_client(url) as client:
             for name in ids:
@@ -87,3 +88,24 @@ def test_one_id_sent_twice_at_the_same_instant(deployment):
         assert one == other
         assert [decision["round"] for decision in one] == list(range(1, len(ids) + 1))
         assert good(client.get("/campaigns/instant"))["round"] == len(ids)
+
+
+def test_nobody_waits_for_a_campaign_of_another_worker(shared):
+    """R19: while another transaction holds a campaign, only its own requests wait; the others are answered."""
+    database_url, (server, *_) = shared["postgresql"]
+
+    def decide(campaign: str) -> dict:
+        return good(client.post("/decide", json={"campaign": campaign, "context": {"risk": "low", "revenue": 1}}))
+
+    engine = sa.create_engine(database_url, poolclass=sa.NullPool)
+    with open_client(server.url) as client, ThreadPoolExecutor(1) as pool:
+        for name in ("held", "free"):
+            good(client.post("/campaigns", json={"name": name} | CAMPAIGN), 201)
+        with engine.begin() as connection:
+            held = "SELECT 1 FROM live WHERE campaign_id = (SELECT id FROM campaigns WHERE name = 'held') FOR UPDATE"
+            connection.execute(sa.text(held))
+            waiting = pool.submit(decide, "held")
+            assert [decide("free")["round"] for _ in range(50)] == list(range(1, 51))
+            good(client.get("/healthz"))
+            assert not waiting.done()
+        assert waiting.result()["round"] == 1
