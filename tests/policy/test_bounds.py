@@ -65,12 +65,9 @@ FRIENDLY_C3 = 128 * 1835009
 FRIENDLY_C1 = 21 * 256 * FRIENDLY_C3
 
 
-def test_alignment_threshold_by_hand():
+def test_alignment_and_belief_thresholds_by_hand():
     expected = 1 + 32 * FRIENDLY_C1**2 * math.log(12) / 0.5
     assert bounds.alignment_threshold(FRIENDLY_M, FRIENDLY_E) == pytest.approx(expected, rel=1e-12)
-
-
-def test_log_belief_threshold_by_hand():
     # L_1 = 4 * 3^2 * 4 = 144, L_2 = 4 * (9/16) * 64 = 144, C_2 = 4 * 16 * (sqrt 2 + 21 * 2 * 256) * C_3.
     c2 = 64 * (math.sqrt(2) + 10752) * FRIENDLY_C3
     expected = 144 * (FRIENDLY_C1 + c2)
@@ -97,16 +94,12 @@ def test_thresholds_use_singular_values_and_regimes_in_rows():
 
 def test_thresholds_of_an_almost_irregular_hmm_are_infinite_not_an_error():
     transition = [[1 - 1e-60, 1e-60], [1e-60, 1 - 1e-60]]
-    assert bounds.estimation_threshold(transition, FRIENDLY_E) == math.inf
-    assert bounds.alignment_threshold(transition, FRIENDLY_E) == math.inf
-    assert bounds.log_belief_threshold(transition, FRIENDLY_E) == math.inf
-
-
-def test_forgetting_rate_by_hand():
-    assert bounds.forgetting_rate(SKEWED_M) == pytest.approx(1 - 3 / 17)
+    for threshold in (bounds.estimation_threshold, bounds.alignment_threshold, bounds.log_belief_threshold):
+        assert threshold(transition, FRIENDLY_E) == math.inf
 
 
 def test_settings_of_the_theorems():
+    assert bounds.forgetting_rate(SKEWED_M) == pytest.approx(1 - 3 / 17)
     assert bounds.general_settings(10_000) == (1000.0, 1000)
     assert bounds.general_settings(10_001)[1] == 1001
     assert bounds.general_settings(50_000) == (pytest.approx(3343.70, abs=0.01), 3344)
@@ -144,20 +137,16 @@ def test_simplified_bonus_by_hand():
 
 
 @pytest.mark.parametrize(
-    "bonus",
-    [
-        lambda rounds: bounds.general_bonus(rounds, **GENERAL),
-        lambda rounds: bounds.simplified_bonus(rounds, **SIMPLIFIED),
-    ],
+    ("bonus", "constants"), [(bounds.general_bonus, GENERAL), (bounds.simplified_bonus, SIMPLIFIED)]
 )
-def test_bonus_alone_in_a_batch_and_after_a_restart_has_the_same_bits(bonus):
-    batch = bonus(np.arange(1, 5001))
+def test_bonus_alone_in_a_batch_and_after_a_restart_has_the_same_bits(bonus, constants):
+    batch = bonus(np.arange(1, 5001), **constants)
     for t in (1, 2, 3, 4, 1024, 1025, 1026, 3073, 5000):
-        alone = bonus(np.array([t]))
+        alone = bonus(np.array([t]), **constants)
         assert [part[0] for part in alone] == [part[t - 1] for part in batch]
     bounds.beliefs._block.cache_clear()
     bounds.beliefs._block_ends.cache_clear()
-    fresh = bonus(np.arange(4001, 5001))
+    fresh = bonus(np.arange(4001, 5001), **constants)
     for part, whole in zip(fresh, batch, strict=True):
         np.testing.assert_array_equal(part, whole[4000:])
 
@@ -231,11 +220,8 @@ def test_check_assumptions_of_regular_parameters():
         },
         abs=1e-12,
     )
-    assert {check.label for check in checks} == {
-        "assumption:bound-R-linear",
-        "assumption:regularity-hmm",
-        "assumption:strong-mixing-hmm",
-    }
+    labels = ("bound-R-linear", "regularity-hmm", "strong-mixing-hmm")
+    assert {check.label for check in checks} == {f"assumption:{label}" for label in labels}
 
 
 @pytest.mark.parametrize(
@@ -260,12 +246,8 @@ def test_check_assumptions_with_fewer_symbols_than_regimes_and_a_zero_transition
     transition = [[0.5, 0.5, 0.0], [0.25, 0.5, 0.25], [0.0, 0.5, 0.5]]
     checks = bounds.check_assumptions(transition, [[0.5, 0.5], [0.1, 0.9], [0.2, 0.8]], [0.25, 0.5, 0.25])
     failed = {check.name: check.value for check in checks if not check.holds}
-    assert failed == {
-        "emission rank": 0.0,
-        "transition invertible": pytest.approx(0, abs=1e-15),
-        "smallest transition": 0.0,
-        "forgetting rate": 1.0,
-    }
+    names = ["emission rank", "transition invertible", "smallest transition", "forgetting rate"]
+    assert failed == pytest.approx(dict(zip(names, (0, 0, 0, 1), strict=True)), abs=1e-15)
 
 
 WRONG_CONSTANTS = {

@@ -62,12 +62,9 @@ class Played:
             items = []
             for _ in range(size):
                 self.round += 1
-                drawn = {
-                    "season": self.chance.choice(SEASONS),
-                    "spend": self.chance.choice((3, 36.5, 80)),
-                    "tenure": round(8 * self.chance.random(), 2),
-                }
-                item = {"decision_id": f"d{self.round}", "context": drawn | context, "excluded_actions": list(excluded)}
+                drawn = {"season": self.chance.choice(SEASONS), "spend": self.chance.choice((3, 36.5, 80))}
+                drawn |= {"tenure": round(8 * self.chance.random(), 2)} | context
+                item = {"decision_id": f"d{self.round}", "context": drawn, "excluded_actions": list(excluded)}
                 if at is not None:
                     item["at"] = datetime.fromtimestamp(at(self.clock.now / 1e6), UTC).isoformat()
                 items.append(item)
@@ -303,33 +300,20 @@ def test_a_campaign_that_only_looks_like_it(worker, code, config, play):
     assert code not in {finding["code"] for finding in check(found).values()}, found
 
 
-def test_every_code_is_tested():
-    assert {code for code, *_ in HAVE} == set(get_args(Code))
-
-
 def test_a_healthy_campaign_has_nothing_to_report(worker):
     """The demo's default campaign, from its first stages to two regimes in use."""
     environment, rounds = load_environment("credit-card"), 1_000
     config = build_config("default", environment, 5, {"name": "healthy"})
     good(worker.client.post("/campaigns", content=config.model_dump_json()), 201)
     episode = environment.draw(1_500, np.random.default_rng(5))
-    variables = [(variable["name"], variable["levels"]) for variable in environment.variables]
     for start in range(0, rounds, 10):
-        items = [
-            {
-                "decision_id": str(t),
-                "context": {n: levels[place] for (n, levels), place in zip(variables, row, strict=True)},
-            }
-            for t, row in enumerate(episode.contexts.levels[start : start + 10].tolist(), start)
-        ]
+        contexts = [environment.describe_context(episode, t) for t in range(start, start + 10)]
+        items = [{"decision_id": str(t), "context": context} for t, context in enumerate(contexts, start)]
         made = good(worker.client.post("/decide/batch", json={"campaign": "healthy", "items": items}))["decisions"]
-        earned = [
-            {
-                "decision_id": one["decision_id"],
-                "reward": float(episode.rewards[one["round"] - 1, environment.actions.index(one["action"])]),
-            }
-            for one in made
-        ]
+        earned = []
+        for one in made:
+            reward = float(episode.rewards[one["round"] - 1, environment.actions.index(one["action"])])
+            earned.append({"decision_id": one["decision_id"], "reward": reward})
         good(worker.client.post("/reward/batch", json={"campaign": "healthy", "items": earned}))
         if start + 10 in (10, 60, 200, 500, rounds):
             found = shaped(Diagnostics, worker.client.get("/campaigns/healthy/diagnostics"))
@@ -364,7 +348,8 @@ def test_the_bonus_is_compared_with_the_models_standard_errors(worker):
     assert small["evidence"]["bonus_in_standard_errors"] == pytest.approx(0.01 / model["noise_std"], rel=0.02)
 
 
-def test_the_documentation_has_every_code():
+def test_every_code_is_tested_and_documented():
+    assert {code for code, *_ in HAVE} == set(get_args(Code))
     section = DOCS[DOCS.index("\n## Diagnostics") :].split("\n## ")[1]
     codes = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
     assert sorted(codes) == sorted(get_args(Code))
