@@ -138,8 +138,7 @@ def sum_rounds(
             seconds += some_seconds
             totals += some_totals
     gram, moment = np.zeros((dimension, dimension)), np.zeros(dimension)
-    np.fill_diagonal(gram, ridge)
-    kernels.fold_profiles(*design[:4], seconds, totals, gram, moment)
+    kernels.fold_profiles(*design[:4], seconds, totals, ridge, gram, moment)
     return gram, moment
 
 
@@ -147,11 +146,12 @@ def compute_statistics(
     rounds: Rounds, design: Design, ridge: float, posterior: FloatArray, vertices: int
 ) -> Statistics:
     """G, Σ z r, the inverse and θ̂ (eq. estimate-theta); arguments as in `sum_rounds`."""
-    statistics = linucb.create_statistics(design.features.dimension, ridge)
     gram, moment = sum_rounds(rounds, design, ridge, posterior, vertices)
-    statistics = statistics._replace(gram=gram, moment=moment)
+    counters = np.array([rounds.known, -1], np.int64)
+    statistics = Statistics(
+        gram, moment, np.empty_like(gram), np.empty_like(moment), counters, np.array([rounds.centre, 1.0])
+    )
     linucb.factor(statistics, design.features, ridge)
-    statistics.counters[0] = rounds.known
     return statistics
 
 

@@ -79,12 +79,14 @@ def profile_columns(plan, levels, values, actions):  # type: ignore[no-untyped-d
 
 
 @jit
-def fold_profiles(columns, weights, owners, counts, seconds, totals, gram, moment):  # type: ignore[no-untyped-def]
-    """gram (D × D, symmetric) += Σ z zᵀ and moment (D) += Σ z r.
+def fold_profiles(columns, weights, owners, counts, seconds, totals, ridge, gram, moment):  # type: ignore[no-untyped-def]
+    """gram (D × D, zeros before) = Σ z zᵀ + λI and moment (D) += Σ z r.
 
     The first four arguments are what `profile_columns` returns, seconds and totals what `profile_moments` fills.
     """
     regimes = totals.shape[1]
+    for i in range(gram.shape[0]):
+        gram[i, i] = ridge
     # Row and column H of the margins belong to the shared columns: sums over the regimes.
     margins, sums = np.empty((regimes + 1, regimes + 1)), np.empty(regimes + 1)
     for p in range(counts.shape[0]):
