@@ -5,8 +5,8 @@ values, and a long list is validated item by item, in a thread that gives way to
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from typing import Any, Generic, TypeVar, get_args
+from collections.abc import Awaitable, Generator, Iterable, Sequence
+from typing import Any, get_args
 
 import msgspec
 from pydantic import TypeAdapter, ValidationError
@@ -24,7 +24,6 @@ MOST_VALUES = 100_000  # in a body without a long list
 MOST_MISTAKES = 1_000  # that an error lists
 BODILESS = frozenset({"GET", "HEAD", "OPTIONS"})  # their bodies are ignored
 LONG_LISTS = ("items", "rows")  # the fields of our requests that may be long
-T = TypeVar("T")
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -35,21 +34,48 @@ async def read_body(headers: Iterable[tuple[bytes, bytes]], receive: Receive, la
     for name, value in headers:
         if name == b"content-length" and int(value) > largest:
             raise _make_too_large(largest)
-    parts, size = [], 0
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise TimeoutError
-                parts.append(message["body"])
-                size += len(parts[-1])
-                if size > largest:
-                    raise _make_too_large(largest)
-                if not message["more_body"]:
-                    return parts[0] if len(parts) == 1 else b"".join(parts)
-    except TimeoutError:
-        raise RequestTimeoutError(f"The body did not arrive within {BODY_SECONDS:g} s") from None
+    first = _Started(receive())
+    message = first.message
+    if message is not None and message["type"] == "http.request" and not message.get("more_body"):
+        body: bytes = message["body"]  # nearly always: it came with the headers, and needs no timer
+    else:
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                body = await _read_parts(first, receive, largest)
+        except TimeoutError:
+            raise RequestTimeoutError(f"The body did not arrive within {BODY_SECONDS:g} s") from None
+    if len(body) > largest:
+        raise _make_too_large(largest)
+    return body
+
+
+class _Started:
+    """A call of `receive` that has run until it waits for something, or to its end. Awaiting it gives the message."""
+
+    def __init__(self, receiving: Awaitable[Message]) -> None:
+        self.message: Message | None = None
+        self._steps, self._waiting = receiving.__await__(), None
+        try:
+            self._waiting = next(self._steps)
+        except StopIteration as end:
+            self.message = end.value
+
+    def __await__(self) -> Generator[Any, Any, Message]:
+        if self.message is None:
+            yield self._waiting
+            self.message = yield from self._steps
+        return self.message
+
+
+async def _read_parts(first: Awaitable[Message], receive: Receive, largest: int) -> bytes:
+    """Read a body that comes in parts, until it is complete or too large."""
+    message, body = await first, bytearray()
+    while message["type"] == "http.request":
+        body += message["body"]
+        if not message.get("more_body") or len(body) > largest:
+            return bytes(body)
+        message = await receive()
+    raise TimeoutError  # the caller has gone
 
 
 def _make_too_large(largest: int) -> TooLargeError:
@@ -69,23 +95,23 @@ async def read_ahead(headers: Iterable[tuple[bytes, bytes]], receive: Receive) -
 # --- validating -------------------------------------------------------------------------------------------------------
 
 
-class Validator(Generic[T]):
+class Validator:
     """Validates bodies of one kind; errors name every invalid field."""
 
-    def __init__(self, kind: type[T]) -> None:
-        self._validator = TypeAdapter(kind)
-        self._list, self._item, self._longest = "", TypeAdapter[Any](Any), 0
+    def __init__(self, kind: Any) -> None:
+        self._validator = TypeAdapter(kind).validator
+        self._list, self._item, self._longest = "", self._validator, 0
         self._most_values = MOST_VALUES
         fields = getattr(kind, "model_fields", {})
         for name in LONG_LISTS:
             if name in fields:
-                self._list, self._item = name, TypeAdapter(get_args(fields[name].annotation)[0])
+                self._list, self._item = name, TypeAdapter(get_args(fields[name].annotation)[0]).validator
                 self._longest = next(
                     limit.max_length for limit in fields[name].metadata if hasattr(limit, "max_length")
                 )
                 self._most_values = VALUES_PER_ITEM * self._longest
 
-    def validate(self, body: bytes) -> T:
+    def validate(self, body: bytes) -> Any:
         """Validate a small body."""
         try:
             return self._validator.validate_json(body)
@@ -94,14 +120,14 @@ class Validator(Generic[T]):
         except PolicyError as error:
             raise InvalidError.from_policy(error) from None
 
-    async def validate_large(self, body: bytes) -> T:
+    async def validate_large(self, body: bytes) -> Any:
         """Validate a body in a thread."""
         # Each value but the first of a list or an object follows a comma. Counting them takes less than a millisecond.
         if body.count(b",") > self._most_values:
             raise TooLargeError(f"The body has more than {self._most_values} values; send several smaller batches")
         return await asyncio.to_thread(self._validate_in_parts if self._list else self.validate, body)
 
-    def _validate_in_parts(self, body: bytes) -> T:
+    def _validate_in_parts(self, body: bytes) -> Any:
         """Validate the items of the long list one by one, with the same outcome as `validate`."""
         try:
             parts = msgspec.json.decode(body, type=dict[str, msgspec.Raw])

@@ -56,7 +56,7 @@ class LeanRoute:
         if "{name}" in path:
             self.access = self.access._replace(campaign="path")
         self._endpoint, self._body = endpoint, body
-        self._validator = Validator[Any](body)
+        self._validator = Validator(body)
         names = ("campaign", "name") if self.access.campaign in ("path", "body") else ()
         # The field of the body that names the campaign.
         self._field = next((name for name in names if name in getattr(body, "model_fields", ())), None)
@@ -93,8 +93,9 @@ class LeanRoute:
 
 def get_path(scope: Scope) -> str:
     """Return the path of a request below the path that a reverse proxy mounts the service at."""
-    path, root = str(scope["path"]), str(scope.get("root_path", ""))
-    return path[len(root) :] if path == root or path.startswith(f"{root}/") else path
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    return path[len(root) :] if root and (path == root or path.startswith(f"{root}/")) else path
 
 
 def find_route(scope: Scope, routes: list[BaseRoute]) -> tuple[BaseRoute | None, str | None]:
