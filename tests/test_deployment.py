@@ -27,6 +27,7 @@ from tests.test_project import PROJECT, ROOT
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OURS = [name for name, service in SERVICES.items() if "build" in service]
+WORKERS = ["service:8000", "service-2:8000"]
 SECRETS = {"POSTGRES_PASSWORD": "p@ss/word", "GRAFANA_PASSWORD": "another", "METRICS_KEY": "a key"}
 VARIABLE = re.compile(r"\$\{(\w+)(?:(:[-?])([^}]*))?\}")
 
@@ -76,8 +77,9 @@ def get_image_environment() -> dict[str, str]:
 
 
 def test_services_and_their_order():
-    assert set(SERVICES) == {"service", "migrate", "postgresql", "prometheus", "grafana"}
-    assert set(OURS) == {"service", "migrate"}
+    assert set(SERVICES) == {"service", "service-2", "migrate", "postgresql", "nginx", "prometheus", "grafana"}
+    assert set(OURS) == {"service", "service-2", "migrate"}
+    assert SERVICES["service"] == SERVICES["service-2"]
     assert SERVICES["migrate"]["restart"] == "no"
     conditions = {name: needed["condition"] for name, needed in SERVICES["service"]["depends_on"].items()}
     assert conditions == {"postgresql": "service_healthy", "migrate": "service_completed_successfully"}
@@ -96,16 +98,19 @@ def test_every_variable_is_a_setting_with_an_allowed_value():
         settings = Settings.load(ours, {})
         assert settings.host == "0.0.0.0"
         assert f"{settings.port}" == get_last("EXPOSE")
-    assert Settings.load(get_service_environment("service"), {}).workers == 2
-    assert Settings.load(get_service_environment("service", SECRETS | {"WORKERS": "7"}), {}).workers == 7
-    assert {interpolate(port, SECRETS).split(":")[-1] for port in SERVICES["service"]["ports"]} == {get_last("EXPOSE")}
+    assert Settings.load(get_service_environment("service"), {}).workers == 1
 
 
 def test_every_command_exists():
     (entry,) = json.loads(get_last("ENTRYPOINT"))
     assert PROJECT["scripts"][entry] == "service.cli.__main__:main"
     commands = [json.loads(get_last("CMD")), *(split_command(SERVICES[name]["command"]) for name in OURS)]
-    assert [build_parser().parse_args(command).command for command in commands] == ["serve", "migrate", "serve"]
+    assert [build_parser().parse_args(command).command for command in commands] == [
+        "serve",
+        "migrate",
+        "serve",
+        "serve",
+    ]
 
 
 @pytest.mark.parametrize("missing", ["POSTGRES_PASSWORD", "GRAFANA_PASSWORD"])
@@ -120,7 +125,7 @@ def test_passwords_have_no_default(missing):
     assert (
         get_service_environment("service")["PGPASSWORD"] == get_service_environment("postgresql")["POSTGRES_PASSWORD"]
     )
-    assert COMPOSE["secrets"] == {"metrics_key": {"environment": "METRICS_KEY"}}
+    assert COMPOSE["secrets"]["metrics_key"] == {"environment": "METRICS_KEY"}
 
 
 def test_ports_are_published_on_this_machine_only():
@@ -145,7 +150,8 @@ def test_every_mounted_file_exists():
     mounts = [mount.split(":") for service in SERVICES.values() for mount in service.get("volumes", [])]
     files = {source: target for source, target, *_ in mounts if source.startswith("./")}
     assert set(files) == {
-        f"./deploy/{name}" for name in ("prometheus.yml", "grafana/provisioning", "grafana/undercurrent.json")
+        f"./deploy/{name}"
+        for name in ("nginx.conf", "prometheus.yml", "grafana/provisioning", "grafana/undercurrent.json")
     }
     assert all((ROOT / source).exists() for source in files)
     provisioning = ROOT / "deploy" / "grafana" / "provisioning"
@@ -158,9 +164,22 @@ def test_every_mounted_file_exists():
 def test_prometheus_sends_its_key():
     """Other containers reach the service only if it has keys, so Prometheus always needs one."""
     (scraped,) = yaml.safe_load((ROOT / "deploy" / "prometheus.yml").read_text(encoding="utf-8"))["scrape_configs"]
-    assert scraped["static_configs"] == [{"targets": [f"service:{get_last('EXPOSE')}"]}]
+    assert scraped["static_configs"] == [{"targets": WORKERS}]
     (secret,) = SERVICES["prometheus"]["secrets"]
     assert scraped["authorization"]["credentials_file"] == secret["target"]
+
+
+def test_nginx_knows_every_worker():
+    """What the configuration does is tested by tests/e2e/test_nginx.py."""
+    config = (ROOT / "deploy" / "nginx.conf").read_text(encoding="utf-8")
+    assert re.findall(r"^ +server ([\w:-]+) max_fails", config, re.MULTILINE) == WORKERS
+    assert set(SERVICES["nginx"]["depends_on"]) == {worker.partition(":")[0] for worker in WORKERS}
+    assert {secret["target"] for secret in SERVICES["nginx"]["secrets"]} == set(
+        re.findall(r"ssl_certificate(?:_key)? (.*);", config)
+    )
+    for secret in ("tls_certificate", "tls_key"):
+        file = interpolate(COMPOSE["secrets"][secret]["file"], {})
+        assert file.removeprefix(".") in (ROOT / ".gitignore").read_text().split()
 
 
 def test_every_documented_command_exists():
