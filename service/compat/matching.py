@@ -13,12 +13,12 @@ from starlette.concurrency import run_in_threadpool
 from policy import CampaignConfig
 from policy.config import Variable
 from service.base.errors import ApiError, ConflictError, FieldProblem, InvalidError
+from service.compat.messages import MOST_FEATURES
 from service.storage.campaigns import get_newest_revisions, read_campaigns
 from service.storage.rows import LiveRow, RevisionRow
 from service.storage.store import Store
 
 RELOAD_SECONDS = 0.5  # how soon changes by other workers are known, as with keys
-MOST_VALUES = 5_000  # in a request's features
 MOST_NAMED = 5  # campaigns that an error names
 LONGEST_NAME = 100  # of a variable; longer paths match none
 HINT = "use a key that is limited to one campaign: undercurrent keys create --role client --campaign NAME"
@@ -37,9 +37,11 @@ def flatten_features(features: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return every value of nested objects by its dotted path, and by its name if that occurs only once."""
     by_path: dict[str, Any] = {}
     places: dict[str, dict[str, None]] = {}  # the paths of each name, in order
-    for count, (path, name, value) in enumerate(_iterate_leaves(features, "")):
-        if count >= MOST_VALUES:
-            raise InvalidError([FieldProblem(field="contextFeatures", message="too many", allowed=f"{MOST_VALUES}")])
+    for count, (path, name, value) in enumerate(_iterate_values(features, "")):
+        if count >= MOST_FEATURES:
+            raise InvalidError([FieldProblem(field="contextFeatures", message="too many", allowed=f"{MOST_FEATURES}")])
+        if value is None or isinstance(value, dict):
+            continue
         if path in by_path and by_path[path] != value:
             value = _Ambiguous((path,))
         by_path[path] = value
@@ -52,15 +54,15 @@ def flatten_features(features: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return by_name | by_path
 
 
-def _iterate_leaves(objects: Sequence[Mapping[str, Any]], prefix: str) -> Iterator[tuple[str, str, Any]]:
-    """Yield (path, name, value) of every value. Paths too long for a variable are cut, since bodies can be large."""
+def _iterate_values(objects: Sequence[Mapping[str, Any]], prefix: str) -> Iterator[tuple[str, str, Any]]:
+    """Yield (path, name, value) of every value, objects included. Paths too long for a variable are cut, since bodies
+    can be large."""
     for one in objects:
         for name, value in one.items():
             path = f"{prefix}{name}"[: LONGEST_NAME + 1]
+            yield path, name, value
             if isinstance(value, dict):
-                yield from _iterate_leaves([value], f"{path}.")
-            elif value is not None:
-                yield path, name, value
+                yield from _iterate_values([value], f"{path}.")
 
 
 def _explain_misfit(variable: Variable, values: Mapping[str, Any]) -> str | None:

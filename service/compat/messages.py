@@ -8,6 +8,8 @@ from service.engine.requests import Reward
 from service.engine.requests import Text as EventId
 
 MOST_ACTIONS = 64  # that a campaign can have
+MOST_FEATURES = 5_000  # values in a request's features, nested ones included
+Features = Annotated[dict[str, Any], Field(max_length=MOST_FEATURES)]
 RANK_EXAMPLE: dict[str, Any] = {
     "eventId": "75269AD0-BFEE-4598-8196-C57383D38E10",
     "contextFeatures": [{"customer": {"risk": "low", "revenue": 36_000}}, {"device": {"mobile": True}}],
@@ -37,7 +39,8 @@ class RankableAction(BaseModel):
 
     id: Annotated[str, Strict(), Field(min_length=1, max_length=256)]
     features: Annotated[
-        list[Any] | None, Field(description="accepted but not used: campaigns have no action features")
+        list[Any] | None,
+        Field(max_length=MOST_FEATURES, description="accepted but not used: campaigns have no action features"),
     ] = None
 
 
@@ -48,11 +51,14 @@ class RankRequest(BaseModel):
 
     actions: Annotated[list[RankableAction], Field(min_length=1, max_length=MOST_ACTIONS)]
     contextFeatures: Annotated[  # noqa: N815
-        list[dict[str, Any]] | None,
-        Field(description="objects, nested or not, with a value for each of the campaign's variables"),
+        list[Features] | None,
+        Field(
+            max_length=MOST_FEATURES,
+            description="objects, nested or not, with a value for each of the campaign's variables",
+        ),
     ] = None
     excludedActions: Annotated[  # noqa: N815
-        list[str] | None, Field(description="the actions that this customer must not get")
+        list[str] | None, Field(max_length=MOST_ACTIONS, description="the actions that this customer must not get")
     ] = None
     eventId: Annotated[  # noqa: N815
         EventId | None, Field(description="your id; repeating it with the same request returns the same answer")

@@ -2,6 +2,7 @@
 
 import hashlib
 import time
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -64,7 +65,8 @@ class Ranker:
         """Decide by the campaign that fits; return the ranking of the actions."""
         actions = _require_distinct([action.id for action in body.actions])
         values = flatten_features(body.contextFeatures or ())
-        eligible = [action for action in actions if action not in set(body.excludedActions or ())]
+        excluded = set(body.excludedActions or ())
+        eligible = [action for action in actions if action not in excluded]
         for _ in range(TRIES):
             shape = await self._find_shape(body, actions, values, among)
             try:
@@ -146,7 +148,7 @@ def translate_fields(error: InvalidError) -> InvalidError:
 
 
 def _require_distinct(actions: list[str]) -> list[str]:
-    if repeated := sorted({action for action in actions if actions.count(action) > 1}):
+    if repeated := sorted(action for action, count in Counter(actions).items() if count > 1):
         message = f"repeated: {', '.join(repeated)}"
         raise InvalidError([FieldProblem(field="actions", message=message, allowed="distinct ids")])
     return actions

@@ -12,6 +12,7 @@ MAX_IMPORT = 10_000  # rows in a request, which take some hundred milliseconds t
 Text = Annotated[str, Strict(), Field(min_length=1, max_length=200, pattern=PLAIN_TEXT)]
 CampaignName = Annotated[str, Strict(), Field(min_length=1, max_length=64, pattern=PLAIN_TEXT)]
 PathCampaign = Annotated[CampaignName | None, Field(description="not needed; if given, the same as in the path")]
+Context = Annotated[dict[str, Any], Field(max_length=64)]  # as many variables as a campaign can have
 Time = Annotated[AwareDatetime, Strict()]
 # The same for a body that was parsed from JSON before: text, and never a number of seconds.
 ReadTime = Annotated[AwareDatetime, BeforeValidator(lambda value: None if isinstance(value, int | float) else value)]
@@ -49,7 +50,7 @@ class RequestBody(BaseModel):
 class Customer(RequestBody):
     """The customer to decide for."""
 
-    context: Annotated[dict[str, Any], Field(description="one value for each of the campaign's variables")]
+    context: Annotated[Context, Field(description="one value for each of the campaign's variables")]
     excluded_actions: Annotated[
         tuple[str, ...], Field(max_length=64, description="actions this customer must not get")
     ] = ()
@@ -141,7 +142,7 @@ ImportId = Annotated[str, Strict(), Field(min_length=1, max_length=150, pattern=
 class ImportRow(RequestBody):
     """A past decision that was made elsewhere."""
 
-    context: Annotated[dict[str, Any] | None, Field(description="as in /decide; null if it is not known")]
+    context: Annotated[Context | None, Field(description="as in /decide; null if it is not known")]
     action: Annotated[str, Strict(), Field(min_length=1, max_length=100)]
     reward: Annotated[Reward | None, Field(description="if it is known")] = None
     propensity: Annotated[

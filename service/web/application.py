@@ -34,11 +34,13 @@ class Application:
         self._named: dict[str, LeanRoute] = {}  # by what follows the campaign's name in the path
         self._described: tuple[bool, dict[str, Any]] | None = None
 
-    def post_lean(self, path: str, body: Any, status: int = 200, **description: Any) -> Callable[[E], E]:
-        """Add a route for POST that the framework only describes, like any other."""
+    def post_lean(
+        self, path: str, body: Any, status: int = 200, largest: int = LARGEST_BODY, **description: Any
+    ) -> Callable[[E], E]:
+        """Add a route for POST that the framework only describes, like any other. Its bodies have `largest` bytes."""
 
         def add(endpoint: E) -> E:
-            route = LeanRoute(path, body, endpoint, status)
+            route = LeanRoute(path, body, endpoint, status, largest)
             if path.startswith(NAMED):
                 self._named[path.removeprefix(NAMED)] = route
             else:
@@ -78,7 +80,7 @@ class Application:
                 self._keys.admit(scope, path, route.access, campaign)
             else:
                 self._visitors.admit(scope)
-            body = await read_body(scope["headers"], receive, LARGEST_BODY)
+            body = await read_body(scope["headers"], receive, route.largest)
             started = perf_counter()
             answer = await route.answer(body, campaign, scope)
         except Exception as error:

@@ -20,7 +20,8 @@ LARGEST_BODY = 4 * 2**20
 SMALL_BODY = 2**16  # bytes, which take a few milliseconds at most to validate
 BODY_SECONDS = 30.0  # in which a body must arrive
 VALUES_PER_ITEM = 100  # of a long list, on average
-MOST_VALUES = 100_000  # in a body without a long list
+ITEM_VALUES = 1_000  # in one item
+MOST_VALUES = 50_000  # in a body without a long list: a configuration can have 40,000
 MOST_MISTAKES = 1_000  # that an error lists
 BODILESS = frozenset({"GET", "HEAD", "OPTIONS"})  # their bodies are ignored
 LONG_LISTS = ("items", "rows")  # the fields of our requests that may be long
@@ -79,7 +80,8 @@ async def _read_parts(first: Awaitable[Message], receive: Receive, largest: int)
 
 
 def _make_too_large(largest: int) -> TooLargeError:
-    return TooLargeError(f"The body is larger than {largest} bytes; send several smaller batches")
+    hint = "; send several smaller batches" if largest == LARGEST_BODY else ""
+    return TooLargeError(f"The body is larger than {largest} bytes{hint}")
 
 
 async def read_ahead(headers: Iterable[tuple[bytes, bytes]], receive: Receive) -> Receive:
@@ -138,14 +140,18 @@ class Validator:
         whole[self._list], problems = [], list[Any]()
         if len(texts) > self._longest:
             raise self._make_too_long()
-        for number, text in enumerate(texts):
+        for number, text in enumerate(map(bytes, texts)):
+            if text.count(b",") > ITEM_VALUES:
+                raise TooLargeError(f"{self._list}[{number}] has more than {ITEM_VALUES} values")
             try:
-                whole[self._list].append(self._item.validate_json(bytes(text)))
+                whole[self._list].append(self._item.validate_json(text))
             except ValidationError as error:
                 found = error.errors(include_url=False)
+                if found[0]["type"] == "json_invalid":  # it is not UTF-8: the position in the whole body counts
+                    return self.validate(body)
                 problems += [{**problem, "loc": (self._list, number, *problem["loc"])} for problem in found]
-                if found[0]["type"] == "json_invalid" or len(problems) > MOST_MISTAKES:
-                    return self.validate(body)  # rare, and bounded by the number of values
+                if len(problems) > MOST_MISTAKES:
+                    break
         try:
             validated = self._validator.validate_python(whole)
         except ValidationError as error:
@@ -160,7 +166,8 @@ class Validator:
         if (len(problems), first["type"], first["loc"]) == (1, "too_long", (self._list,)):
             return self._make_too_long()
         if len(problems) > MOST_MISTAKES:  # listing them all would take seconds
-            return InvalidError([FieldProblem(field="body", message=f"{len(problems)} mistakes", allowed="see /docs")])
+            message = f"more than {MOST_MISTAKES} mistakes"
+            return InvalidError([FieldProblem(field="body", message=message, allowed="see /docs")])
         return InvalidError.from_pydantic([{**one, "loc": ("body", *one["loc"])} for one in problems])
 
     def _make_too_long(self) -> TooLargeError:

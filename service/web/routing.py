@@ -50,8 +50,8 @@ class DeclaredRoute(APIRoute):
 class LeanRoute:
     """A POST route that is answered without the framework, which only describes it."""
 
-    def __init__(self, path: str, body: Any, endpoint: LeanEndpoint, status: int) -> None:
-        self.path, self.status = path, status
+    def __init__(self, path: str, body: Any, endpoint: LeanEndpoint, status: int, largest: int) -> None:
+        self.path, self.status, self.largest = path, status, largest
         self.access = get_access(endpoint)
         if "{name}" in path:
             self.access = self.access._replace(campaign="path")

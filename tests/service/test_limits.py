@@ -16,7 +16,7 @@ SHORT = 0.4  # instead of 30 s
 CONFIG = {"name": "a", "actions": ["x", "y"], "variables": [{"name": "v", "levels": ["0", "1"]}]}
 DECIDE = json.dumps({"campaign": "a", "context": {"v": "0"}}).encode()
 LEAN, OTHER = "/decide", "/nothing"  # a route outside the framework, and one of its own answers
-LARGEST = {LEAN: LARGEST_BODY, OTHER: SMALL_BODY}
+LARGE = "/decide/batch"
 only_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 pytestmark = [only_sqlite, pytest.mark.slow]  # nothing here is about the database; the tests wait for time-outs
 
@@ -56,8 +56,8 @@ def rounds(worker) -> int:
 
 
 def test_a_declared_size_is_refused_before_anything_is_read(connect):
-    for method, path in (("POST", LEAN), ("PATCH", LEAN), ("POST", OTHER), ("DELETE", OTHER)):
-        largest = LARGEST_BODY if (method, path) == ("POST", LEAN) else SMALL_BODY
+    for method, path in (("POST", LARGE), ("POST", LEAN), ("PATCH", LEAN), ("POST", OTHER), ("DELETE", OTHER)):
+        largest = LARGEST_BODY if (method, path) == ("POST", LARGE) else SMALL_BODY
         connection = connect()
         connection.send(head(path, f"Content-Length: {largest + 1}", "Expect: 100-continue", method=method))
         response = connection.answer()  # not 100 Continue: the body is not wanted
@@ -65,13 +65,15 @@ def test_a_declared_size_is_refused_before_anything_is_read(connect):
 
 
 def test_an_undeclared_size_is_refused_when_it_is_reached(worker, connect, patient):
-    for path in (LEAN, OTHER):
+    for path, largest in ((LARGE, LARGEST_BODY), (LEAN, SMALL_BODY), (OTHER, SMALL_BODY)):
         connection = connect()
         connection.send(head(path, "Transfer-Encoding: chunked"))
         chunk = b"%x\r\n%s\r\n" % (2**14, b" " * 2**14)
-        connection.send(*[chunk] * (LARGEST[path] // 2**14), b"1\r\n \r\n")
+        connection.send(*[chunk] * (largest // 2**14), b"1\r\n \r\n")
         assert error_of(connection.answer(), 413)["code"] == "too_large"
-    good(worker.client.post(LEAN, content=DECIDE + b" " * (LARGEST_BODY - len(DECIDE))))
+    good(worker.client.post(LEAN, content=DECIDE + b" " * (SMALL_BODY - len(DECIDE))))
+    item = json.dumps({"campaign": "a", "items": [{"decision_id": "d", "context": {"v": "0"}}]})
+    good(worker.client.post(LARGE, content=item + " " * (LARGEST_BODY - len(item))))
     assert error_of(worker.client.post(OTHER, content=b" " * SMALL_BODY), 404)["code"] == "not_found"
     assert error_of(worker.client.put(LEAN, content=b" " * SMALL_BODY), 405)["code"] == "method_not_allowed"
 
@@ -81,7 +83,7 @@ def test_many_values_are_refused_before_they_are_parsed(worker):
     for path, body in (
         ("/decide/batch", b'{"campaign":"a","items":[%b1]}' % (b"1," * 1_500_000)),
         ("/decide/batch", b'{"campaign":"a","items":[{"context":{%b"x":1}}]}' % (b'"x":1,' * 200_000)),
-        ("/decide", b'{"campaign":"a","context":{"v":[%b1]}}' % (b"1," * 1_500_000)),
+        ("/decide/batch", b'{"campaign":"a","items":[{"context":{%b"x":1}}]}' % (b'"x":1,' * 20_000)),
         ("/campaigns/check", b'{"signals":[%b1]}' % (b"1," * 1_500_000)),
     ):
         assert "values" in error_of(worker.client.post(path, content=body), 413)["message"]

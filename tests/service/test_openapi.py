@@ -24,6 +24,18 @@ BODIES = {
     "/reward": ("RewardRequest", "200", "RewardAnswer"),
     "/reward/batch": ("RewardBatch", "200", "RewardResults"),
 }
+CONFIGURED = (
+    ".emission",
+    ".emission[]",
+    ".transition[]",
+    ".initial",
+    ".transition",
+    ".per_regime",
+    ".levels",
+    ".shared",
+    "_actions",
+    ".signals",
+)
 PLAIN = ("/decide", "/reward", "/decide/batch", "/reward/batch")
 
 
@@ -78,6 +90,36 @@ def test_lean_routes_show_what_they_take_and_give(document):
         answer, name = schema_of(document, operation["responses"][good_status]["content"])
         assert (good_status, name) == (status, given)
         assert answer["required"]
+
+
+def find_unbounded(document, schema, way):
+    """Yield the place of every list without maxItems and of every object of any fields without maxProperties."""
+    if "$ref" in schema:
+        schema = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+    if schema.get("type") == "array" and "maxItems" not in schema:
+        yield way
+    if schema.get("type") == "object" and schema.get("additionalProperties") and "maxProperties" not in schema:
+        yield way
+    for part in ("anyOf", "oneOf", "allOf", "prefixItems"):
+        for one in schema.get(part, ()):
+            yield from find_unbounded(document, one, way)
+    for name, one in schema.get("properties", {}).items():
+        yield from find_unbounded(document, one, f"{way}.{name}")
+    for part in ("items", "additionalProperties"):
+        if isinstance(schema.get(part), dict):
+            yield from find_unbounded(document, schema[part], f"{way}[]")
+
+
+def test_every_list_in_a_request_has_a_bound(document):
+    """It is checked before anything is computed from the list."""
+    found = set()
+    for method, path, operation in operations(document):
+        schemas = [parameter["schema"] for parameter in operation.get("parameters", ())]
+        if "requestBody" in operation:
+            schemas.append(operation["requestBody"]["content"]["application/json"]["schema"])
+        for schema in schemas:
+            found |= {*find_unbounded(document, schema, f"{method} {path}")}
+    assert {way for way in found if not way.endswith(CONFIGURED)} == set()
 
 
 def test_reading_routes_show_what_they_give(document):

@@ -22,7 +22,8 @@ from msrest.exceptions import HttpOperationError
 
 from policy import CampaignConfig
 from service.compat import matching
-from service.compat.matching import MOST_VALUES, flatten_features
+from service.compat.matching import flatten_features
+from service.compat.messages import MOST_FEATURES
 from service.engine.requests import CAMPAIGN_EXAMPLE
 from service.storage.campaigns import add_campaign
 from service.storage.store import Store
@@ -199,7 +200,10 @@ def test_errors_name_the_fields_of_bad_bodies(http):
         ({"actions": [{"id": str(i)} for i in range(65)]}, "actions"),
         ({"contextFeatures": ["low"]}, "contextFeatures[0]"),
         ({"excludedAction": []}, "excludedAction"),
-        ({"contextFeatures": [{str(i): i for i in range(MOST_VALUES + 1)}]}, "contextFeatures"),
+        ({"contextFeatures": [{str(i): i for i in range(MOST_FEATURES + 1)}]}, "contextFeatures[0]"),
+        ({"contextFeatures": [{"a": {str(i): {} for i in range(MOST_FEATURES)}}]}, "contextFeatures"),
+        ({"contextFeatures": [{}] * (MOST_FEATURES + 1)}, "contextFeatures"),
+        ({"excludedActions": ["none"] * 65}, "excludedActions"),
     ):
         error = error_of(http.post(RANK, json=body | change), 422)
         assert [one["field"] for one in error["fields"]] == [field]
