@@ -95,7 +95,7 @@ class Metrics:
 
         text = "Requests answered, by route template."
         self._requests = counter("requests_total", text, "route", "method", "status")
-        text = "From a request's last byte to its answer's."
+        text = "From a request's last byte to its answer."
         self._request_seconds = _Labelled(histogram("request_seconds", text, QUICK, "route"))
         text = "Decisions made; repeated requests do not count."
         self._decisions = counter("decisions_total", text, "campaign", "action", "mode")

@@ -12,9 +12,9 @@ from service.access.credentials import PERSONALIZER
 from service.access.gate import Keys
 from service.base.errors import ApiError
 from service.web.bodies import BODILESS, LARGEST_BODY, read_ahead, read_body
-from service.web.errors import make_failure_response, make_response
+from service.web.errors import make_exception_response, make_failure_response, make_response
 from service.web.openapi import describe_api
-from service.web.requests import Requests
+from service.web.requests import HEADER, Requests
 from service.web.routing import DeclaredRoute, LeanEndpoint, LeanRoute, find_access, find_route, get_path
 
 CAMPAIGNS = "/campaigns/"
@@ -82,13 +82,15 @@ class Application:
                 self._visitors.admit(scope)
             body = await read_body(scope["headers"], receive, route.largest)
             started = perf_counter()
+            status, headers = route.status, requests.json_headers
             answer = await route.answer(body, campaign, scope)
         except Exception as error:
-            status, failure = await requests.send_error(send, error, request_id)
-        else:
-            status = route.status
-            await requests.send_answer(send, status, answer, request_id)
-        requests.finish(route.path, "POST", status, started, failure)
+            response, failure = make_exception_response(error)
+            status, headers, answer = response.status_code, requests.add_headers(response), bytes(response.body)
+        requests.finish(route.path, "POST", status, started, failure)  # who has an answer finds it counted
+        headers = [*headers, (b"content-length", b"%d" % len(answer)), (HEADER, request_id)]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": answer})
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the framework answer a request that may be made."""

@@ -6,12 +6,12 @@ import re
 from itertools import count
 from time import perf_counter
 
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.base.logs import REQUEST_ID
 from service.engine.metrics import Metrics
-from service.web.errors import make_exception_response
 from service.web.headers import KIND, encode_headers
 
 HEADER = b"x-request-id"
@@ -26,7 +26,7 @@ class Requests:
 
     def __init__(self, metrics: Metrics, access_log: bool, https: bool = False) -> None:
         self._metrics, self._access_log, self._headers = metrics, access_log, encode_headers(https)
-        self._json_headers = [(b"content-type", b"application/json"), *self._headers["api"]]
+        self.json_headers = [(b"content-type", b"application/json"), *self._headers["api"]]
         self._prefix, self._numbers = os.urandom(6).hex().encode(), count(1)
 
     async def watch(self, answer: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
@@ -73,19 +73,9 @@ class Requests:
         REQUEST_ID.set(request_id.decode())
         return request_id
 
-    async def send_answer(self, send: Send, status: int, body: bytes, request_id: bytes) -> None:
-        """Send an answer in JSON."""
-        headers = [*self._json_headers, (b"content-length", b"%d" % len(body)), (HEADER, request_id)]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
-
-    async def send_error(self, send: Send, error: Exception, request_id: bytes) -> tuple[int, Exception | None]:
-        """Send the answer for an exception. Return its status, and the exception if it was unexpected."""
-        response, unexpected = make_exception_response(error)
-        headers = [*response.raw_headers, *self._headers["api"], (HEADER, request_id)]
-        await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
-        await send({"type": "http.response.body", "body": response.body})
-        return response.status_code, unexpected
+    def add_headers(self, response: Response) -> list[tuple[bytes, bytes]]:
+        """Return the headers of an error's response with those of every answer, but not its length."""
+        return [*(header for header in response.raw_headers if header[0] != b"content-length"), *self._headers["api"]]
 
     def finish(self, route: str, method: str, status: int, started: float, error: BaseException | None) -> None:
         """Count a request that was answered, and log it if it is notable. `route` is a template."""
