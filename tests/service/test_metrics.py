@@ -334,5 +334,5 @@ def test_the_dashboard_can_be_imported():
 @on_sqlite
 def test_prometheus_scrapes_the_right_path(client):
     (job,) = yaml.safe_load((ROOT / "deploy" / "prometheus.yml").read_text(encoding="utf-8"))["scrape_configs"]
-    assert job["static_configs"] == [{"targets": ["service:8000"]}]
+    assert job["static_configs"] == [{"targets": ["service:8000", "service-2:8000"]}]
     assert httpx.get(client.base_url.join(job["metrics_path"])).status_code == 200
