@@ -10,8 +10,7 @@ from policy.state import State
 
 OPERATIONS_PER_MS = 10_000
 QUICK_OPERATIONS = 2 * OPERATIONS_PER_MS  # what may run on an event loop: about 2 ms
-_ROUND = OPERATIONS_PER_MS // 100  # one decision of a wide map
-_FEW = 100  # rounds that are quick if nothing is due
+_FEW = 20  # rounds that are quick if nothing is due
 
 
 def count_update_operations(policy: StagedPolicy, state: State) -> int:
@@ -25,7 +24,8 @@ def is_quick(policy: StagedPolicy, state: State, rounds: int) -> bool:
     """Do the next `rounds` rounds cost at most QUICK_OPERATIONS, with all that is due before them?"""
     if rounds <= _FEW and rounds <= state.rounds_ahead:  # the usual case, which must cost nothing
         return True
-    operations, last = rounds * _ROUND, state.round + rounds
+    columns, last = policy.maps[state.belief.size].most_active, state.round + rounds
+    operations = rounds * (len(policy.config.actions) * columns**2 // 100 + 10)
     if state.next_update <= last:
         operations += count_update_operations(policy, state)
     while 0 < state.next_estimation <= last and operations <= QUICK_OPERATIONS:
