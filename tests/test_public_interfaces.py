@@ -21,7 +21,7 @@ DOCUMENTED = {
         "xgboost",
         "xlrd",
     ),
-    *("fastapi", "fastapi.exceptions", "fastapi.responses", "fastapi.routing", "fastapi.templating"),
+    *("asyncpg", "fastapi", "fastapi.exceptions", "fastapi.responses", "fastapi.routing", "fastapi.templating"),
     *("matplotlib", "matplotlib.pyplot", "msgspec", "msgspec.structs", "numba", "numpy", "numpy.typing", "tqdm"),
     *("prometheus_client", "prometheus_client.core", "prometheus_client.exposition", "prometheus_client.multiprocess"),
     *("prometheus_client.registry", "pyarrow", "pyarrow.json", "pyarrow.parquet"),

@@ -100,6 +100,9 @@ class NewRows:
             rows += new
 
 
+NO_ROWS = NewRows().count()
+
+
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """How far the unit of work has come. A step replaces it as a whole; a failed attempt puts the old one back."""
 
@@ -134,7 +137,7 @@ class Work(Course):
         self.now = max(now, row.clock)  # time never goes backwards
         self._clock = now  # leases and messages wait by the real clock
         self._tx, self._owner, self._locked_row = tx, owner, row
-        self._flushed_rows, self._flushed_jobs = self.rows.count(), 0  # how much the database already has
+        self._flushed_rows, self._flushed_jobs = NO_ROWS, 0  # how much the database already has
         revision, policy, state = entry.position
         self.progress = Progress(
             row=row,
@@ -237,7 +240,8 @@ class Work(Course):
     def flush(self) -> None:
         """Write the rows so far, so that queries see them."""
         for rows, flushed in zip(self.rows.tables, self._flushed_rows, strict=True):
-            self._tx.append(rows[flushed:] if flushed else rows)
+            if len(rows) > flushed:
+                self._tx.append(rows[flushed:] if flushed else rows)
         self._flushed_rows = self.rows.count()
         for job in self.progress.closed_jobs[self._flushed_jobs :]:
             close_job(self._tx, self.row.campaign_id, job.input_round, job.status, job.published_round)

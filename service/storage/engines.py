@@ -4,6 +4,7 @@ import sqlite3
 import time
 from typing import Any, Protocol
 
+import asyncpg
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, make_url
 from sqlalchemy.exc import DBAPIError, DisconnectionError
@@ -19,8 +20,9 @@ SILENCE_SECONDS = 2 * BUSY_SECONDS  # after which the server of a statement coun
 # SQLite's page caches. The writer's stays valid; a reader's is dropped at every commit.
 WRITER_KIB, READER_KIB = 65_536, 2_048
 IDLE_SECONDS = 1.0  # an idle connection is tested before use after this time
-# TimeoutError: asyncpg's, for a server that does not answer.
-DATABASE_ERRORS = (DBAPIError, PoolTimeoutError, TimeoutError, sqlite3.Error)
+# OSError, which TimeoutError is one of: asyncpg's, for a server that cannot be reached or does not answer.
+ASYNCPG_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError)
+DATABASE_ERRORS = (DBAPIError, PoolTimeoutError, sqlite3.Error, *ASYNCPG_ERRORS)
 NO_ANSWER = "The database does not answer"
 NO_SPACE = "The disk of the database is full: free some space, then try again"
 POOLER = (

@@ -222,13 +222,11 @@ def select_newest(query: sa.Select[Any], counter: sa.Column[int], before: int | 
 def build_rows(kind: type[Built], **columns: Iterable[Any]) -> Iterator[Built]:
     """Build a row for each position of the columns, up to the end of the shortest; missing columns have their default.
 
-    This takes a third of the time of calling the type for each row.
+    This takes half of the time of calling the type for each row.
     """
-    unknown = columns.keys() - set(kind._fields)
+    defaults = kind._field_defaults  # KeyError: the column has none
+    ordered = [columns[name] if name in columns else repeat(defaults[name]) for name in kind._fields]
+    unknown = columns.keys() - kind._fields
     if unknown:
         raise TypeError(f"{kind.__name__} has no {', '.join(sorted(unknown))}")
-    ordered = (
-        columns[name] if name in columns else repeat(kind._field_defaults[name])  # KeyError: the column has no default
-        for name in kind._fields
-    )
-    return map(tuple.__new__, repeat(kind), zip(*ordered, strict=False))
+    return map(kind._make, zip(*ordered, strict=False))

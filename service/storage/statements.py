@@ -5,7 +5,6 @@ JSON, or one row at a time: it has no network to wait for.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -93,7 +92,7 @@ def _write_for_sqlite() -> Mapping[str, sa.ClauseElement]:
         "lock": LIVE_ROWS.where(campaigns.c.name.in_(select(given))),
         "known decisions": _select_known(wanted),
         "live": update(live)
-        .where(live.c.campaign_id == bindparam("of_campaign"), live.c.version == bindparam("before"))
+        .where(live.c.campaign_id == bindparam("campaign_id"), live.c.version == bindparam("before"))
         .values({name: bindparam(name) for name in UPDATED_COLUMNS}),
     } | {table.name: insert(table) for table in APPENDED.values()}
 
@@ -133,10 +132,3 @@ def compile_statements(engine: Engine) -> dict[str, Statement]:
         result = statement.compile(engine, column_keys=columns[0] if columns else None)
         compiled[name] = Statement(str(result), result.positiontup)  # type: ignore[attr-defined]
     return compiled
-
-
-@cache
-def repeat_values(insertion: str, rows: int) -> str:
-    """An insertion of several rows: of the time of a single-row insertion, a fifth is the statement itself."""
-    head, values, row = insertion.partition("VALUES ")
-    return f"{head}{values}{', '.join([row] * rows)}"

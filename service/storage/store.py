@@ -5,11 +5,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, make_url
 
+from service.storage.channels import LoopChannel, SQLiteChannel, ThreadChannel
 from service.storage.checkpoints import LONGEST_JOURNAL, Checkpoints
 from service.storage.engines import (
     DATABASE_ERRORS,
@@ -47,6 +48,7 @@ class Store:
         self._loop_engine = create_loop_engine(url, self) if serving and not self.embedded else None
         if self._loop_engine is not None:
             self._loop_statements = compile_statements(self._loop_engine.sync_engine)
+        self._open_channel: type[SQLiteChannel | ThreadChannel] = SQLiteChannel if self.embedded else ThreadChannel
         # SQLite always reads from one snapshot.
         self._reader = (
             self.engine if self.embedded else self.engine.execution_options(isolation_level="REPEATABLE READ")
@@ -66,7 +68,7 @@ class Store:
                     yield inside
             else:
                 with self.engine.begin() as connection:
-                    inside = Transaction(connection, self._statements)
+                    inside = Transaction(ThreadChannel(connection), self._statements)
                     yield inside
                     inside.flush()
 
@@ -81,11 +83,13 @@ class Store:
             with self.writing() as tx:
                 return work(tx)
         with self._convert_errors(writes=True):
-            async with self._loop_engine.begin() as connection:
-                return await connection.run_sync(self._work, work)
+            async with self._loop_engine.connect() as connection:
+                driver: Any = (await connection.get_raw_connection()).driver_connection
+                async with driver.transaction():
+                    return await connection.run_sync(self._work, work)
 
     def _work(self, connection: Connection, work: Callable[[Transaction], T]) -> T:
-        inside = Transaction(connection, self._loop_statements)
+        inside = Transaction(LoopChannel(connection), self._loop_statements)
         result = work(inside)
         inside.flush()
         return result
@@ -96,7 +100,7 @@ class Store:
         driver = connection.connection.driver_connection
         assert isinstance(driver, sqlite3.Connection)
         try:
-            with closing(Transaction(connection, self._statements)) as inside:
+            with closing(Transaction(SQLiteChannel(connection), self._statements)) as inside:
                 try:
                     # IMMEDIATE: a transaction that reads before it writes would fail if another one writes in between.
                     driver.execute("BEGIN IMMEDIATE")
@@ -142,7 +146,7 @@ class Store:
             self._convert_errors(),
             self._reader.connect() as connection,
             connection.begin(),
-            closing(Transaction(connection, self._statements)) as inside,
+            closing(Transaction(self._open_channel(connection), self._statements)) as inside,
         ):
             yield inside
 

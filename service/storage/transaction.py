@@ -4,13 +4,11 @@ The other queries are functions of a transaction in the module of their subject:
 events, keys, erasure, audit, and reading (the log for people and files).
 
 What is appended waits in memory until the commit, or until a query needs it, and then takes one statement a table for
-all campaigns. The statements (statements.py) go to the driver as they are: on SQLite, SQLAlchemy's layers would take
-more time than the work itself.
+all campaigns (statements.py, channels.py).
 """
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
@@ -18,6 +16,7 @@ from sqlalchemy import select
 from sqlalchemy.engine import Connection
 
 from service.base.errors import UnavailableError
+from service.storage.channels import Channel, Rows, SQLiteChannel
 from service.storage.rows import (
     APPENDED,
     AppendedRow,
@@ -29,23 +28,19 @@ from service.storage.rows import (
     RewardRow,
     select_rows,
 )
-from service.storage.statements import PAGE, Statement, repeat_values
+from service.storage.statements import PAGE, Statement
 from service.storage.tables import config_revisions, events, jobs, models
 
 LONGEST_LIST = 10_000  # ids looked up at a time
-# SQLite inserts this many rows with one statement where there are enough of them; old versions take 999 parameters.
-# Each statement releases the interpreter lock.
-ROWS_PER_INSERT = (60, 20, 5, 1)
 Read = TypeVar("Read", bound=NamedTuple)
 
 
 class Transaction:
     """One transaction on one connection, which has begun."""
 
-    def __init__(self, connection: Connection, statements: Mapping[str, Statement]) -> None:
-        self.embedded = connection.dialect.name == "sqlite"
-        self._connection, self._statements = connection, statements
-        self._cursor: Any = connection.connection.cursor() if self.embedded else None
+    def __init__(self, channel: Channel, statements: Mapping[str, Statement]) -> None:
+        self.embedded = isinstance(channel, SQLiteChannel)
+        self._channel, self._statements = channel, statements
         self._appended: dict[type[AppendedRow], list[Any]] = {kind: [] for kind in APPENDED}
         self._updated: list[tuple[LiveRow, LiveRow]] = []
         self._has_waiting = False
@@ -57,28 +52,24 @@ class Transaction:
         self._has_waiting = False
         for kind, rows in self._appended.items():
             if rows:
-                self._write(APPENDED[kind].name, rows)
+                self._channel.write(self._statements[APPENDED[kind].name].sql, rows)
                 rows.clear()
         if self._updated:
-            order, names = self._statements["live"].order, ("of_campaign" if self.embedded else "campaign_id", "before")
-            rows = []
-            for before, after in self._updated:
-                values = after._asdict() | dict(zip(names, (before.campaign_id, before.version), strict=True))
-                rows.append([values[name] for name in order])
+            sql, order = self._statements["live"]
+            values = [{**after._asdict(), "before": before.version} for before, after in self._updated]
+            rows = [[row[name] for name in order] for row in values]
             self._updated.clear()
-            if self._write("live", rows) != len(rows):  # impossible under the lock
+            if self._channel.write(sql, rows) != len(rows):  # impossible under the lock
                 raise UnavailableError("A campaign was changed by another worker; try again")
 
     def close(self) -> None:
-        """Close the cursor: an SQLite connection stays open until the last cursor that used it is closed."""
-        if self._cursor is not None:
-            self._cursor.close()
+        self._channel.close()
 
     @property
     def connection(self) -> Connection:
         """SQLAlchemy's connection, for every statement that is not of the write path."""
         self.flush()
-        return self._connection
+        return self._channel.connection
 
     def read_rows(self, kind: type[Read], query: sa.Select[Any]) -> list[Read]:
         """The rows of a query with the columns of their type."""
@@ -86,27 +77,10 @@ class Transaction:
 
     # --- the write path ----------------------------------------------------------------------------------------
 
-    def _query(self, name: str, **parameters: Any) -> Sequence[Sequence[Any]]:
+    def _query(self, name: str, **parameters: Any) -> Rows:
         self.flush()
         sql, order = self._statements[name]
-        values = tuple([parameters[parameter] for parameter in order])
-        if self._cursor is None:
-            return self._connection.exec_driver_sql(sql, values).all()
-        rows: list[Sequence[Any]] = self._cursor.execute(sql, values).fetchall()
-        return rows
-
-    def _write(self, name: str, rows: Sequence[Sequence[Any]]) -> int:
-        """Write rows with the statement of their table; return how many have changed."""
-        sql = self._statements[name].sql
-        if self._cursor is None:
-            return self._connection.exec_driver_sql(sql, tuple(map(list, zip(*rows, strict=True)))).rowcount
-        changed = 0
-        for size in ROWS_PER_INSERT if sql.startswith("INSERT") else (1,):
-            if whole := len(rows) - len(rows) % size:
-                together = (tuple(chain.from_iterable(rows[i : i + size])) for i in range(0, whole, size))
-                changed += self._cursor.executemany(repeat_values(sql, size), together).rowcount
-                rows = rows[whole:]
-        return changed
+        return self._channel.query(sql, [parameters[parameter] for parameter in order])
 
     def lock_campaigns(self, names: Collection[str], wait: bool = True) -> dict[str, LiveRow]:
         """Lock the campaigns of these names that exist, until the transaction ends.
