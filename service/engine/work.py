@@ -196,8 +196,12 @@ class Work(Course):
     @property
     def has_changed(self) -> bool:
         """Is there anything to write?"""
-        is_same_state = self.state is self.entry.state and self.revision == self.entry.position.revision
-        return not is_same_state or self.row is not self._locked_row
+        return self._has_moved or self.row is not self._locked_row
+
+    @property
+    def _has_moved(self) -> bool:
+        """Is there a new state or a new revision, so that time has passed for the campaign?"""
+        return self.state is not self.entry.state or self.revision != self.entry.position.revision
 
     @property
     def failures(self) -> list[EventRow]:
@@ -227,7 +231,7 @@ class Work(Course):
             settled=progress.settled,
             model_version=state.model_version,
             belief=_encode(state.belief.tolist()).decode(),
-            clock=row.clock if state is self.entry.state else self.now,
+            clock=self.now if self._has_moved else row.clock,
             last_at=progress.last_at,
             guarded=state.selection is not None and state.selection.guarded,
             regime=progress.announced.regime,
