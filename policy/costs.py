@@ -4,7 +4,7 @@ An operation is the unit of `Estimator.get_size`: OPERATIONS_PER_MS of them take
 machine. The service decides by these counts what runs on the event loop, what in a thread and what as a job (R16).
 """
 
-from policy import kernels, linucb
+from policy import linucb
 from policy.staged import StagedPolicy
 from policy.state import State
 
@@ -16,8 +16,8 @@ _FEW = 20  # rounds that are quick if nothing is due
 def count_update_operations(policy: StagedPolicy, state: State) -> int:
     """About how many operations the next stage update costs; 0 if it has nothing to fold."""
     rows = state.arrived - (0 if state.rebuild else state.folded)
-    since = -1 if state.rebuild else int(state.statistics.counters[kernels.SINCE_FACTORED])
-    return linucb.count_operations(policy.maps[state.belief.size], rows, since)
+    features = policy.maps[state.belief.size]
+    return linucb.count_operations(state.statistics, features, policy.ridge, rows, anew=state.rebuild)
 
 
 def is_quick(policy: StagedPolicy, state: State, rounds: int) -> bool:

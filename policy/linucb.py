@@ -43,14 +43,17 @@ def is_current(statistics: Statistics) -> bool:
     return bool(statistics.counters[1] >= 0)
 
 
-def count_operations(features: FeatureMap, rows: int, since: int) -> int:
-    """What folding `rows` rewards costs, in the unit of costs.py; `since` is what `Statistics.counters` say."""
+def count_operations(statistics: Statistics, features: FeatureMap, ridge: float, rows: int, *, anew: bool) -> int:
+    """What folding `rows` rewards costs, in the unit of costs.py; `anew`: into statistics without any."""
+    since = -1 if anew else int(statistics.counters[kernels.SINCE_FACTORED])
     if not rows and since >= 0:
         return 0
     size = features.dimension
     copying, squares = size * size // 80 + 100, rows * features.most_active**2 // 60
     if 0 <= since < kernels.FACTOR_EVERY - rows and rows <= kernels.count_most_steps(size):
         return copying + squares + rows * size * size // 1000
+    if size > kernels.NARROW and _uses_loops(statistics.gram, ridge):
+        return copying + squares + size**3 // 500
     return copying + squares + features.blocks.count_operations(for_inverse=True)
 
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from policy import CampaignConfig, Request, StagedPolicy, decode, encode, kernels, linucb
+from policy import CampaignConfig, Request, StagedPolicy, costs, decode, encode, kernels, linucb
 
 LEVELS = [str(level) for level in range(8)]
 
@@ -101,6 +101,9 @@ def test_a_badly_scaled_matrix_is_left_to_the_loops():
     state = play_batches(policy, 40, 10)
     assert np.isfinite(state.statistics.inverse).all()
     assert np.abs(state.statistics.theta).max() < 10.0
+    ordinary = StagedPolicy(wide(beliefs={"estimator": "none"}, bonus={"form": "elliptical"}))
+    again = state._replace(rebuild=True)
+    assert costs.count_update_operations(policy, again) > 5 * costs.count_update_operations(ordinary, again)
 
 
 def test_one_by_one_play_restart_and_a_thread_give_the_same_bits(played):
