@@ -78,7 +78,7 @@ bench: .venv/ready-bench  ## compare the speed with other libraries (QUICK=1: on
 	$(BIN)/python -m benchmarks.policy $(if $(QUICK),--quick)
 	$(BIN)/python -m benchmarks.reproduction $(if $(QUICK),--quick)
 
-bench-http: .venv/ready  ## compare the service over HTTP with an empty endpoint: 15 minutes (QUICK=1: three)
+bench-http: .venv/ready  ## compare the service over HTTP with an empty endpoint: 15 minutes (QUICK=1: five)
 	$(BIN)/python -m benchmarks.http $(if $(QUICK),--quick)
 	$(BIN)/python -m benchmarks.growth $(if $(QUICK),--quick)
 
