@@ -18,6 +18,7 @@ from service.web.requests import HEADER, Requests
 from service.web.routing import DeclaredRoute, LeanEndpoint, LeanRoute, find_access, find_route, get_path
 
 CAMPAIGNS = "/campaigns/"
+DOUBLED = "/" + PERSONALIZER  # its clients add a slash to a base address that ends with one
 NAMED = CAMPAIGNS + "{name}/"  # the lean routes below name their campaign in the path
 E = TypeVar("E", bound=LeanEndpoint)
 
@@ -56,8 +57,8 @@ class Application:
             await self.api(scope, receive, send)
             return
         path = get_path(scope)
-        if path.startswith(f"/{PERSONALIZER}"):  # its clients add a slash to a base address that ends with one
-            scope["path"] = scope["path"].replace(f"/{PERSONALIZER}", PERSONALIZER, 1)
+        if path.startswith(DOUBLED):
+            scope["path"] = scope["path"].replace(DOUBLED, PERSONALIZER, 1)
             path = path[1:]
         if scope["method"] == "POST":
             route, campaign = self.lean.get(path), None
