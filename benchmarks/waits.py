@@ -3,7 +3,7 @@
 import random
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -41,9 +41,19 @@ def describe_wide_campaign() -> dict[str, Any]:
     }
 
 
+def draw_wide_rounds(draws: random.Random) -> Iterator[tuple[dict[str, str], float]]:
+    """Draw contexts and rewards from two persistent regimes, so that the policy finds and uses them."""
+    regime = 0
+    while True:
+        regime = regime if draws.random() < 0.98 else 1 - regime
+        context = {name: draws.choice(LEVELS) for name in VARIABLES}
+        context["v0"] = draws.choice(LEVELS[:4] if regime else LEVELS[4:])
+        yield context, regime + draws.gauss(0.0, 0.2)
+
+
 def measure_waits(at: Server) -> Waits:
     """Let the wide campaign of a new database learn while two clients ask for something else, one thing at a time."""
-    draws, slowest, decide = random.Random(7), 0.0, Client(["other"]).decide()
+    rounds, slowest, decide = draw_wide_rounds(random.Random(7)), 0.0, Client(["other"]).decide()
     with (
         open_client(at) as client,
         closing(Connection(at.port)) as other,
@@ -58,10 +68,9 @@ def measure_waits(at: Server) -> Waits:
             record_alongside(lambda: monitor.ask(HEALTH), PAUSE) as healths,
         ):
             for _ in range(BATCHES):
-                ids = [uuid4().hex for _ in range(ITEMS)]
-                contexts = [{name: draws.choice(LEVELS) for name in VARIABLES} for _ in ids]
-                items = [{"decision_id": id_, "context": c} for id_, c in zip(ids, contexts, strict=True)]
-                rewards = [{"decision_id": id_, "reward": draws.random()} for id_ in ids]
+                drawn = [(uuid4().hex, *next(rounds)) for _ in range(ITEMS)]
+                items = [{"decision_id": name, "context": context} for name, context, _ in drawn]
+                rewards = [{"decision_id": name, "reward": reward} for name, _, reward in drawn]
                 for path, body in (("/decide/batch", items), ("/reward/batch", rewards)):
                     begun = time.perf_counter()
                     post(client, path, {"campaign": "wide", "items": body})
