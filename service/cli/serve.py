@@ -85,6 +85,7 @@ def _prepare_database(settings: Settings) -> bool:
             upgrade(store)  # no other process uses it, so there is no need to ask
             store.require_writes()
         require_current(store)
+        store.require_own_sessions()
         with store.reading() as tx:
             return bool(read_keys(tx))
 

@@ -45,7 +45,7 @@ ONLY_LIBPQ = (
 )  # fmt: skip
 # Settings by a statement and not at the start of the session, where poolers refuse them.
 PREPARE_SESSION = (
-    f"SELECT set_config('lock_timeout', '{BUSY_SECONDS}s', false), "
+    f"SELECT set_config('jit', 'off', false), set_config('lock_timeout', '{BUSY_SECONDS}s', false), "
     f"set_config('idle_in_transaction_session_timeout', '{6 * BUSY_SECONDS}s', false), "
     "extract(epoch FROM pg_postmaster_start_time())::text"
 )
@@ -153,7 +153,7 @@ def create_loop_engine(url: str, health: Health) -> AsyncEngine:
             "dsn": address.render_as_string(hide_password=False),  # asyncpg reads it as libpq does
             "timeout": BUSY_SECONDS,
             "command_timeout": SILENCE_SECONDS,
-            "server_settings": {"application_name": "undercurrent", "jit": "off"},
+            "server_settings": {"application_name": "undercurrent"},
         },
     )
     _watch_connections(engine.sync_engine, health)

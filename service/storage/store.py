@@ -10,10 +10,12 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, make_url
 
+from service.base.errors import UnavailableError
 from service.storage.channels import LoopChannel, SQLiteChannel, ThreadChannel
 from service.storage.checkpoints import LONGEST_JOURNAL, Checkpoints
 from service.storage.engines import (
     DATABASE_ERRORS,
+    POOLER,
     WRITER_KIB,
     create_loop_engine,
     create_postgresql_engine,
@@ -58,6 +60,18 @@ class Store:
         self._writer: Connection | None = None  # SQLite's
         self._turn = threading.Lock()
         self._takes_writes = False  # unknown before the first write and after a failed one
+
+    def require_own_sessions(self) -> None:
+        """Refuse a pooler that lets two connections share a session: prepared statements would get lost."""
+        if self.embedded:
+            return
+        with self._convert_errors(writes=False), self.engine.connect() as one, self.engine.connect() as other:
+            sessions = set()
+            for connection in (one, other):
+                sessions.add(connection.scalar(sa.text("SELECT pg_backend_pid()")))
+                connection.rollback()
+        if len(sessions) == 1:
+            raise UnavailableError(POOLER)
 
     @contextmanager
     def writing(self) -> Iterator[Transaction]:
