@@ -56,6 +56,7 @@ browser:
 	@missing=""; command -v chromium >/dev/null || command -v chromium-browser >/dev/null || missing="chromium fonts-dejavu-core"; \
 	command -v sqlite3 >/dev/null || missing="$$missing sqlite3"; \
 	command -v nginx >/dev/null || missing="$$missing nginx-light"; \
+	command -v pgbouncer >/dev/null || missing="$$missing pgbouncer"; \
 	if [ -n "$$missing" ]; then \
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	    echo "Installing Debian's packages for the tests (a minute): $$missing ..."; \
