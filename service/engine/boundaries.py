@@ -70,13 +70,28 @@ class Boundaries(Work):
             }
             self.progress = replace(self.progress, known=known)
 
-    def publish(self) -> None:
+    @property
+    def is_job_finished(self) -> bool:
+        """Is there a job to publish? One look holds for the transaction, since jobs end under the lock."""
+        return self._find_finished_job() is not None
+
+    def look_for_job_again(self) -> None:
+        """Note that a job has ended within this transaction."""
+        self._is_job_waiting = False
+
+    def _find_finished_job(self) -> JobRow | None:
         if self.progress.job is None or self._is_job_waiting:
-            return
+            return None
         job = self._tx.get_newest_job(self.row.campaign_id)
         # A job that this transaction started is not in the table yet, so the newest row may be an older job.
         if job is None or job.input_round != self.progress.job or job.status == "waiting":
             self._is_job_waiting = True
+            return None
+        return job
+
+    def publish(self) -> None:
+        job = self._find_finished_job()
+        if job is None:
             return
         self.progress = replace(self.progress, job=None)
         if job.status == "failed":

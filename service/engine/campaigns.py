@@ -5,7 +5,7 @@ What a transaction did is cached only once it is committed.
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from enum import Enum
 from functools import partial
 from itertools import groupby
@@ -40,7 +40,7 @@ class Postponed(Enum):
     """Why nothing was done to a campaign in a quick transaction."""
 
     LONG = "it needs long work"
-    HELD = "another worker holds it"
+    HELD = "another worker holds it, or has just changed it"
 
 
 class Processed(NamedTuple):
@@ -53,7 +53,7 @@ class Processed(NamedTuple):
 class Batch:
     """Operations that share a transaction, and what has come of them so far.
 
-    `is_quick`: do only what takes a few milliseconds, and wait for no other worker.
+    `is_quick`: do only what takes a few milliseconds.
     """
 
     def __init__(self, operations: Sequence[AnyOperation], is_quick: bool) -> None:
@@ -71,6 +71,14 @@ class Batch:
         """Give all operations on a campaign the same outcome."""
         for i in self.places[name]:
             self.outcomes[i] = outcome
+
+    def postpone(self, campaigns: Collection[int]) -> None:
+        """Leave out campaigns that another worker holds or has changed."""
+        kept = [pair for pair in zip(self.units, self.entries, strict=True) if pair[0].row.campaign_id not in campaigns]
+        for unit in self.units:
+            if unit.row.campaign_id in campaigns:
+                self.set_all(unit.row.name, Postponed.HELD)
+        self.units, self.entries = [unit for unit, _ in kept], [entry for _, entry in kept]
 
 
 class Campaigns:
@@ -112,10 +120,12 @@ class Campaigns:
         """Do the same on the event loop, without blocking it; only what is quick is done."""
         batch = Batch(operations, is_quick=True)
         try:
-            await self.store.write(partial(self._carry_out, batch))
+            refused = await self.store.write(partial(self._carry_out, batch))
         except BaseException:
             self._forget(batch)
             raise
+        if refused:
+            batch.postpone(refused)
         return self._finish(batch)
 
     def prepare(self, operations: Sequence[AnyOperation]) -> Batch:
@@ -146,11 +156,9 @@ class Campaigns:
 
     def _work_out(self, batch: Batch, tx: Transaction) -> None:
         """Lock the campaigns, and carry out the operations in memory."""
-        batch.rows = rows = tx.lock_campaigns(batch.places, wait=not batch.is_quick)
+        batch.rows = rows = tx.lock_campaigns(batch.places)
         now = self.clock()
         self.cache.check_generation()
-        missing = [name for name in batch.places if name not in rows]
-        held = tx.find_names(missing) if missing and batch.is_quick and not self.store.embedded else set()
         wanted = [
             (row.campaign_id, decision_id)
             for name, row in rows.items()
@@ -161,9 +169,7 @@ class Campaigns:
             known.setdefault(decision.campaign_id, {})[decision.decision_id] = decision
         for name, places in batch.places.items():
             row = rows.get(name)
-            if name in held:
-                batch.set_all(name, Postponed.HELD)
-            elif row is None:
+            if row is None:
                 self._serve_missing(batch, tx, places, now)
             else:
                 self._serve_campaign(batch, tx, row, places, known.get(row.campaign_id, {}), now)

@@ -21,7 +21,8 @@ from service.engine.work import Job
 from service.storage.engines import BUSY_SECONDS
 
 LARGEST_GATHER = 1_000  # decisions and rewards; a single batch may have as many
-MOST_TRANSACTIONS = 2  # of gathers on PostgreSQL at a time
+MOST_TRANSACTIONS = 3  # of gathers on PostgreSQL at a time
+WORTH_ANOTHER = 16  # requests that must wait for another transaction to begin beside one that is under way
 THREADS = 4
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.002, 0.05  # seconds until a campaign that another worker holds is tried again
 T = TypeVar("T")
@@ -90,8 +91,8 @@ class Gatherer:
             return
         self._is_scheduled = False
         embedded = self._campaigns.store.embedded
-        if self._writer.locked() or self._transactions >= (1 if embedded else MOST_TRANSACTIONS):
-            return  # its end gathers again
+        if self._writer.locked() or (self._transactions and not self._is_worth_another):
+            return  # the end of one that is under way gathers again
         groups = dict(self._take_groups())
         if not groups:
             return
@@ -102,6 +103,11 @@ class Gatherer:
             self._start_task(self._run_gather(groups))
             if self._waiting:
                 self._schedule()
+
+    @property
+    def _is_worth_another(self) -> bool:
+        """Should another transaction begin? Few large ones cost less than many small ones."""
+        return self._count >= WORTH_ANOTHER and self._transactions < MOST_TRANSACTIONS
 
     def _take_groups(self) -> Iterator[tuple[str, Group]]:
         """Take what waits for campaigns that are not busy. The first fits whatever its size."""

@@ -268,6 +268,8 @@ def _finish_job(turn: Turn, operation: FinishJob) -> None:
     if operation.generation in (None, turn.cache.generation):
         status, estimate, seconds = operation.result
         finish_job(turn.tx, operation.campaign_id, operation.input_round, status, estimate, seconds)
+        if turn.loaded_unit is not None:
+            turn.loaded_unit.look_for_job_again()
 
 
 @_handles_each(KeepSnapshot)

@@ -7,7 +7,6 @@ from policy.costs import is_quick
 from service.engine.cache import Cache, LongWorkError
 from service.engine.operations import Decide, Operation, Reward, count_items
 from service.engine.unit import Unit
-from service.engine.work import Entry
 from service.storage.rows import KnownDecision, LiveRow
 from service.storage.transaction import Transaction
 
@@ -48,19 +47,20 @@ class Turn:
         """The unit of work; the campaign's state is loaded when it is first needed."""
         if self.loaded_unit is None:
             entry = self.cache.load_entry(self.tx, self._row, self._is_quick)
-            if self._is_quick and self._is_long(entry):
+            unit = Unit(self.tx, self._row, entry, self.owner, self.now, self._known)
+            if self._is_quick and self._is_long(unit):
                 raise LongWorkError
-            self.loaded_unit = Unit(self.tx, self._row, entry, self.owner, self.now, self._known)
+            self.loaded_unit = unit
         return self.loaded_unit
 
-    def _is_long(self, entry: Entry) -> bool:
+    def _is_long(self, unit: Unit) -> bool:
         """Will the requests take more than a few milliseconds?"""
         if sum(map(count_items, self.operations)) > MOST_QUICK_ITEMS:
             return True
         rounds = sum(count_items(operation) for operation in self.operations if isinstance(operation, Decide))
-        if rounds <= entry.state.rounds_ahead:
+        if rounds <= unit.state.rounds_ahead:
             return False
-        return entry.job is not None or not is_quick(entry.position.policy, entry.state, rounds)
+        return not is_quick(unit.policy, unit.state, rounds) or unit.is_job_finished
 
     def look_up_again(self) -> None:
         """Load the decisions that the operations name once more, because new ones were imported."""

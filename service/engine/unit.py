@@ -79,7 +79,6 @@ class Unit(Boundaries):
         prepared = self.policy.prepare(requests, prefixes)
         decided: list[Decided] = []
         done, count = 0, len(requests)
-        self._is_job_waiting = False  # unknown; the first look holds for these requests, since jobs end under the lock
         while done < count:
             self.cross()
             ahead = self.state.rounds_ahead

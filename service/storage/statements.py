@@ -4,7 +4,7 @@ PostgreSQL's take arrays, so that their number does not grow with the campaigns 
 JSON, or one row at a time: it has no network to wait for.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -12,7 +12,16 @@ from sqlalchemy import bindparam, insert, select, update
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Engine
 
-from service.storage.rows import APPENDED, DecisionRow, JobRow, KnownDecision, LiveRow, RewardRow, select_rows
+from service.storage.rows import (
+    APPENDED,
+    AppendedRow,
+    DecisionRow,
+    JobRow,
+    KnownDecision,
+    LiveRow,
+    RewardRow,
+    select_rows,
+)
 from service.storage.tables import campaigns, decisions, jobs, live, rewards
 
 PAGE = 5_000  # rows of the log read at a time
@@ -25,6 +34,10 @@ DECISIONS_WITH_REWARDS = decisions.outerjoin(
 )
 
 
+BEFORE = sa.column("before", sa.BigInteger)  # the version of a live row before its update
+AFTER = [live.c.campaign_id, *(live.c[name] for name in UPDATED_COLUMNS), BEFORE]
+
+
 class Statement(NamedTuple):
     """A statement as the driver takes it, and the order of its parameters."""
 
@@ -32,11 +45,11 @@ class Statement(NamedTuple):
     order: Sequence[str]
 
 
-def _unnest(columns: Sequence[sa.ColumnClause[Any]]) -> Any:
+def _unnest(columns: Iterable[sa.ColumnClause[Any]], prefix: str = "") -> Any:
     """Arrays as rows, one parameter for each column. The length of a text is checked where it is stored."""
     named = {column.name: column.type for column in columns}
     arrays = [
-        bindparam(name, type_=postgresql.ARRAY(sa.Text() if isinstance(kind, sa.String) else kind))
+        bindparam(f"{prefix}{name}", type_=postgresql.ARRAY(sa.Text() if isinstance(kind, sa.String) else kind))
         for name, kind in named.items()
     ]
     values = sa.func.unnest(*arrays).table_valued(*(sa.column(name, kind) for name, kind in named.items()))
@@ -100,23 +113,46 @@ def _write_for_sqlite() -> Mapping[str, sa.ClauseElement]:
 def _write_for_postgresql() -> Mapping[str, sa.ClauseElement]:
     names = bindparam("given", type_=postgresql.ARRAY(sa.Text))
     named = LIVE_ROWS.where(campaigns.c.name == sa.any_(names)).order_by(live.c.campaign_id)
-    wanted = _unnest([decisions.c.campaign_id, decisions.c.decision_id])
-    after = _unnest(
-        [live.c.campaign_id, *(live.c[name] for name in UPDATED_COLUMNS), sa.column("before", sa.BigInteger)]
-    )
+    after = _unnest(AFTER)
     return {
+        **{table.name: _insert(kind, _unnest(table.c)) for kind, table in APPENDED.items()},
+        "read": named,
         # What has waited for a lock must also lock what it has joined, or it would see that as it was before the wait.
         "lock": named.with_for_update(of=[live, campaigns]),
-        "lock if free": named.with_for_update(of=live, skip_locked=True),
-        "names": select(campaigns.c.name).where(campaigns.c.name == sa.any_(names)),
-        "known decisions": _select_known(wanted),
-        "live": update(live)
-        .where(live.c.campaign_id == after.c.campaign_id, live.c.version == after.c.before)
-        .values({name: after.c[name] for name in UPDATED_COLUMNS}),
-    } | {
-        table.name: insert(table).from_select(kind._fields, select(_unnest([table.c[name] for name in kind._fields])))
-        for kind, table in APPENDED.items()
+        "known decisions": _select_known(_unnest([decisions.c.campaign_id, decisions.c.decision_id])),
+        "live": _update_live(after, live.c.version == after.c.before),
     }
+
+
+def _update_live(after: Any, condition: sa.ColumnElement[bool]) -> sa.Update:
+    own = live.c.campaign_id == after.c.campaign_id
+    return update(live).where(own, condition).values({name: after.c[name] for name in UPDATED_COLUMNS})
+
+
+def _insert(kind: type[AppendedRow], rows: Any, *conditions: sa.ColumnElement[bool]) -> sa.Insert:
+    return insert(APPENDED[kind]).from_select(kind._fields, select(rows).where(*conditions))
+
+
+def write_unchanged(kinds: Sequence[type[AppendedRow]]) -> sa.Select[Any]:
+    """Append rows of these kinds and update live rows, of the campaigns that nobody has changed and nobody holds.
+
+    One statement, which is a transaction of its own. It returns the ids of the campaigns that were written.
+    """
+    before = _unnest([live.c.campaign_id, BEFORE], "live_")
+    free = (
+        select(live.c.campaign_id)
+        .join_from(live, before, (before.c.campaign_id == live.c.campaign_id) & (before.c.before == live.c.version))
+        .order_by(live.c.campaign_id)
+        .with_for_update(of=live, skip_locked=True)
+        .cte("free")
+    )
+    after, is_free = _unnest(AFTER, "live_"), select(free.c.campaign_id)
+    changes = [_update_live(after, after.c.campaign_id.in_(is_free)).cte("changed")]
+    for kind in kinds:
+        table = APPENDED[kind]
+        rows = _unnest(table.c, f"{table.name}_")
+        changes.append(_insert(kind, rows, rows.c.campaign_id.in_(is_free)).cte(f"new_{table.name}"))
+    return select(free.c.campaign_id).add_cte(*changes)
 
 
 def compile_statements(engine: Engine) -> dict[str, Statement]:
@@ -129,6 +165,10 @@ def compile_statements(engine: Engine) -> dict[str, Statement]:
     compiled = {}
     for name, statement in statements.items():
         columns = [list(kind._fields) for kind, table in APPENDED.items() if embedded and table.name == name]
-        result = statement.compile(engine, column_keys=columns[0] if columns else None)
-        compiled[name] = Statement(str(result), result.positiontup)  # type: ignore[attr-defined]
+        compiled[name] = compile_statement(engine, statement, columns[0] if columns else None)
     return compiled
+
+
+def compile_statement(engine: Engine, statement: sa.ClauseElement, columns: list[str] | None = None) -> Statement:
+    result = statement.compile(engine, column_keys=columns)
+    return Statement(str(result), result.positiontup)  # type: ignore[attr-defined]

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from typing import Any, TypeVar
+from functools import cache
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, make_url
@@ -24,10 +24,8 @@ from service.storage.engines import (
     get_error_code,
     get_reason,
 )
-from service.storage.statements import compile_statements
-from service.storage.transaction import Transaction
-
-T = TypeVar("T")
+from service.storage.statements import compile_statement, compile_statements, write_unchanged
+from service.storage.transaction import LoopTransaction, Transaction
 
 
 class Store:
@@ -49,7 +47,9 @@ class Store:
         # The event loop's own connections to PostgreSQL. SQLite's only writer is on the event loop anyway.
         self._loop_engine = create_loop_engine(url, self) if serving and not self.embedded else None
         if self._loop_engine is not None:
-            self._loop_statements = compile_statements(self._loop_engine.sync_engine)
+            driver = self._loop_engine.sync_engine
+            self._loop_statements = compile_statements(driver)
+            self._compile_writing = cache(lambda kinds: compile_statement(driver, write_unchanged(kinds)))
         self._open_channel: type[SQLiteChannel | ThreadChannel] = SQLiteChannel if self.embedded else ThreadChannel
         # SQLite always reads from one snapshot.
         self._reader = (
@@ -86,27 +86,21 @@ class Store:
                     yield inside
                     inside.flush()
 
-    async def write(self, work: Callable[[Transaction], T]) -> T:
-        """Do some work in a transaction that may write, from the event loop.
+    async def write(self, work: Callable[[Transaction], None]) -> set[int]:
+        """Do some work from PostgreSQL's event loop, and write its result.
 
-        On PostgreSQL the work waits for the database without blocking the loop, though it is an ordinary function. On
-        SQLite it never waits: handing a commit of a fraction of a millisecond to a thread would cost several times as
-        much.
+        The work waits for the database without blocking the loop, though it is an ordinary function. Returns the ids of
+        the campaigns that were not written because another worker holds or has changed them.
         """
-        if self._loop_engine is None:
-            with self.writing() as tx:
-                return work(tx)
+        assert self._loop_engine is not None, "SQLite's writer needs no event loop"
         with self._convert_errors(writes=True):
             async with self._loop_engine.connect() as connection:
-                driver: Any = (await connection.get_raw_connection()).driver_connection
-                async with driver.transaction():
-                    return await connection.run_sync(self._work, work)
+                return await connection.run_sync(self._work, work)
 
-    def _work(self, connection: Connection, work: Callable[[Transaction], T]) -> T:
-        inside = Transaction(LoopChannel(connection), self._loop_statements)
-        result = work(inside)
-        inside.flush()
-        return result
+    def _work(self, connection: Connection, work: Callable[[Transaction], None]) -> set[int]:
+        inside = LoopTransaction(LoopChannel(connection), self._loop_statements)
+        work(inside)
+        return inside.write_unchanged(self._compile_writing)
 
     @contextmanager
     def _writing_to_sqlite(self, connection: Connection) -> Iterator[Transaction]:

@@ -8,7 +8,7 @@ all campaigns (statements.py, channels.py).
 """
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
@@ -38,11 +38,13 @@ Read = TypeVar("Read", bound=NamedTuple)
 class Transaction:
     """One transaction on one connection, which has begun."""
 
+    _lock = "lock"
+
     def __init__(self, channel: Channel, statements: Mapping[str, Statement]) -> None:
         self.embedded = isinstance(channel, SQLiteChannel)
         self._channel, self._statements = channel, statements
         self._appended: dict[type[AppendedRow], list[Any]] = {kind: [] for kind in APPENDED}
-        self._updated: list[tuple[LiveRow, LiveRow]] = []
+        self._updated: list[dict[str, Any]] = []  # live rows, and the version before
         self._has_waiting = False
 
     def flush(self) -> None:
@@ -56,8 +58,7 @@ class Transaction:
                 rows.clear()
         if self._updated:
             sql, order = self._statements["live"]
-            values = [{**after._asdict(), "before": before.version} for before, after in self._updated]
-            rows = [[row[name] for name in order] for row in values]
+            rows = [[values[name] for name in order] for values in self._updated]
             self._updated.clear()
             if self._channel.write(sql, rows) != len(rows):  # impossible under the lock
                 raise UnavailableError("A campaign was changed by another worker; try again")
@@ -82,23 +83,15 @@ class Transaction:
         sql, order = self._statements[name]
         return self._channel.query(sql, [parameters[parameter] for parameter in order])
 
-    def lock_campaigns(self, names: Collection[str], wait: bool = True) -> dict[str, LiveRow]:
+    def lock_campaigns(self, names: Collection[str]) -> dict[str, LiveRow]:
         """Lock the campaigns of these names that exist, until the transaction ends.
 
-        Without `wait`, PostgreSQL leaves out those that another transaction holds. SQLite's transaction is itself the
-        lock.
+        SQLite's transaction is itself the lock.
         """
         # PostgreSQL's text cannot hold a zero byte, so there is no such campaign.
         given: Any = [name for name in names if "\x00" not in name]
-        rows = self._query("lock" if wait or self.embedded else "lock if free", given=self._encode(given))
+        rows = self._query(self._lock, given=json.dumps(given) if self.embedded else given)
         return {row.name: row for row in map(LiveRow._make, rows)}
-
-    def find_names(self, names: Collection[str]) -> set[str]:
-        """Which of the names are those of a campaign, locked or not; on PostgreSQL only."""
-        return {name for (name,) in self._query("names", given=list(names))}
-
-    def _encode(self, items: Sequence[Any]) -> Any:
-        return json.dumps(items) if self.embedded else items
 
     def get_known_decisions(self, wanted: Sequence[tuple[int, str]]) -> list[KnownDecision]:
         """The decisions with these campaigns and ids, as far as there are any."""
@@ -130,7 +123,7 @@ class Transaction:
 
     def update_live_row(self, before: LiveRow, after: LiveRow) -> None:
         """Replace the campaign's live row."""
-        self._updated.append((before, after))
+        self._updated.append({**after._asdict(), "before": before.version})
         self._has_waiting = True
 
     # --- the log, as the fold reads it -------------------------------------------------------------------------
@@ -173,3 +166,32 @@ class Transaction:
         """The rounds after which an estimate took effect; twice if one by a job and one made inline did so."""
         query = select(models.c.round).where(models.c.campaign_id == campaign, models.c.kind == "estimation")
         return list(self.connection.execute(query).scalars())
+
+
+class LoopTransaction(Transaction):
+    """The work of PostgreSQL's event loop: it reads without a lock, and writes at the end with a single statement.
+
+    That statement, a transaction of its own, writes only campaigns that nobody has changed since and nobody holds. So
+    there are three round trips, none of them with a lock that others would have to wait for.
+    """
+
+    _lock = "read"
+
+    def flush(self) -> None:
+        if self._has_waiting:
+            raise RuntimeError("the event loop writes once, at the end")
+
+    def write_unchanged(self, compile_for: Callable[[tuple[type[AppendedRow], ...]], Statement]) -> set[int]:
+        """Write everything that waits; return the ids of the campaigns that were held or changed by others."""
+        if not self._has_waiting:
+            return set()
+        kinds = tuple([kind for kind, rows in self._appended.items() if rows])
+        sql, order = compile_for(kinds)
+        columns: dict[str, Sequence[Any]] = {}
+        for name in self._updated[0]:
+            columns[f"live_{name}"] = [values[name] for values in self._updated]
+        for kind in kinds:
+            fields = [f"{APPENDED[kind].name}_{name}" for name in kind._fields]
+            columns |= zip(fields, zip(*self._appended[kind], strict=True), strict=True)
+        written = self._channel.query(sql, [columns[name] for name in order])
+        return set(columns["live_campaign_id"]) - {campaign for (campaign,) in written}

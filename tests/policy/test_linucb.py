@@ -117,6 +117,13 @@ def test_sums_inverse_and_theta_are_numpys_and_scikit_learns(rounds, ridge, coun
     np.testing.assert_allclose(ours.theta, theirs.coef_, rtol=1e-8, atol=1e-10)
 
 
+def test_new_statistics():
+    new = linucb.create_statistics(3, 0.4)
+    assert (new.theta == 2.5).all()
+    assert (new.units.tolist(), new.counters.tolist()) == ([0.0, 1.0], [0, -1])
+    assert not linucb.is_current(new)
+
+
 def test_before_any_reward(rounds):
     """Box A: θ̂₀ = (1/λ)·1 and G = λI, so G⁻¹ = I/λ and not λI."""
     start = linucb.create_statistics(4, 0.25)
