@@ -183,6 +183,10 @@ def test_an_unexpected_exception_is_answered_in_the_one_shape(worker, lines, mon
 
 
 def test_an_error_that_cannot_be_encoded_is_a_failure(worker, monkeypatch):
+    monkeypatch.setattr(
+        logging.getLogger("undercurrent.request"), "disabled", True
+    )  # pytest-xdist cannot send it either
+
     def refuse(*_):
         raise NotFoundError("half a surrogate pair: \ud800")
 
