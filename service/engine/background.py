@@ -11,7 +11,7 @@ from policy import HmmParameters, StagedPolicy, State, encode
 from policy.codec import encode_estimate
 from policy.selection import Estimate
 from service.base.errors import NotFoundError, UnavailableError
-from service.base.memory import release_memory
+from service.base.process import release_memory
 from service.base.times import SECOND
 from service.engine.boundaries import LEASE_SECONDS
 from service.engine.campaigns import Campaigns

@@ -1,15 +1,13 @@
 """One worker: its store, campaigns, gatherer, background work and webhook messages, from start to stop."""
 
 import asyncio
-import gc
 import logging
-import sys
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
 from service.access.gate import Keys
-from service.base.memory import share_one_heap
+from service.base.process import settle_process, share_one_heap
 from service.base.settings import Settings
 from service.engine.background import Background
 from service.engine.campaigns import Campaigns
@@ -22,11 +20,6 @@ from service.storage.schema import require_current
 from service.storage.store import Store
 
 CHANGES = (Create, Change, Archive, Delete)  # the operations that change what a list of campaigns shows
-# For how long a background thread may keep the GIL from a decision, which releases it for every row that it writes.
-# Python's default of 5 ms is longer than a decision takes.
-SWITCH_SECONDS = 0.0005
-# New objects between two runs of the garbage collector: one batch creates thousands, and hardly ever a cycle.
-YOUNG_OBJECTS = 20_000
 T = TypeVar("T")
 log = logging.getLogger("undercurrent")
 
@@ -52,11 +45,9 @@ class Service:
 
     async def start(self) -> None:
         share_one_heap()
-        sys.setswitchinterval(SWITCH_SECONDS)
         require_current(self.store)
         load_first()
-        gc.set_threshold(YOUNG_OBJECTS)
-        gc.freeze()  # the compiler leaves a million permanent objects, which the collector can skip
+        settle_process()
         self._warming = asyncio.get_running_loop().run_in_executor(None, warm_up)
         self._gatherer = self.background.gatherer = Gatherer(self.campaigns, self.background.start)
         self.background.watch()

@@ -6,7 +6,7 @@ import sys
 import psutil
 import pytest
 
-from service.base.memory import release_memory
+from service.base.process import release_memory
 from service.engine import background
 from tests.service.playing import eventually
 
@@ -14,7 +14,7 @@ THREADS = 3
 # Threads allocate at the same time, then the C library lists its heaps.
 LIST_HEAPS = """
 import ctypes, os, sys, threading
-from service.base.memory import share_one_heap
+from service.base.process import share_one_heap
 limited, threads = map(int, sys.argv[1:])
 assert not limited or share_one_heap()
 library = ctypes.CDLL(None)
