@@ -81,10 +81,15 @@ class Store:
                 with self._turn, self._writing_to_sqlite(self._open_writer()) as inside:
                     yield inside
             else:
-                with self.engine.begin() as connection:
-                    inside = Transaction(ThreadChannel(connection), self._statements)
-                    yield inside
-                    inside.flush()
+                with self.engine.connect() as connection:
+                    try:
+                        with connection.begin():
+                            inside = Transaction(ThreadChannel(connection), self._statements)
+                            yield inside
+                            inside.flush()
+                    except DATABASE_ERRORS:
+                        connection.invalidate()  # a new one may lead to another server, or to other settings
+                        raise
 
     async def write(self, work: Callable[[Transaction], None]) -> set[int]:
         """Do some work from PostgreSQL's event loop, and write its result.
@@ -95,7 +100,11 @@ class Store:
         assert self._loop_engine is not None, "SQLite's writer needs no event loop"
         with self._convert_errors(writes=True):
             async with self._loop_engine.connect() as connection:
-                return await connection.run_sync(self._work, work)
+                try:
+                    return await connection.run_sync(self._work, work)
+                except DATABASE_ERRORS:
+                    await connection.invalidate()
+                    raise
 
     def _work(self, connection: Connection, work: Callable[[Transaction], None]) -> set[int]:
         inside = LoopTransaction(LoopChannel(connection), self._loop_statements)
