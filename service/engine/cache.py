@@ -80,6 +80,8 @@ class Cache:
             entry = Entry(row.version, position, row.changes, job, events)
         state = entry.state
         folded, live = (state.round, state.arrived, state.model_version), (row.round, row.arrived, row.model_version)
+        if folded != live and is_quick:  # without a lock, others may write between two reads
+            raise LongWorkError
         if folded != live:
             problem = f"log and live row of campaign {row.name!r} disagree: (round, rewards, model) {folded}, {live}"
             raise RuntimeError(f"{problem}; run `undercurrent verify {row.name}`")

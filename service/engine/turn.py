@@ -54,7 +54,9 @@ class Turn:
         return self.loaded_unit
 
     def _is_long(self, unit: Unit) -> bool:
-        """Will the requests take more than a few milliseconds?"""
+        """Will the requests take more than a few milliseconds, or do they name decisions newer than what was read?"""
+        if any(decision.round > self._row.round for decision in self._known.values()):
+            return True
         if sum(map(count_items, self.operations)) > MOST_QUICK_ITEMS:
             return True
         rounds = sum(count_items(operation) for operation in self.operations if isinstance(operation, Decide))
