@@ -70,9 +70,9 @@ class Boundaries(Work):
             }
             self.progress = replace(self.progress, known=known)
 
-    @property
-    def is_job_finished(self) -> bool:
-        """Is there a job to publish? One look holds for the transaction, since jobs end under the lock."""
+    def look_ahead(self) -> bool:
+        """Read what the steps at a boundary need, for the whole transaction. Is there a job to publish?"""
+        self._find_last_overdue()
         return self._find_finished_job() is not None
 
     def look_for_job_again(self) -> None:

@@ -5,9 +5,8 @@ What a transaction did is cached only once it is committed.
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import Enum
-from functools import partial
 from itertools import groupby
 from typing import NamedTuple
 from uuid import uuid4
@@ -16,7 +15,7 @@ import msgspec
 
 from policy import StagedPolicy, State
 from service.base.errors import NotFoundError, UnavailableError
-from service.engine.cache import Cache, LongWorkError
+from service.engine.cache import Cache
 from service.engine.handlers import HANDLERS, answer_repeated_creation
 from service.engine.metrics import Metrics
 from service.engine.operations import Create, Delete, Snapshot
@@ -28,9 +27,10 @@ from service.engine.work import Entry, Job
 from service.storage import audit
 from service.storage.campaigns import add_campaign
 from service.storage.engines import DATABASE_ERRORS
+from service.storage.loop import LoopConnection
 from service.storage.rows import KnownDecision, LiveRow
 from service.storage.store import Store
-from service.storage.transaction import Transaction
+from service.storage.transaction import LongWorkError, Transaction
 
 _encode = msgspec.json.Encoder().encode
 log = logging.getLogger("undercurrent")
@@ -64,6 +64,7 @@ class Batch:
             self.places.setdefault(operation.campaign, []).append(i)
         self.started = time.perf_counter()
         self.rows: dict[str, LiveRow] = {}
+        self.read: set[str] = set()  # campaigns whose row was read; the others' came from memory
         self.units: list[Unit] = []
         self.entries: list[Entry] = []  # of the units, once they are written
 
@@ -71,14 +72,6 @@ class Batch:
         """Give all operations on a campaign the same outcome."""
         for i in self.places[name]:
             self.outcomes[i] = outcome
-
-    def postpone(self, campaigns: Collection[int]) -> None:
-        """Leave out campaigns that another worker holds or has changed."""
-        kept = [pair for pair in zip(self.units, self.entries, strict=True) if pair[0].row.campaign_id not in campaigns]
-        for unit in self.units:
-            if unit.row.campaign_id in campaigns:
-                self.set_all(unit.row.name, Postponed.HELD)
-        self.units, self.entries = [unit for unit, _ in kept], [entry for _, entry in kept]
 
 
 class Campaigns:
@@ -117,16 +110,52 @@ class Campaigns:
         return self._finish(batch)
 
     async def gather(self, operations: Sequence[AnyOperation]) -> Processed:
-        """Do the same on the event loop, without blocking it; only what is quick is done."""
+        """Do the same on PostgreSQL's event loop, without blocking it; only requests, and only what is quick.
+
+        A campaign that this worker was the last to write is not read again: writing it succeeds only if nobody has
+        changed it since, and if it has none of the new ids. Otherwise it is read, and tried again.
+        """
         batch = Batch(operations, is_quick=True)
         try:
-            refused = await self.store.write(partial(self._carry_out, batch))
+            async with self.store.gathering() as connection:
+                self.cache.check_generation()
+                written = await self._gather(batch, connection)
         except BaseException:
             self._forget(batch)
             raise
-        if refused:
-            batch.postpone(refused)
+        self._postpone_unwritten(batch, written)
         return self._finish(batch)
+
+    async def _gather(self, batch: Batch, connection: LoopConnection) -> set[int]:
+        """Read what must be read, work out the operations, and write; return the campaigns that were written."""
+        batch.rows = rows = {name: row for name in batch.places if (row := self.cache.get_row(name)) is not None}
+        unread = batch.places.keys() - rows.keys()
+        news = []
+        if unread:
+            read = await connection.read_campaigns(unread)
+            rows |= read
+            batch.read |= read.keys()
+            news = [new for row in read.values() if (new := self.cache.find_news(row)) is not None]
+        wanted = _list_wanted(batch, rows)
+        known = await connection.get_known_decisions(wanted) if wanted else []
+        tx = await connection.begin(news)
+        self._serve_all(batch, tx, known)
+        batch.entries = [unit.write(tx) for unit in batch.units]
+        return await connection.write(tx)
+
+    def _postpone_unwritten(self, batch: Batch, written: Collection[int]) -> None:
+        """Leave out the campaigns that another worker holds or has changed, and those whose row was not confirmed."""
+        for unit in batch.units:
+            row = unit.row
+            if row.campaign_id not in written and (unit.has_changed or row.name not in batch.read):
+                self.cache.doubt(row.name)
+                batch.set_all(row.name, Postponed.HELD)
+        kept = [
+            pair
+            for pair in zip(batch.units, batch.entries, strict=True)
+            if not isinstance(batch.outcomes[batch.places[pair[0].row.name][0]], Postponed)
+        ]
+        batch.units, batch.entries = [unit for unit, _ in kept], [entry for _, entry in kept]
 
     def prepare(self, operations: Sequence[AnyOperation]) -> Batch:
         """Work out requests, which may take long, without writing or locking anything."""
@@ -156,19 +185,18 @@ class Campaigns:
 
     def _work_out(self, batch: Batch, tx: Transaction) -> None:
         """Lock the campaigns, and carry out the operations in memory."""
-        batch.rows = rows = tx.lock_campaigns(batch.places)
-        now = self.clock()
+        batch.rows = tx.lock_campaigns(batch.places)
+        batch.read |= batch.rows.keys()
         self.cache.check_generation()
-        wanted = [
-            (row.campaign_id, decision_id)
-            for name, row in rows.items()
-            for decision_id in list_decision_ids([batch.operations[i] for i in batch.places[name]])
-        ]
+        self._serve_all(batch, tx, tx.get_known_decisions(_list_wanted(batch, batch.rows)))
+
+    def _serve_all(self, batch: Batch, tx: Transaction, decisions: Sequence[KnownDecision]) -> None:
+        now = self.clock()
         known: dict[int, dict[str, KnownDecision]] = {}
-        for decision in tx.get_known_decisions(wanted):
+        for decision in decisions:
             known.setdefault(decision.campaign_id, {})[decision.decision_id] = decision
         for name, places in batch.places.items():
-            row = rows.get(name)
+            row = batch.rows.get(name)
             if row is None:
                 self._serve_missing(batch, tx, places, now)
             else:
@@ -242,7 +270,7 @@ class Campaigns:
 
     def _finish_unit(self, unit: Unit, entry: Entry) -> None:
         """Do what follows the commit."""
-        self.cache.keep(unit.row, entry)
+        self.cache.keep(entry)
         self.metrics.count_unit(unit)
         if unit.rows.messages:
             self._on_messages()
@@ -268,6 +296,15 @@ class Campaigns:
         with self.store.reading() as tx:
             _, policy, state = self.cache.read_entry(tx, get_campaign(tx, name)).position
         return policy, state
+
+
+def _list_wanted(batch: Batch, rows: Mapping[str, LiveRow]) -> list[tuple[int, str]]:
+    """List the decisions to look up: campaign and id. A write finds by itself whether a new id is new."""
+    return [
+        (row.campaign_id, decision_id)
+        for name, row in rows.items()
+        for decision_id in list_decision_ids([batch.operations[i] for i in batch.places[name]], name in batch.read)
+    ]
 
 
 def _serve(turn: Turn) -> list[object]:

@@ -199,7 +199,7 @@ class Gatherer:
     def _put_back(self, name: str, group: Group) -> None:
         """Try a campaign that another worker holds again, a little later each time."""
         now = self._loop.time()
-        since, pause = self._held_since.get(name, (now, SHORTEST_PAUSE))
+        since, pause = self._held_since.get(name, (now, 0.0))  # at first it need only be read again
         if now - since > BUSY_SECONDS:
             error = UnavailableError(f"Campaign {name} is in use by another worker; try again")
             self._held_since.pop(name, None)
@@ -209,7 +209,7 @@ class Gatherer:
             return
         self._waiting[name] = group + self._waiting.get(name, [])
         self._count += len(group)
-        self._held_since[name] = since, min(2 * pause, LONGEST_PAUSE)
+        self._held_since[name] = since, min(max(2 * pause, SHORTEST_PAUSE), LONGEST_PAUSE)
         self._loop.call_later(pause, self._release, name, context=self._context)
 
     def _release(self, name: str) -> None:

@@ -286,6 +286,7 @@ def _keep_snapshot(turn: Turn, operation: KeepSnapshot) -> None:
         build_snapshot_row(row.campaign_id, snapshot.revision, state, operation.encoded, turn.clock()),
         keep=choose_snapshots_to_keep([older.round for older in points]),
     )
+    turn.cache.note_snapshot(row.campaign_id, state.round)
 
 
 @_handles_each(Reduce)

@@ -47,7 +47,7 @@ def prepare_import(campaigns: Campaigns, name: str, import_id: str, rows: Iterab
     with campaigns.store.reading() as tx:  # a short one: databases end transactions that are idle for long
         row = get_campaign(tx, name)
         position = recover_position(tx, row.campaign_id)  # not the cached one, which a gather may be appending to
-        entry = Entry(row.version, position, row.changes, None, count_events(tx, row.campaign_id))
+        entry = Entry(row, position, None, count_events(tx, row.campaign_id))
         unit = Importing(tx, row, entry, campaigns.owner, campaigns.clock())
     return Import(name, row.campaign_id, unit, unit.take_all(import_id, rows, find_known_ids))
 

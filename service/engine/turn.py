@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from policy.costs import is_quick
-from service.engine.cache import Cache, LongWorkError
+from service.engine.cache import Cache
 from service.engine.operations import Decide, Operation, Reward, count_items
 from service.engine.unit import Unit
 from service.storage.rows import KnownDecision, LiveRow
-from service.storage.transaction import Transaction
+from service.storage.transaction import LongWorkError, Transaction
 
 AnyOperation: TypeAlias = Operation[object]
 MOST_QUICK_ITEMS = 250  # decisions and rewards of one campaign in a transaction: some milliseconds
@@ -62,7 +62,7 @@ class Turn:
         rounds = sum(count_items(operation) for operation in self.operations if isinstance(operation, Decide))
         if rounds <= unit.state.rounds_ahead:
             return False
-        return not is_quick(unit.policy, unit.state, rounds) or unit.is_job_finished
+        return not is_quick(unit.policy, unit.state, rounds) or unit.look_ahead()
 
     def look_up_again(self) -> None:
         """Load the decisions that the operations name once more, because new ones were imported."""
@@ -70,11 +70,11 @@ class Turn:
         self.unit.add_known({decision.decision_id: decision for decision in self.tx.get_known_decisions(names)})
 
 
-def list_decision_ids(operations: Sequence[AnyOperation]) -> list[str]:
-    """List the decision ids that clients name."""
+def list_decision_ids(operations: Sequence[AnyOperation], with_new: bool = True) -> list[str]:
+    """List the decision ids that clients name; without `with_new`, only those that must be in the log already."""
     ids: list[str] = []
     for operation in operations:
-        if isinstance(operation, Decide):
+        if isinstance(operation, Decide) and with_new:
             ids += [item.decision_id for item, _ in operation.items if item.decision_id is not None]
         elif isinstance(operation, Reward):
             ids += [item.decision_id for item in operation.items]

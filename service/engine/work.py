@@ -32,11 +32,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Entry(NamedTuple):
-    """What a worker keeps of a campaign between transactions; valid only for the live row of this version (R23)."""
+    """What a worker keeps of a campaign between transactions; valid only for this version of its live row (R23)."""
 
-    version: int
+    row: LiveRow  # as long as its `changes` stay the same, so do the job and the events
     position: Position
-    changes: int  # of the live row: as long as it stays the same, so do the job and the events
     job: int | None  # the input round of the job whose result is not in force yet
     events: int  # how many event rows there are
 
@@ -239,7 +238,7 @@ class Work(Course):
         )
         self._tx.update_live_row(row, after)
         position = Position(self.revision, self.policy, state)
-        return Entry(after.version, position, after.changes, progress.job, self.entry.events + len(self.rows.events))
+        return Entry(after, position, progress.job, self.entry.events + len(self.rows.events))
 
     def flush(self) -> None:
         """Write the rows so far, so that queries see them."""

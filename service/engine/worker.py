@@ -46,6 +46,7 @@ class Service:
     async def start(self) -> None:
         share_one_heap()
         require_current(self.store)
+        await self.store.start()
         load_first()
         settle_process()
         self._warming = asyncio.get_running_loop().run_in_executor(None, warm_up)

@@ -1,4 +1,4 @@
-"""How the statements of the write path reach the database: three drivers, one interface.
+"""How the statements of the write path reach the database: two drivers, one interface.
 
 They pass SQLAlchemy's layers by, which would take several times as long as the statements themselves. Its pools,
 connections and compiled SQL are used all the same, and everything that is not of the write path goes through it.
@@ -8,9 +8,9 @@ import sqlite3
 from collections.abc import Sequence
 from functools import cache
 from itertools import chain
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
-from sqlalchemy.engine import AdaptedConnection, Connection
+from sqlalchemy.engine import Connection
 
 Rows = Sequence[Sequence[Any]]
 # SQLite inserts this many rows with one statement where there are enough of them; old versions take 999 parameters.
@@ -75,32 +75,6 @@ class ThreadChannel:
 
     def write(self, sql: str, rows: Rows) -> int:
         return self.connection.exec_driver_sql(sql, tuple(map(list, zip(*rows, strict=True)))).rowcount
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
-class LoopChannel:
-    """PostgreSQL from the event loop, which goes on while a statement waits for its answer.
-
-    Only for the statements of the write path: SQLAlchemy knows nothing of this transaction.
-    """
-
-    def __init__(self, connection: Connection) -> None:
-        self._driver = cast("AdaptedConnection", connection.connection.dbapi_connection)
-
-    @property
-    def connection(self) -> Connection:
-        raise RuntimeError("the event loop's transactions have the statements of the write path only")
-
-    def query(self, sql: str, values: Sequence[Any]) -> Rows:
-        rows: Rows = self._driver.run_async(lambda connection: connection.fetch(sql, *values))
-        return rows
-
-    def write(self, sql: str, rows: Rows) -> int:
-        columns = zip(*rows, strict=True)
-        status: str = self._driver.run_async(lambda connection: connection.execute(sql, *columns))
-        return int(status.rpartition(" ")[2])  # "UPDATE 16"
 
     def close(self) -> None:
         """Nothing is held."""

@@ -9,19 +9,18 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, make_url
 from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from service.base.errors import UnavailableError
 
 POOL_SIZE = 8  # PostgreSQL connections of the threads kept open; twice as many at most
-LOOP_POOL_SIZE = 4  # and of the event loop
 BUSY_SECONDS = 10  # SQLite waits this long for another process's transaction, PostgreSQL's pool for a connection
 SILENCE_SECONDS = 2 * BUSY_SECONDS  # after which the server of a statement counts as gone
 # SQLite's page caches. The writer's stays valid; a reader's is dropped at every commit.
 WRITER_KIB, READER_KIB = 65_536, 2_048
 IDLE_SECONDS = 1.0  # an idle connection is tested before use after this time
-# OSError, which TimeoutError is one of: asyncpg's, for a server that cannot be reached or does not answer.
-ASYNCPG_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError)
+# Of asyncpg's: a server that cannot be reached or does not answer is an OSError, which TimeoutError is one of, and a
+# connection that the server has closed just now may be an internal error.
+ASYNCPG_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 DATABASE_ERRORS = (DBAPIError, PoolTimeoutError, sqlite3.Error, *ASYNCPG_ERRORS)
 NO_ANSWER = "The database does not answer"
 NO_SPACE = "The disk of the database is full: free some space, then try again"
@@ -38,11 +37,6 @@ WHAT_TO_DO: dict[int | str, str] = {  # by SQLite's primary code or PostgreSQL's
     "26000": POOLER,
     "42P05": POOLER,
 }
-# What a URL may say to libpq that asyncpg would take for a setting of the server.
-ONLY_LIBPQ = (
-    "connect_timeout", "keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count", "tcp_user_timeout",
-    "gssencmode", "channel_binding",
-)  # fmt: skip
 # Settings by a statement and not at the start of the session, where poolers refuse them.
 PREPARE_SESSION = (
     f"SELECT set_config('jit', 'off', false), set_config('lock_timeout', '{BUSY_SECONDS}s', false), "
@@ -137,26 +131,6 @@ def create_postgresql_engine(url: str, health: Health) -> Engine:
         },
     )
     _watch_connections(engine, health)
-    return engine
-
-
-def create_loop_engine(url: str, health: Health) -> AsyncEngine:
-    """The engine of the event loop, which asyncpg does not block."""
-    address = make_url(url).set(drivername="postgresql").difference_update_query(ONLY_LIBPQ)
-    engine = create_async_engine(
-        "postgresql+asyncpg://",
-        pool_size=LOOP_POOL_SIZE,
-        max_overflow=0,
-        pool_timeout=BUSY_SECONDS,
-        hide_parameters=True,
-        connect_args={
-            "dsn": address.render_as_string(hide_password=False),  # asyncpg reads it as libpq does
-            "timeout": BUSY_SECONDS,
-            "command_timeout": SILENCE_SECONDS,
-            "server_settings": {"application_name": "undercurrent"},
-        },
-    )
-    _watch_connections(engine.sync_engine, health)
     return engine
 
 

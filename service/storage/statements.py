@@ -120,8 +120,18 @@ def _write_for_postgresql() -> Mapping[str, sa.ClauseElement]:
         # What has waited for a lock must also lock what it has joined, or it would see that as it was before the wait.
         "lock": named.with_for_update(of=[live, campaigns]),
         "known decisions": _select_known(_unnest([decisions.c.campaign_id, decisions.c.decision_id])),
+        "new decisions": _select_new(DecisionRow, decisions, decisions.c.round),
+        "new rewards": _select_new(RewardRow, rewards, rewards.c.arrival),
         "live": _update_live(after, live.c.version == after.c.before),
     }
+
+
+def _select_new(kind: type[AppendedRow], table: sa.Table, counter: sa.Column[int]) -> sa.Select[Any]:
+    """Select the rows of several campaigns between two values of a counter each."""
+    bounds = (sa.column(name, sa.BigInteger) for name in ("campaign_id", "after", "until"))
+    given = _unnest(bounds)
+    is_new = (table.c.campaign_id == given.c.campaign_id) & (counter > given.c.after) & (counter <= given.c.until)
+    return select_rows(kind, table).join_from(given, table, is_new).order_by(table.c.campaign_id, counter)
 
 
 def _update_live(after: Any, condition: sa.ColumnElement[bool]) -> sa.Update:
@@ -136,16 +146,22 @@ def _insert(kind: type[AppendedRow], rows: Any, *conditions: sa.ColumnElement[bo
 def write_unchanged(kinds: Sequence[type[AppendedRow]]) -> sa.Select[Any]:
     """Append rows of these kinds and update live rows, of the campaigns that nobody has changed and nobody holds.
 
-    One statement, which is a transaction of its own. It returns the ids of the campaigns that were written.
+    A campaign that already has one of the new decision ids is left out too: its request may be a repeated one. One
+    statement, which is a transaction of its own. It returns the ids of the campaigns that were written.
     """
     before = _unnest([live.c.campaign_id, BEFORE], "live_")
-    free = (
+    unchanged = (
         select(live.c.campaign_id)
         .join_from(live, before, (before.c.campaign_id == live.c.campaign_id) & (before.c.before == live.c.version))
         .order_by(live.c.campaign_id)
         .with_for_update(of=live, skip_locked=True)
-        .cte("free")
     )
+    if DecisionRow in kinds:
+        new = _unnest([decisions.c.campaign_id, decisions.c.decision_id], "decisions_")
+        is_known = (decisions.c.campaign_id == new.c.campaign_id) & (decisions.c.decision_id == new.c.decision_id)
+        repeating = select(decisions.c.campaign_id).join_from(new, decisions, is_known)
+        unchanged = unchanged.where(live.c.campaign_id.not_in(repeating))
+    free = unchanged.cte("free")
     after, is_free = _unnest(AFTER, "live_"), select(free.c.campaign_id)
     changes = [_update_live(after, after.c.campaign_id.in_(is_free)).cte("changed")]
     for kind in kinds:

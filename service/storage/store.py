@@ -3,29 +3,28 @@
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from functools import cache
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, make_url
 
 from service.base.errors import UnavailableError
-from service.storage.channels import LoopChannel, SQLiteChannel, ThreadChannel
+from service.storage.channels import SQLiteChannel, ThreadChannel
 from service.storage.checkpoints import LONGEST_JOURNAL, Checkpoints
 from service.storage.engines import (
     DATABASE_ERRORS,
     POOLER,
     WRITER_KIB,
-    create_loop_engine,
     create_postgresql_engine,
     create_sqlite_engine,
     explain_failure,
     get_error_code,
     get_reason,
 )
-from service.storage.statements import compile_statement, compile_statements, write_unchanged
-from service.storage.transaction import LoopTransaction, Transaction
+from service.storage.loop import LoopConnection, LoopPool
+from service.storage.statements import compile_statements
+from service.storage.transaction import Transaction
 
 
 class Store:
@@ -45,11 +44,7 @@ class Store:
         self.engine = create_sqlite_engine(url) if self.embedded else create_postgresql_engine(url, self)
         self._statements = compile_statements(self.engine)
         # The event loop's own connections to PostgreSQL. SQLite's only writer is on the event loop anyway.
-        self._loop_engine = create_loop_engine(url, self) if serving and not self.embedded else None
-        if self._loop_engine is not None:
-            driver = self._loop_engine.sync_engine
-            self._loop_statements = compile_statements(driver)
-            self._compile_writing = cache(lambda kinds: compile_statement(driver, write_unchanged(kinds)))
+        self._loop_pool = LoopPool(url, self) if serving and not self.embedded else None
         self._open_channel: type[SQLiteChannel | ThreadChannel] = SQLiteChannel if self.embedded else ThreadChannel
         # SQLite always reads from one snapshot.
         self._reader = (
@@ -91,25 +86,13 @@ class Store:
                         connection.invalidate()  # a new one may lead to another server, or to other settings
                         raise
 
-    async def write(self, work: Callable[[Transaction], None]) -> set[int]:
-        """Do some work from PostgreSQL's event loop, and write its result.
-
-        The work waits for the database without blocking the loop, though it is an ordinary function. Returns the ids of
-        the campaigns that were not written because another worker holds or has changed them.
-        """
-        assert self._loop_engine is not None, "SQLite's writer needs no event loop"
+    @asynccontextmanager
+    async def gathering(self) -> AsyncIterator[LoopConnection]:
+        """A connection of PostgreSQL's event loop, which goes on while a statement waits for its answer."""
+        assert self._loop_pool is not None, "SQLite's writer needs no event loop"
         with self._convert_errors(writes=True):
-            async with self._loop_engine.connect() as connection:
-                try:
-                    return await connection.run_sync(self._work, work)
-                except DATABASE_ERRORS:
-                    await connection.invalidate()
-                    raise
-
-    def _work(self, connection: Connection, work: Callable[[Transaction], None]) -> set[int]:
-        inside = LoopTransaction(LoopChannel(connection), self._loop_statements)
-        work(inside)
-        return inside.write_unchanged(self._compile_writing)
+            async with self._loop_pool.connect() as connection:
+                yield connection
 
     @contextmanager
     def _writing_to_sqlite(self, connection: Connection) -> Iterator[Transaction]:
@@ -227,10 +210,15 @@ class Store:
         """Can SQLite's writer be used again after this error? On a full disk no new one could be opened."""
         return get_error_code(error) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY)
 
+    async def start(self) -> None:
+        """Prepare the event loop's connections."""
+        if self._loop_pool is not None:
+            await self._loop_pool.open()
+
     async def stop(self) -> None:
         """Close everything, the event loop's connections included."""
-        if self._loop_engine is not None:
-            await self._loop_engine.dispose()
+        if self._loop_pool is not None:
+            await self._loop_pool.close()
         self.close()
 
     def close(self) -> None:

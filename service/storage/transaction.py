@@ -8,7 +8,7 @@ all campaigns (statements.py, channels.py).
 """
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
@@ -37,8 +37,6 @@ Read = TypeVar("Read", bound=NamedTuple)
 
 class Transaction:
     """One transaction on one connection, which has begun."""
-
-    _lock = "lock"
 
     def __init__(self, channel: Channel, statements: Mapping[str, Statement]) -> None:
         self.embedded = isinstance(channel, SQLiteChannel)
@@ -90,7 +88,7 @@ class Transaction:
         """
         # PostgreSQL's text cannot hold a zero byte, so there is no such campaign.
         given: Any = [name for name in names if "\x00" not in name]
-        rows = self._query(self._lock, given=json.dumps(given) if self.embedded else given)
+        rows = self._query("lock", given=json.dumps(given) if self.embedded else given)
         return {row.name: row for row in map(LiveRow._make, rows)}
 
     def get_known_decisions(self, wanted: Sequence[tuple[int, str]]) -> list[KnownDecision]:
@@ -168,30 +166,59 @@ class Transaction:
         return list(self.connection.execute(query).scalars())
 
 
-class LoopTransaction(Transaction):
-    """The work of PostgreSQL's event loop: it reads without a lock, and writes at the end with a single statement.
+class LongWorkError(Exception):
+    """The event loop must not do this: it would take more than a few milliseconds, or wait for the database."""
 
-    That statement, a transaction of its own, writes only campaigns that nobody has changed since and nobody holds. So
-    there are three round trips, none of them with a lock that others would have to wait for.
+
+class _NoChannel:
+    """What the event loop's work needs of the database was read before it began. A query needs a thread."""
+
+    @property
+    def connection(self) -> Connection:
+        raise LongWorkError
+
+    def query(self, sql: str, values: Sequence[Any]) -> Rows:
+        raise LongWorkError
+
+    def write(self, sql: str, rows: Rows) -> int:
+        raise LongWorkError
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class LoopTransaction(Transaction):
+    """The work of PostgreSQL's event loop, which LoopConnection writes with a single statement.
+
+    `decisions` and `rewards` are what other workers have added to the log, by campaign.
     """
 
-    _lock = "read"
+    def __init__(
+        self,
+        statements: Mapping[str, Statement],
+        decisions: Mapping[int, Sequence[DecisionRow]],
+        rewards: Mapping[int, Sequence[RewardRow]],
+    ) -> None:
+        super().__init__(_NoChannel(), statements)
+        self._decisions, self._rewards = decisions, rewards
 
     def flush(self) -> None:
-        if self._has_waiting:
-            raise RuntimeError("the event loop writes once, at the end")
+        """Nothing is sent before the end."""
 
-    def write_unchanged(self, compile_for: Callable[[tuple[type[AppendedRow], ...]], Statement]) -> set[int]:
-        """Write everything that waits; return the ids of the campaigns that were held or changed by others."""
-        if not self._has_waiting:
-            return set()
+    def read_decisions(self, campaign: int, after_round: int) -> Iterator[DecisionRow]:
+        return iter(self._decisions.get(campaign, ()))
+
+    def read_rewards(self, campaign: int, after_arrival: int) -> Iterator[RewardRow]:
+        return iter(self._rewards.get(campaign, ()))
+
+    def take_waiting(self) -> tuple[tuple[type[AppendedRow], ...], dict[str, Sequence[Any]]]:
+        """The kinds of rows that wait, and their columns with those of the live rows, by parameter."""
         kinds = tuple([kind for kind, rows in self._appended.items() if rows])
-        sql, order = compile_for(kinds)
         columns: dict[str, Sequence[Any]] = {}
-        for name in self._updated[0]:
-            columns[f"live_{name}"] = [values[name] for values in self._updated]
+        if self._updated:
+            names = [f"live_{name}" for name in self._updated[0]]
+            columns |= zip(names, zip(*(values.values() for values in self._updated), strict=True), strict=True)
         for kind in kinds:
             fields = [f"{APPENDED[kind].name}_{name}" for name in kind._fields]
             columns |= zip(fields, zip(*self._appended[kind], strict=True), strict=True)
-        written = self._channel.query(sql, [columns[name] for name in order])
-        return set(columns["live_campaign_id"]) - {campaign for (campaign,) in written}
+        return kinds, columns
