@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from simulator.replay import Run, summarise
+from simulator.replay import Run, format_mean, summarise
 from simulator.report import plot_curves
 
 POLICIES = ("plain-linucb", "paper-complex", "paper-simplified", "default")
@@ -19,7 +19,13 @@ ABOUT = {
     "paper-simplified": "the paper's method with its simpler bonus, tuned in hindsight",
     "default": "the policy of a campaign that does not configure one",
 }
-COLUMNS = ("policy", "pseudo-regret", "regret on rewards", "reward per decision", "gain captured")
+COLUMNS = {  # title: field of the summary, format
+    "pseudo-regret": ("pseudo_regret", "{:,.1f}"),
+    "regret on rewards": ("actual_regret", "{:,.1f}"),
+    "reward per decision": ("reward", "{:.4f}"),
+    "gain captured": ("gain", "{:.1%}"),
+}
+TITLES = ("policy", *COLUMNS)
 LEGEND = (
     ("pseudo-regret", "expected reward lost compared with an oracle that knows every parameter"),
     ("regret on rewards", "the same for the rewards actually drawn, luck included"),
@@ -51,27 +57,21 @@ class Comparison(NamedTuple):
 
     def summarise(self) -> dict[str, Any]:
         """Return everything as JSON values."""
-        policies = {preset: summarise(list(runs)) for preset, runs in self.runs.items()}
+        policies = {preset: summarise(runs) for preset, runs in self.runs.items()}
         return {"ran": dict(self.ran), "rounds": self.rounds, "policies": policies}
 
     def format_rows(self) -> list[tuple[str, ...]]:
         """Return the cells of the table, one row per policy."""
         rows = []
         for preset, runs in self.runs.items():
-            summary = summarise(list(runs))
-            cells = [
-                _format_cell(summary["pseudo_regret"], "{:,.1f}"),
-                _format_cell(summary["actual_regret"], "{:,.1f}"),
-                _format_cell(summary["reward"], "{:.4f}"),
-                _format_cell(summary["gain"], "{:.1%}"),
-            ]
-            rows.append((preset, *cells))
+            summary = summarise(runs)
+            rows.append((preset, *(format_mean(summary[field], form) for field, form in COLUMNS.values())))
         return rows
 
     def format_table(self) -> str:
         """Lay out the table for a terminal."""
-        lines = [COLUMNS, *self.format_rows()]
-        widths = [max(len(line[column]) for line in lines) for column in range(len(COLUMNS))]
+        lines = [TITLES, *self.format_rows()]
+        widths = [max(len(line[column]) for line in lines) for column in range(len(TITLES))]
         text = [
             "  ".join(cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(pairs))
             for pairs in (tuple(zip(line, widths, strict=True)) for line in lines)
@@ -90,7 +90,7 @@ class Comparison(NamedTuple):
 
     def render_page(self, figure: str) -> str:
         """Return one HTML file that contains everything; `figure` is the text of an SVG file."""
-        head = "".join(f"<th scope=col>{escape(column)}</th>" for column in COLUMNS)
+        head = "".join(f"<th scope=col>{escape(column)}</th>" for column in TITLES)
         body = ""
         for preset, *cells in self.format_rows():
             about = f"<small>{escape(ABOUT[preset])}</small>" if preset in ABOUT else ""
@@ -129,13 +129,6 @@ def compare_runs(runs: Mapping[str, Sequence[Run | None]], rounds: int, ran: Map
     }
     seeds = [str(run.seed) for run in next(iter(kept.values()))]
     return Comparison(kept, rounds, {**ran, "rounds": f"{rounds:,}", "seeds": ", ".join(seeds)})
-
-
-def _format_cell(value: Mapping[str, Any], form: str) -> str:
-    if value["mean"] is None:
-        return "–"
-    spread = "" if value["two_se"] is None else f" ± {form.format(value['two_se'])}"
-    return form.format(value["mean"]) + spread
 
 
 def _strip_svg(svg: str) -> str:

@@ -119,9 +119,8 @@ def load_profiles() -> IntArray:
     return np.array(counts, dtype=np.int64).reshape(SHAPE)
 
 
-def run_prepare(path: Path, out: Path | None = None) -> int:
+def run_prepare(path: Path, out: Path) -> int:
     """Run `undercurrent-sim prepare`: write the table, print the cut points, compare with the shipped table."""
-    out = Path("credit_card_profiles.csv") if out is None else out
     try:
         counts, risk_cuts = prepare(path)
         differences = int((counts != load_profiles()).sum())  # before writing: `out` may be the shipped file

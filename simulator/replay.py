@@ -5,7 +5,7 @@ function of (environment, configuration, s).
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from scipy.optimize import linear_sum_assignment
 from policy import CampaignConfig, StagedPolicy
 from policy.arrays import FloatArray
 from simulator.agents import Agent, LocalAgent
-from simulator.delivery import AT_ONCE, Delivery, Schedule
+from simulator.delivery import AT_ONCE, Delivery
 from simulator.environment import Environment, Episode, RewardModel
 from simulator.presets import Preset, build_config, require_fit
 
@@ -82,31 +82,16 @@ class Task(NamedTuple):
         return self.environment.draw(self.rounds, np.random.default_rng(self.seed), self.reward_model)
 
 
-def replay_seed(
-    environment: Environment,
-    preset: Preset,
-    seed: int,
-    rounds: int,
-    overrides: Mapping[str, Any] | None = None,
-    reward_model: RewardModel | None = None,
-    delivery: Delivery = AT_ONCE,
-) -> Run:
+def replay_seed(task: Task) -> Run:
     """Draw the seed's episode and play the preset on it, in process."""
-    task = Task(environment, preset, seed, rounds, overrides, reward_model, delivery)
-    episode = task.draw_episode()
-    if preset == ORACLE:
-        return measure_run(environment, episode, seed, episode.oracle.astype(np.int16), None, 1)
-    config = task.build_config()
-    schedule = delivery.schedule(episode.delays, rounds, seed)
-    if schedule.is_immediate and _has_same_tables(config, environment):
-        policy = StagedPolicy(config)
-        beliefs = np.empty((rounds, policy.features.regimes))  # as decided; those in the history may be recomputed (R4)
-        state = policy.play(policy.initial_state(), episode.contexts, episode.rewards, decided=beliefs)
-        return measure_run(
-            environment, episode, seed, state.history.actions[:rounds], beliefs, config.beliefs.start_round
-        )
-    game = Game(task, config, episode, schedule)
-    game.play(LocalAgent(config), config.stage_length)
+    if task.preset == ORACLE:
+        episode = task.draw_episode()
+        return measure_run(task.environment, episode, task.seed, episode.oracle.astype(np.int16), None, 1)
+    game = Game(task, task.build_config())
+    if game.schedule.is_immediate and _has_same_tables(game.config, task.environment):
+        game.play_compiled()
+    else:
+        game.play(LocalAgent(game.config), game.config.stage_length)
     return game.measure()
 
 
@@ -120,12 +105,20 @@ def _has_same_tables(config: CampaignConfig, environment: Environment) -> bool:
 class Game:
     """An episode that an agent is playing; the rounds played so far can be measured at any time."""
 
-    def __init__(self, task: Task, config: CampaignConfig, episode: Episode, schedule: Schedule) -> None:
-        self.task, self.config, self.episode, self.schedule = task, config, episode, schedule
+    def __init__(self, task: Task, config: CampaignConfig) -> None:
+        self.task, self.config, self.episode = task, config, task.draw_episode()
+        self.schedule = task.delivery.schedule(self.episode.delays, task.rounds, task.seed)
         self.done = 0  # rounds
         self.regret = 0.0  # pseudo-regret so far
         self._actions = np.zeros(task.rounds, np.int16)
-        self._beliefs = np.zeros((task.rounds, StagedPolicy(config).features.regimes))
+        self._beliefs = np.zeros((task.rounds, config.regime_counts[-1]))  # as decided (R4)
+
+    def play_compiled(self) -> None:
+        """Play to the end in compiled code, which needs rewards at once and the environment's own tables."""
+        policy, rounds = StagedPolicy(self.config), self.task.rounds
+        state = policy.initial_state()
+        state = policy.play(state, self.episode.contexts, self.episode.rewards, decided=self._beliefs)
+        self._actions, self.done = state.history.actions[:rounds], rounds
 
     def play(self, agent: Agent, step: int = 1, on_step: Callable[["Game"], object] = lambda game: None) -> None:
         """Play to the end, delivering each reward when it is due.
@@ -216,19 +209,27 @@ def compute_belief_error(estimated: FloatArray, true: FloatArray) -> float:
     return float(costs[rows, columns].sum())
 
 
-def _to_json(summary: Summary) -> dict[str, Any]:
-    mean, two_se, *per_seed = (None if np.isnan(x) else x for x in (summary.mean, summary.two_se, *summary.per_seed))
-    return {"mean": mean, "two_se": two_se, "per_seed": per_seed}
-
-
-def summarise(runs: list[Run]) -> dict[str, Any]:
+def summarise(runs: Sequence[Run]) -> dict[str, Any]:
     """Average runs over seeds into JSON values; None replaces NaN, which JSON lacks."""
+
+    def summarise_values(values: Iterable[float]) -> dict[str, Any]:
+        summary = average(values)
+        known = (None if np.isnan(x) else x for x in (summary.mean, summary.two_se, *summary.per_seed))
+        mean, two_se, *per_seed = known
+        return {"mean": mean, "two_se": two_se, "per_seed": per_seed}
+
     return {
-        "pseudo_regret": _to_json(average(run.pseudo_regret[-1] for run in runs)),
-        "actual_regret": _to_json(average(run.actual_regret[-1] for run in runs)),
-        "reward": _to_json(average(run.reward for run in runs)),
-        "gain": _to_json(average(run.gain for run in runs)),
-        "belief_error": _to_json(average(run.belief_error for run in runs)),
+        "pseudo_regret": summarise_values(run.pseudo_regret[-1] for run in runs),
+        "actual_regret": summarise_values(run.actual_regret[-1] for run in runs),
+        "reward": summarise_values(run.reward for run in runs),
+        "gain": summarise_values(run.gain for run in runs),
+        "belief_error": summarise_values(run.belief_error for run in runs),
         "action_shares": np.mean([run.action_shares for run in runs], axis=0).tolist(),
         "actions_sha256": {str(run.seed): run.actions_sha256 for run in runs},
     }
+
+
+def format_mean(value: Mapping[str, Any], form: str) -> str:
+    """Format a mean of `summarise` with its two standard errors, as far as they are known."""
+    known = [form.format(value[part]) for part in ("mean", "two_se") if value[part] is not None]
+    return " ± ".join(known) or "–"

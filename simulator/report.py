@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from policy.arrays import FloatArray
-from simulator.replay import average, pick_checkpoints
+from simulator.replay import Run, average, pick_checkpoints
 from simulator.sweep import RIDGES, SCALES, STAGE_LENGTHS, Cell, load_results, read_sweep
 
 TITLES = {
@@ -263,14 +263,14 @@ def plot_curves(panels: Sequence[tuple[str, Sequence[tuple[str, FloatArray]]]], 
     plt.close(figure)
 
 
-def write_curves(out: Path, summary: dict[str, Any], curves: dict[int, dict[str, FloatArray]], rounds: int) -> None:
+def write_curves(out: Path, summary: dict[str, Any], runs: Sequence[Run]) -> None:
     """Write the files of `replay --out`: summary.json and curves.csv (seed, round, pseudo_regret, actual_regret)."""
     out.mkdir(parents=True, exist_ok=True)
     (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    marks = pick_checkpoints(rounds).tolist()
+    marks = pick_checkpoints(summary["rounds"]).tolist()
     with (out / "curves.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["seed", "round", "pseudo_regret", "actual_regret"])
-        for seed, regrets in curves.items():
-            for t, pseudo, actual in zip(marks, regrets["pseudo"], regrets["actual"], strict=True):
-                writer.writerow([seed, t, f"{pseudo:.6f}", f"{actual:.6f}"])
+        for run in runs:
+            for t, pseudo, actual in zip(marks, run.pseudo_regret, run.actual_regret, strict=True):
+                writer.writerow([run.seed, t, f"{pseudo:.6f}", f"{actual:.6f}"])

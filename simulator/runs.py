@@ -7,7 +7,6 @@ from contextlib import suppress
 from importlib.metadata import version
 from typing import NamedTuple
 
-from joblib import Parallel, delayed
 from tqdm import tqdm
 
 from simulator.agents import HttpAgent
@@ -22,9 +21,7 @@ class Outcome(NamedTuple):
     runs: list[Run | None]
     rounds: int
     played: list[int]  # rounds of each task, also where its run is None
-    problem: BaseException | None = (
-        None  # why some tasks are unfinished: a KeyboardInterrupt, or an error of the service
-    )
+    problem: BaseException | None = None  # why tasks are unfinished: a KeyboardInterrupt, or an error of the service
 
 
 class Remote(NamedTuple):
@@ -40,6 +37,8 @@ class Remote(NamedTuple):
 
 def play_in_process(tasks: Sequence[Task], jobs: int = -1, label: str = "") -> Outcome:
     """Play every task on the local cores."""
+    from joblib import Parallel, delayed  # of the extra `sim`
+
     for task in tasks:  # report a wrong configuration before starting workers
         if task.preset != ORACLE:
             task.build_config()
@@ -48,7 +47,7 @@ def play_in_process(tasks: Sequence[Task], jobs: int = -1, label: str = "") -> O
     parallel = Parallel(n_jobs=min(jobs, len(tasks)), return_as="generator")
     try:
         with tqdm(total=len(tasks), unit="run", desc=label, disable=None) as bar:
-            for run in parallel(delayed(replay_seed)(*task) for task in tasks):
+            for run in parallel(delayed(replay_seed)(task) for task in tasks):
                 runs.append(run)
                 bar.update()
     except KeyboardInterrupt as stopped:
@@ -119,9 +118,8 @@ class _Players:
         if self._stop.is_set():
             return
         task, remote = self._tasks[index], self._remote
-        config, episode = task.build_config(self._names[index]), task.draw_episode()
-        schedule = task.delivery.schedule(episode.delays, task.rounds, task.seed)
-        game = self._games[index] = Game(task, config, episode, schedule)
+        config = task.build_config(self._names[index])
+        game = self._games[index] = Game(task, config)
         with Client(remote.url, remote.key, remote.patience, sleep=self._pause) as client, suppress(_StoppedError):
             try:
                 agent = HttpAgent(client, config, remote.batch)

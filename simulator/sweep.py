@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from joblib import Parallel, delayed
 from tqdm import tqdm
 
 from policy import StagedPolicy
@@ -159,6 +158,8 @@ def _claim(folder: Path, environment_name: str, rounds: int) -> None:
 def _run_tasks(tasks: list[tuple[Any, ...]], jobs: int, dask: str | None) -> Iterable[int]:
     """Run the tasks and yield the result of each as it finishes."""
     if dask is None:
+        from joblib import Parallel, delayed
+
         yield from Parallel(n_jobs=jobs, return_as="generator_unordered")(delayed(sweep_seed)(*task) for task in tasks)
         return
     from distributed import Client, as_completed

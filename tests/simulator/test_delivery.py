@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from simulator.cli import parse_delay
 from simulator.delivery import AT_ONCE, Delivery, Schedule
 from simulator.environment import load_environment
-from simulator.flags import parse_delay
-from simulator.replay import replay_seed
+from simulator.replay import Task, replay_seed
 
 NO_DELAYS = np.empty(0, np.int64)
 
@@ -62,7 +62,7 @@ def test_the_episode_stays_the_same():
     """Delays have their own random numbers: they change only what the learner sees, and when."""
     environment = load_environment("nelson")
     runs = [
-        replay_seed(environment, "plain-linucb", 3, 300, {"warm_start_rounds": 300}, None, delivery)
+        replay_seed(Task(environment, "plain-linucb", 3, 300, {"warm_start_rounds": 300}, None, delivery))
         for delivery in (AT_ONCE, Delivery("exponential", 30.0, 0.5), Delivery(shuffle=True))
     ]
     for run in runs[1:]:
@@ -74,7 +74,9 @@ def test_the_order_of_arrival_within_a_stage_changes_nothing():
     """R1: a stage update folds the rewards in the order of their rounds."""
     environment, late = load_environment("credit-card"), Delivery("geometric", 30.0, 0.2)
     in_order, shuffled = (
-        replay_seed(environment, "paper-complex", 3, 1200, {"stage_length": 40}, None, late._replace(shuffle=shuffle))
+        replay_seed(
+            Task(environment, "paper-complex", 3, 1200, {"stage_length": 40}, None, late._replace(shuffle=shuffle))
+        )
         for shuffle in (False, True)
     )
     for mine, other in zip(in_order, shuffled, strict=True):
@@ -83,5 +85,5 @@ def test_the_order_of_arrival_within_a_stage_changes_nothing():
 
 def test_without_rewards_nothing_is_learned():
     environment = load_environment("nelson")
-    blind = replay_seed(environment, "paper-complex", 3, 600, None, None, Delivery(loss=1.0))
-    assert replay_seed(environment, "paper-complex", 3, 600).gain > blind.gain + 0.2
+    blind = replay_seed(Task(environment, "paper-complex", 3, 600, None, None, Delivery(loss=1.0)))
+    assert replay_seed(Task(environment, "paper-complex", 3, 600)).gain > blind.gain + 0.2

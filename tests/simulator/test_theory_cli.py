@@ -13,7 +13,7 @@ from policy import bounds
 from simulator import cli
 from simulator.environment import load_environment
 from simulator.presets import build_config, compute_theory_constants
-from simulator.replay import replay_seed
+from simulator.replay import Task, replay_seed
 
 # --- constants --------------------------------------------------------------------------------------------------------
 
@@ -120,7 +120,7 @@ def test_theory_presets_play_every_environment(capsys: pytest.CaptureFixture[str
         arguments = ["replay", "--preset", preset, "--environment", name, "--rounds", "300", "--seeds", "1"]
         assert cli.main([*arguments, "--jobs", "1", "--json", "--beliefs-start-round", "150"]) == 0
         printed = json.loads(capsys.readouterr().out)["pseudo_regret"]["mean"]
-        assert 0 < printed == replay_seed(environment, preset, 1, 300, overrides).pseudo_regret[-1] < 600
+        assert 0 < printed == replay_seed(Task(environment, preset, 1, 300, overrides)).pseudo_regret[-1] < 600
         # The horizon is the number of rounds, and determines λ and ℓ.
         config = build_config(preset, environment, 1, None, 300)
         assert (config.ridge, config.stage_length) == settings(300)
