@@ -99,7 +99,7 @@ def compute_theory_constants(environment: Environment) -> TheoryConstants:
         features=phi,
         theta=theta,
         c_theta=float(np.linalg.norm(theta, axis=1).max()),
-        gamma=bounds.forgetting_rate(environment.hmm.transition),
+        gamma=bounds.compute_forgetting_rate(environment.hmm.transition),
         c_eta=environment.noise_std**2,
         v_eta=environment.noise_std,
     )
