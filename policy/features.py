@@ -13,7 +13,7 @@ import numpy as np
 from policy import kernels
 from policy.arrays import FloatArray
 from policy.blocks import Blocks
-from policy.config import ACTIONS, INTERCEPT, MAX_COLUMNS, CampaignConfig, Term
+from policy.config import MAX_COLUMNS, CampaignConfig, Term
 from policy.encoding import ContextEncoder, Contexts
 from policy.errors import ArgumentError, ConfigError
 
@@ -25,16 +25,6 @@ class Column(NamedTuple):
     action: str | None = None
     level: str | None = None
     regime: int | None = None  # counted from 1; None for shared columns, and for all where there is one regime
-
-    @property
-    def name(self) -> str:
-        """The column in one line, like "call × risk=low | regime 2"."""
-        variable = self.term.removeprefix(f"{ACTIONS}:")
-        effect = "" if variable in (INTERCEPT, ACTIONS) else variable
-        if self.level is not None:
-            effect += f"={self.level}"
-        name = " × ".join(part for part in (self.action, effect) if part) or INTERCEPT
-        return name if self.regime is None else f"{name} | regime {self.regime}"
 
 
 class FeatureMap(ContextEncoder):
@@ -62,7 +52,6 @@ class FeatureMap(ContextEncoder):
             for column in per_regime
         ]
         self.blocks = Blocks.of([column.action for column in self.column_parts], self.actions[1:])
-        self.column_names = [column.name for column in self.column_parts]
         plan = kernels.Plan(
             np.array(rows[0] + rows[1], np.int64),
             np.array([*positions, 0], np.int64),
