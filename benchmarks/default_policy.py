@@ -117,7 +117,7 @@ def compare_rescaled(seed: int, rounds: int) -> tuple[float, float]:
     policy = StagedPolicy(build_config("default", world, seed))
     plain = policy.play(policy.initial_state(), episode.contexts, episode.rewards)
     other = policy.play(policy.initial_state(), episode.contexts, 500.0 * episode.rewards + 20.0)
-    first, second = (float(episode.compute_pseudo_regret(s.history.actions[:rounds])[-1]) for s in (plain, other))
+    first, second = (float(episode.compute_regrets(s.history.actions[:rounds])[0, -1]) for s in (plain, other))
     return first, second
 
 

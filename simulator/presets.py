@@ -57,15 +57,6 @@ PRESETS: dict[str, dict[str, Any]] = {
 THEORY = {"theory-general": "theory_general", "theory-simplified": "theory_simplified"}
 
 
-def build_paper_features(environment: Environment) -> dict[str, list[Any]]:
-    """Build the published experiment's feature map: main effects shared, intercept and action terms per regime.
-
-    For the credit-card environment, only the levels with a nonzero coefficient have an interaction: 51 columns.
-    """
-    mains = [variable["name"] for variable in environment.variables]
-    return {"shared": mains, "per_regime": ["intercept", "actions", *environment.action_terms]}
-
-
 class TheoryConstants(NamedTuple):
     """What the theorems assume to be known, for an environment and features scaled to norm 1."""
 
@@ -158,7 +149,11 @@ def _expand_preset(preset: str, environment: Environment, rounds: int) -> dict[s
         "variables": [{"name": v["name"], "levels": v["levels"]} for v in environment.variables],
         "signals": environment.signals,
         "regimes": len(environment.regimes),
-        "features": build_paper_features(environment),
+        # The published map. In the credit-card environment only levels with an effect have an interaction: 51 columns.
+        "features": {
+            "shared": [variable["name"] for variable in environment.variables],
+            "per_regime": ["intercept", "actions", *environment.action_terms],
+        },
         **({} if preset == "default" else {"warm_start_rounds": 250}),  # the paper's
         **chosen,
     }

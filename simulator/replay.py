@@ -32,8 +32,8 @@ class Run(NamedTuple):
     belief_error: float  # mean L1 distance from start_round on, under the best permutation; NaN without beliefs
     action_shares: FloatArray  # regimes × actions
     actions_sha256: str
-    reward: float = float("nan")  # mean per decision
-    gain: float = float("nan")  # share of what the oracle earns beyond random choice: 1 is the oracle, 0 random choice
+    reward: float  # mean per decision
+    gain: float  # share of what the oracle earns beyond random choice: 1 is the oracle, 0 random choice
 
 
 class Summary(NamedTuple):
@@ -107,7 +107,7 @@ class Game:
 
     def __init__(self, task: Task, config: CampaignConfig) -> None:
         self.task, self.config, self.episode = task, config, task.draw_episode()
-        self.schedule = task.delivery.schedule(self.episode.delays, task.rounds, task.seed)
+        self.schedule = task.delivery.schedule(self.episode.delays, task.seed)
         self.done = 0  # rounds
         self.regret = 0.0  # pseudo-regret so far
         self._actions = np.zeros(task.rounds, np.int16)
@@ -171,13 +171,13 @@ def measure_run(
     marks = pick_checkpoints(rounds) - 1
     shares = np.zeros((len(environment.regimes), len(environment.actions)))
     np.add.at(shares, (episode.regimes[:rounds], actions), 1.0)
-    pseudo_regret = episode.compute_pseudo_regret(actions)
+    pseudo_regret, actual_regret = episode.compute_regrets(actions)
     values = episode.values[:rounds]
     at_stake = float((values.max(axis=1) - values.mean(axis=1)).sum())
     return Run(
         seed=seed,
         pseudo_regret=pseudo_regret[marks],
-        actual_regret=episode.compute_actual_regret(actions)[marks],
+        actual_regret=actual_regret[marks],
         belief_error=_measure_beliefs(beliefs, episode.beliefs[:rounds], start_round or 1),
         action_shares=shares / shares.sum(axis=1, keepdims=True).clip(min=1.0),
         actions_sha256=hashlib.sha256(np.ascontiguousarray(actions, "<i2").tobytes()).hexdigest(),

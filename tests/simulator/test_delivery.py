@@ -8,12 +8,11 @@ from simulator.delivery import AT_ONCE, Delivery, Schedule
 from simulator.environment import load_environment
 from simulator.replay import Task, replay_seed
 
-NO_DELAYS = np.empty(0, np.int64)
 
-
-def read_delays(delivery: Delivery, rounds: int, own: np.ndarray = NO_DELAYS, seed: int = 5) -> np.ndarray:
+def read_delays(delivery: Delivery, rounds: int, own: np.ndarray | None = None) -> np.ndarray:
     """The delays of a schedule, inferred from what is due when; -1 for never."""
-    schedule, delays = delivery.schedule(own, rounds, seed), np.full(rounds, -1)
+    schedule = delivery.schedule(np.zeros(rounds, np.int64) if own is None else own, 5)
+    delays = np.full(rounds, -1)
     for decided in range(1, rounds + 1):
         for row in schedule.take_due(decided):
             delays[row] = decided - 1 - row
@@ -51,7 +50,9 @@ def test_rewards_are_due_in_order_and_once():
 
 
 def test_shuffling_changes_the_order_of_rewards_due_together_and_nothing_else():
-    plain, shuffled = (Delivery("geometric", 9.0, 0.1, shuffle).schedule(NO_DELAYS, 400, 5) for shuffle in (0, 1))
+    plain, shuffled = (
+        Delivery("geometric", 9.0, 0.1, shuffle).schedule(np.zeros(400, np.int64), 5) for shuffle in (0, 1)
+    )
     assert not shuffled.is_immediate
     pairs = [(plain.take_due(decided), shuffled.take_due(decided)) for decided in range(20, 401, 20)]
     assert all(sorted(rows) == sorted(others) for rows, others in pairs)
