@@ -134,9 +134,9 @@ class Game:
             stop = min(self._find_next_stop(agent.rounds_decided, step), rounds)
             contexts = [environment.describe_context(episode, row) for row in range(start, stop)]
             choices = agent.decide([{name: context[name] for name in variables} for context in contexts])
-            for row, (action, belief) in enumerate(choices, start):
-                self._actions[row] = index = actions[action]
-                self._beliefs[row, : len(belief)] = belief
+            for row, choice in enumerate(choices, start):
+                self._actions[row] = index = actions[choice.action]
+                self._beliefs[row, : len(choice.belief)] = choice.belief
                 self.regret += float(episode.values[row, episode.oracle[row]] - episode.values[row, index])
             due = self.schedule.take_due(stop)
             if due:
