@@ -6,7 +6,7 @@ term with actions, action by action, levels fastest. z = b ⊗ φ is the case wh
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -122,8 +122,8 @@ class FeatureMap(ContextEncoder):
                 projector[block[:, :, None], block[:, None, :]] = null @ null.T
         return projector
 
-    def columns(self, belief: FloatArray, action: int, contexts: Contexts, row: int = 0) -> tuple[Any, FloatArray]:
-        """The non-zero (index, value) pairs of z(b, a, x) for one encoded context; belief: H."""
+    def dense(self, belief: FloatArray, action: int, contexts: Contexts, row: int = 0) -> FloatArray:
+        """z(b, a, x) of one encoded context with its zeros (D); belief: H."""
         belief = np.ascontiguousarray(belief, np.float64)
         if belief.shape != (self.regimes,) or not np.isfinite(belief).all():
             raise ArgumentError("belief", f"{belief}", f"{self.regimes} finite numbers")
@@ -135,13 +135,8 @@ class FeatureMap(ContextEncoder):
         indices, weights = np.empty(limit, np.int64), np.empty(limit)
         one = contexts.rows(row, row + 1)
         n = kernels.row_columns(self.plan, one.levels, one.values, belief[None], 0, action, indices, weights)
-        return indices[:n], weights[:n]
-
-    def dense(self, belief: FloatArray, action: int, contexts: Contexts, row: int = 0) -> FloatArray:
-        """z(b, a, x) with its zeros (D)."""
-        indices, weights = self.columns(belief, action, contexts, row)
         z = np.zeros(self.dimension)
-        z[indices] = weights
+        z[indices[:n]] = weights[:n]
         return z
 
 

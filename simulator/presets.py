@@ -54,7 +54,10 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 # The two theorems: their bonuses, λ and ℓ, with the environment's own constants.
-THEORY = {"theory-general": "theory_general", "theory-simplified": "theory_simplified"}
+THEORY = {
+    "theory-general": ("theory_general", bounds.general_settings),
+    "theory-simplified": ("theory_simplified", bounds.simplified_settings),
+}
 
 
 class TheoryConstants(NamedTuple):
@@ -74,14 +77,9 @@ def compute_theory_constants(environment: Environment) -> TheoryConstants:
     """Compute the constants of assumptions bound-R-linear, strong-mixing-hmm, idio-noise and SGnoise."""
     config = build_config("plain-linucb", environment, 0)  # with one regime, z is φ itself
     features = FeatureMap(config)
-    levels = environment.levels
-    contexts = Contexts(levels, np.empty((len(levels), 0)), np.zeros(len(levels), np.int16))
-    belief = np.ones(1)
-    rows = [
-        features.dense(belief, action, contexts, cell)
-        for action in range(len(environment.actions))
-        for cell in range(len(levels))
-    ]
+    cells, actions = len(environment.levels), range(len(environment.actions))
+    contexts = Contexts(environment.levels, np.empty((cells, 0)), np.zeros(cells, np.int16))
+    rows = [features.dense(np.ones(1), action, contexts, cell) for action in actions for cell in range(cells)]
     phi = np.array(rows) / features.norm_bound
     means = environment.means.reshape(len(environment.regimes), -1)
     theta = np.linalg.lstsq(phi, means.T, rcond=None)[0].T
@@ -97,8 +95,7 @@ def compute_theory_constants(environment: Environment) -> TheoryConstants:
 
 
 def _build_theory_preset(preset: str, environment: Environment, rounds: int) -> dict[str, Any]:
-    form = THEORY[preset]
-    settings = bounds.general_settings if preset == "theory-general" else bounds.simplified_settings
+    form, settings = THEORY[preset]
     ridge, stage_length = settings(rounds)
     known = {**compute_theory_constants(environment)._asdict(), "risk": 0.05, "horizon": rounds}
     bonus = {"form": form, **{name: known[name] for name in THEORY_CONSTANTS[form]}}

@@ -130,8 +130,9 @@ class Game:
         actions = {name: index for index, name in enumerate(environment.actions)}
         variables = [variable.name for variable in self.config.variables]
         while self.done < rounds:
-            start = self.done
-            stop = min(self._find_next_stop(agent.rounds_decided, step), rounds)
+            start, decided = self.done, agent.rounds_decided
+            target = decided if start < decided else (start // step + 1) * step  # rounds decided before are repeated
+            stop = min(target, start + LARGEST_STEP, rounds)
             contexts = [environment.describe_context(episode, row) for row in range(start, stop)]
             choices = agent.decide([{name: context[name] for name in variables} for context in contexts])
             for row, choice in enumerate(choices, start):
@@ -144,17 +145,10 @@ class Game:
             self.done = stop
             on_step(self)
 
-    def _find_next_stop(self, rounds_decided: int, step: int) -> int:
-        """Return the round at which the next step ends; rounds decided before are repeated in the largest steps."""
-        if self.done < rounds_decided:
-            return min(rounds_decided, self.done + LARGEST_STEP)
-        return min((self.done // step + 1) * step, self.done + LARGEST_STEP)
-
     def measure(self, rounds: int | None = None) -> Run:
         """Measure the run up to a round, or as far as it was played."""
-        stop, task = self.done if rounds is None else rounds, self.task
+        stop, task, start_round = self.done if rounds is None else rounds, self.task, self.config.beliefs.start_round
         actions, beliefs = self._actions[:stop], self._beliefs[:stop]
-        start_round = self.config.beliefs.start_round
         return measure_run(task.environment, self.episode, task.seed, actions, beliefs, start_round)
 
 

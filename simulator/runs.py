@@ -126,7 +126,12 @@ class _Players:
                 _require_same_rewards(game, agent)
                 game.play(agent, config.stage_length if remote.batch else 1, self._show_progress)
             except ClientError as problem:
-                self._fail(_explain(problem, config.name, client.url))
+                if isinstance(problem, ServiceError) and problem.status == 409:
+                    problem = ClientError(
+                        f"campaign {config.name} at {client.url} belongs to a different run (different --environment,"
+                        f" --rounds or --reward-model?); choose another --name. The service says: {problem}"
+                    )
+                self._fail(problem)
 
     def _pause(self, seconds: float) -> None:
         """Wait before a retry, or stop if the whole run has been stopped."""
@@ -145,14 +150,11 @@ class _Players:
 
     def _collect_outcome(self) -> Outcome:
         """Collect the finished runs; if there are none, the started runs up to the round they all reached."""
-        played = [0 if game is None else game.done for game in self._games]
+        played = [game.done if game else 0 for game in self._games]
         rounds = max(task.rounds for task in self._tasks)
         if all(done < rounds for done in played):
             rounds = min((done for done in played if done), default=0)
-        runs = [
-            game.measure(rounds) if game is not None and rounds and game.done >= rounds else None
-            for game in self._games
-        ]
+        runs = [game.measure(rounds) if game and rounds and game.done >= rounds else None for game in self._games]
         return Outcome(runs, rounds, played, self._problem)
 
 
@@ -168,12 +170,3 @@ def _require_same_rewards(game: Game, agent: HttpAgent) -> None:
             f"campaign {game.config.name} has {agent.rewards_received} rewards in {agent.rounds_decided} rounds, which"
             " does not match this run (different --rounds, --reward-delay or --reward-loss?); choose another --name"
         )
-
-
-def _explain(problem: ClientError, name: str, url: str) -> ClientError:
-    if isinstance(problem, ServiceError) and problem.status == 409:
-        return ClientError(
-            f"campaign {name} at {url} belongs to a different run (different --environment, --rounds or"
-            f" --reward-model?); choose another --name. The service says: {problem}"
-        )
-    return problem

@@ -293,7 +293,7 @@ def test_columns_of_a_wrong_belief_or_action(small, small_contexts):
         (half, -1, "action"),
     ):
         with pytest.raises(ArgumentError) as caught:
-            made.columns(np.array(belief), action, made.encode(small_contexts(1)))
+            made.dense(np.array(belief), action, made.encode(small_contexts(1)))
         assert caught.value.problems[0].field == field
         assert caught.value.problems[0].allowed
 
