@@ -85,9 +85,8 @@ def describe_regimes(policy: StagedPolicy, state: State) -> tuple[RegimeDescript
     described = []
     for h in range(model.regimes):
         duration = model.hmm.expected_duration[h]
-        rewards = (
-            () if expected is None else tuple(map(ExpectedReward, config.actions, expected[:, h].tolist(), retired))
-        )
+        values = [] if expected is None else expected[:, h].tolist()
+        rewards = tuple(map(ExpectedReward, config.actions, values, retired))
         active = [reward for reward in rewards if not reward.retired]
         one = RegimeDescription(
             regime=h + 1,
