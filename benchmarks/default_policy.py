@@ -23,7 +23,7 @@ from policy import StagedPolicy, selection
 from simulator import report
 from simulator.environment import HOSTILE, load_environment
 from simulator.presets import build_config
-from simulator.replay import average, replay_seed
+from simulator.replay import Task, average, replay_seed
 from simulator.sweep import build_grid, load_results, sweep
 
 RESULTS = Path(__file__).parent.parent / "docs" / "policy" / "results.csv"
@@ -80,7 +80,7 @@ def change_constants(changes: Mapping[str, Any]) -> Any:
 
 def compute_regret(environment: str, preset: str, seed: int, rounds: int, overrides: Any, changes: Any) -> float:
     with change_constants(changes):
-        run = replay_seed(load_environment(environment), preset, seed, rounds, overrides)
+        run = replay_seed(Task(load_environment(environment), preset, seed, rounds, overrides))
     return float(run.pseudo_regret[-1])
 
 
@@ -117,7 +117,7 @@ def compare_rescaled(seed: int, rounds: int) -> tuple[float, float]:
     policy = StagedPolicy(build_config("default", world, seed))
     plain = policy.play(policy.initial_state(), episode.contexts, episode.rewards)
     other = policy.play(policy.initial_state(), episode.contexts, 500.0 * episode.rewards + 20.0)
-    first, second = (float(episode.compute_pseudo_regret(s.history.actions[:rounds])[-1]) for s in (plain, other))
+    first, second = (float(episode.compute_regrets(s.history.actions[:rounds])[0, -1]) for s in (plain, other))
     return first, second
 
 
@@ -221,7 +221,7 @@ class Bench:
         for preset in ("plain-linucb", "paper-complex", "default"):
             seeds = self.thin(PUBLISHED[:50])
             world = load_environment("credit-card")
-            runs = self.map(replay_seed, f"figure: {preset}", ((world, preset, seed, 50_000) for seed in seeds))
+            runs = self.map(replay_seed, f"figure: {preset}", ((Task(world, preset, seed, 50_000),) for seed in seeds))
             panel.append((preset, np.stack([run.pseudo_regret for run in runs])))
         report.plot_curves([("", panel)], 50_000, RESULTS.with_name("regret.png"))
 

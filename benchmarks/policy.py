@@ -72,7 +72,7 @@ def campaign(columns: int, stage_length: int) -> CampaignConfig:
     preset = "plain-linucb" if columns == 36 else "known-hmm"
     overrides: dict[str, Any] = {"stage_length": stage_length}
     if columns == 72:
-        published = presets.build_paper_features(WORLD)
+        published = presets.build_config(preset, WORLD, 1951).features.model_dump()
         overrides["features"] = {"shared": [], "per_regime": published["shared"] + published["per_regime"]}
     return presets.build_config(preset, WORLD, 1951, overrides)
 

@@ -57,10 +57,10 @@ def tabulate_bonus(config: CampaignConfig, features: FeatureMap, first_round: in
         **rule.model_dump(exclude={"form", "scale"}, exclude_none=True),
     }
     if rule.form == "theory_general":
-        additive, factor = bounds.general_bonus(rounds, stage_length=config.stage_length, **constants)
+        additive, factor = bounds.General(stage_length=config.stage_length, **constants).compute_bonus(rounds)
         factor = factor * features.norm_bound
     else:
-        additive, factor = bounds.simplified_bonus(rounds, **constants)
+        additive, factor = bounds.Simplified(**constants).compute_bonus(rounds)
     scale = rule.scale or 0.0
     table = scale * np.stack([additive, factor], axis=1)
     return kernels.Exploration(_FORMS[rule.form or ""], scale, config.stage_length, table)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from policy.encoding import Contexts
 from policy.errors import CodecError
 from policy.history import History
 from policy.hmm import HmmParameters
@@ -29,24 +30,20 @@ _PLAIN = ("round", "next_estimation", "next_update", "model_version", "arrived",
 _LATER = {"trial_end": 0, "trial_first": 0}  # plain fields that older states lack
 _WRONG = (KeyError, TypeError, ValueError, IndexError)  # where the checksum is right and the content makes no sense
 _CHOICE = ("round", "arrived", "chosen", "trial", "trial_from")
+_FITTED = ("theta", "units", "gains")
+Arrays = dict[str, npt.NDArray[Any]]
 
 
 def encode(state: State) -> bytes:
     """The state as bytes; equal states give equal bytes."""
     history, rounds = state.history, state.round
-    arrays: dict[str, npt.NDArray[Any]] = {"belief": state.belief}
-    arrays |= {f"statistics.{name}": a for name, a in state.statistics._asdict().items()}
+    arrays: Arrays = {"belief": state.belief, **_name_arrays("statistics", state.statistics)}
     if state.hmm is not None:
-        arrays |= {f"hmm.{name}": a for name, a in state.hmm._asdict().items()}
-    arrays |= {f"history.{name}": a[:rounds] for name, a in history.contexts._asdict().items()}
+        arrays |= _name_arrays("hmm", state.hmm)
+    arrays |= _name_arrays("history", history.contexts.rows(0, rounds))
+    arrays |= {f"history.{name}": getattr(history, name)[:rounds] for name in ("steps", "actions", "beliefs")}
     arrived = history.get_arrival_order(state.arrived)
-    arrays |= {
-        "history.steps": history.steps[:rounds],
-        "history.actions": history.actions[:rounds],
-        "history.beliefs": history.beliefs[:rounds],
-        "history.arrivals": arrived,
-        "history.rewards": history.rewards[arrived],
-    }
+    arrays |= {"history.arrivals": arrived, "history.rewards": history.rewards[arrived]}
     if history.excluded.size:  # only after a rollback
         arrays["history.excluded"] = history.excluded
     arrays |= _candidate_arrays(state.selection)
@@ -58,12 +55,12 @@ def encode(state: State) -> bytes:
 def encode_estimate(estimate: HmmParameters | Estimate) -> bytes:
     """The result of a re-estimation as bytes, to be put in force later and elsewhere (R16)."""
     if isinstance(estimate, HmmParameters):
-        return _pack("parameters", {}, {f"hmm.{name}": a for name, a in estimate._asdict().items()})
+        return _pack("parameters", {}, _name_arrays("hmm", estimate))
     arrays = {"posterior": estimate.posterior} | _candidate_arrays(estimate.selection)
     return _pack("estimate", {"selection": _selection_header(estimate.selection)}, arrays)
 
 
-def _pack(kind: str, plain: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> bytes:
+def _pack(kind: str, plain: dict[str, Any], arrays: Arrays) -> bytes:
     parts = {name: np.ascontiguousarray(a, a.dtype.newbyteorder("<")) for name, a in arrays.items()}
     described = [[name, a.dtype.str, list(a.shape)] for name, a in parts.items()]
     header = json.dumps({"schema": SCHEMA, "kind": kind, **plain, "arrays": described}, separators=(",", ":")).encode()
@@ -71,11 +68,15 @@ def _pack(kind: str, plain: dict[str, Any], arrays: dict[str, npt.NDArray[Any]])
     return body + hashlib.sha256(body).digest()
 
 
-def _candidate_arrays(selection: Selection | None) -> dict[str, npt.NDArray[Any]]:
-    arrays: dict[str, npt.NDArray[Any]] = {}
+def _name_arrays(prefix: str, parts: HmmParameters | Statistics | Contexts) -> Arrays:
+    return {f"{prefix}.{name}": array for name, array in parts._asdict().items()}
+
+
+def _candidate_arrays(selection: Selection | None) -> Arrays:
+    arrays: Arrays = {}
     for i, candidate in enumerate(selection.candidates if selection else ()):
-        arrays |= {f"candidates.{i}.hmm.{name}": a for name, a in candidate.hmm._asdict().items()}
-        arrays |= {f"candidates.{i}.{name}": getattr(candidate, name) for name in ("theta", "units", "gains")}
+        arrays |= _name_arrays(f"candidates.{i}.hmm", candidate.hmm)
+        arrays |= {f"candidates.{i}.{name}": getattr(candidate, name) for name in _FITTED}
     return arrays
 
 
@@ -86,20 +87,18 @@ def _selection_header(selection: Selection | None) -> dict[str, Any] | None:
     return {**plain, "joint": [candidate.joint for candidate in selection.candidates]}
 
 
-def _read_hmm(arrays: dict[str, npt.NDArray[Any]], prefix: str = "") -> HmmParameters:
+def _read_hmm(arrays: Arrays, prefix: str = "") -> HmmParameters:
     return HmmParameters(*(arrays[f"{prefix}hmm.{name}"] for name in HmmParameters._fields))
 
 
-def _selection(header: dict[str, Any] | None, arrays: dict[str, npt.NDArray[Any]]) -> Selection | None:
+def _selection(header: dict[str, Any] | None, arrays: Arrays) -> Selection | None:
     if header is None:
         return None
     candidates = tuple(
         Candidate(
-            _read_hmm(arrays, f"candidates.{i}."),
-            arrays[f"candidates.{i}.theta"],
-            arrays[f"candidates.{i}.units"],
-            arrays[f"candidates.{i}.gains"],
-            joint,
+            hmm=_read_hmm(arrays, f"candidates.{i}."),
+            joint=joint,
+            **{name: arrays[f"candidates.{i}.{name}"] for name in _FITTED},
         )
         for i, joint in enumerate(header["joint"])
     )
@@ -143,7 +142,7 @@ def decode_estimate(data: bytes) -> HmmParameters | Estimate:
         raise CodecError("estimate", f"not understood: {error!r:.100}", f"an estimate of schema {SCHEMA}") from None
 
 
-def _unpack(data: bytes, *kinds: str) -> tuple[str, dict[str, Any], dict[str, npt.NDArray[Any]]]:
+def _unpack(data: bytes, *kinds: str) -> tuple[str, dict[str, Any], Arrays]:
     if not isinstance(data, bytes) or len(data) < len(_MAGIC) + 36 or not data.startswith(_MAGIC):
         raise CodecError("state", "not the bytes of a state", "what policy.encode wrote")
     body, checksum = data[:-32], data[-32:]

@@ -96,12 +96,12 @@ def describe(policy: StagedPolicy, state: State) -> ModelDescription:
     features = policy.maps.get(regimes)
     if features is None or features.dimension != statistics.theta.size:
         raise ArgumentError("state", "belongs to another campaign", "a state of this campaign")
+    # The diagonal of G⁻¹ on the span of all z: that of (G + P)⁻¹, less the 1 / (1 + λ) of the directions of P.
+    unused = np.diagonal(features.plan.null) / (1.0 + policy.ridge)
+    scaled = (np.diagonal(statistics.inverse) - unused).clip(min=0.0)
     # With joint statistics σ̂ is fitted together with θ̂; before the first fit its place holds a 1.
-    scaled = _scaled_variances(features, policy.ridge, state)
     noise = _residual_noise(features, policy.ridge, state, scaled) if selection is None else float(statistics.units[1])
-    errors: list[float | None] = [None] * features.dimension
-    if noise is not None:
-        errors = (noise * np.sqrt(scaled)).tolist()
+    errors = [None] * features.dimension if noise is None else (noise * np.sqrt(scaled)).tolist()
     columns = zip(features.column_parts, statistics.theta.tolist(), errors, strict=True)
     return ModelDescription(
         model_version=state.model_version,
@@ -116,13 +116,6 @@ def describe(policy: StagedPolicy, state: State) -> ModelDescription:
         coefficients=tuple(Coefficient(*column, estimate, error) for column, estimate, error in columns),
         candidates=selection.verdicts if selection is not None else (),
     )
-
-
-def _scaled_variances(features: FeatureMap, ridge: float, state: State) -> FloatArray:
-    """The diagonal of G⁻¹ on the span of all z: that of (G + P)⁻¹, less the 1 / (1 + λ) of the directions of P."""
-    unused = np.diagonal(features.plan.null) / (1.0 + ridge)
-    scaled: FloatArray = (np.diagonal(state.statistics.inverse) - unused).clip(min=0.0)
-    return scaled
 
 
 def _residual_noise(features: FeatureMap, ridge: float, state: State, scaled: FloatArray) -> float | None:

@@ -47,12 +47,6 @@ def fit(
     then the log-likelihood plus that prior's logarithm. It stops early when the gain falls below `tolerance`
     (relative), or when rounding makes the objective fall, which EM never does. The best parameters seen are kept.
     """
-    if iterations < 0:
-        raise ArgumentError("iterations", f"{iterations}", "≥ 0")
-    if not (np.isfinite(smoothing) and smoothing >= 0.0):
-        raise ArgumentError("smoothing", f"{smoothing}", "a number ≥ 0")
-    if not (np.isfinite(tolerance) and tolerance >= 0.0):
-        raise ArgumentError("tolerance", f"{tolerance}", "a number ≥ 0")
     start = HmmParameters.check(*start)
     observed = check_symbols(symbols, start.emission.shape[1])
     observed, moves, _ = spell_out_gaps(observed, check_steps(steps, observed.size))

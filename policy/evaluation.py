@@ -81,7 +81,7 @@ class Sums:
         return value, max(float(squares), 0.0) / whole**2 * clusters / max(clusters - 1, 1)
 
 
-def _estimate(value: float, variance: float, quantile: float = NORMAL) -> Estimate:
+def _estimate(value: float, variance: float, quantile: float) -> Estimate:
     error = math.sqrt(variance)
     return Estimate(value, error, value - quantile * error, value + quantile * error)
 
@@ -148,18 +148,15 @@ class OffPolicySums:
         size = min(weight**2 / drawn, decisions**2 / expected) if drawn else 0.0
         if refusal := self._refusal(decisions, size):
             return OffPolicy(decisions, size, refusal=refusal)
-        level, sums = self._level, self._sums
-        ips, ips_variance = sums.ratio([0, level, 1, 0], [1, 0, 0, 0])
-        snips, snips_variance = sums.ratio([0, 0, 1, 0], [0, 1, 0, 0])
-        dr, dr_variance = sums.ratio([0, 0, 0, 1], [1, 0, 0, 0])
-        quantile = _student(sums.clusters - 1)
-        return OffPolicy(
-            decisions,
-            size,
-            _estimate(ips, ips_variance, quantile),
-            _estimate(level + snips, snips_variance, quantile),
-            _estimate(level + dr, dr_variance, quantile),
-        )
+        level, quantile = self._level, _student(self._sums.clusters - 1)
+
+        def estimate(start: float, over: list[float], under: list[float]) -> Estimate:
+            value, variance = self._sums.ratio(over, under)
+            return _estimate(start + value, variance, quantile)
+
+        ips = estimate(0.0, [0, level, 1, 0], [1, 0, 0, 0])
+        snips, dr = estimate(level, [0, 0, 1, 0], [0, 1, 0, 0]), estimate(level, [0, 0, 0, 1], [1, 0, 0, 0])
+        return OffPolicy(decisions, size, ips, snips, dr)
 
     def _refusal(self, decisions: int, size: float) -> Refusal | None:
         if not decisions:
@@ -224,19 +221,17 @@ class LiftSums:
     """Collects the rewards of rounds after the warm start while control was on, a page at a time (policy/lift.py)."""
 
     def __init__(self) -> None:
-        self._parts: list[Compared] = []
+        self._parts = [NOTHING]
         self.awaited = 0  # such rounds without a reward
 
     def add(self, rows: Compared) -> None:
-        if rows.rewards.size:
-            self._parts.append(rows)
+        self._parts.append(rows)
 
     def result(self) -> Lift:
         """Welch's interval of the difference, with clusters for observations; Fieller's of the relative lift."""
-        rows = Compared(*map(np.concatenate, zip(*self._parts, strict=True))) if self._parts else NOTHING
+        rows = Compared(*map(np.concatenate, zip(*self._parts, strict=True)))
         rewards, exponent = in_units(rows.rewards)
-        rows = rows._replace(rewards=rewards)
-        groups = cumulative_lift(rows, np.array([rows.rewards.size]))[:2]
+        groups = cumulative_lift(rows._replace(rewards=rewards), np.array([rewards.size]))[:2]
         counts, clusters = ([int(group[field][0]) for group in groups] for field in (0, 3))
         means = [
             Mean(count, math.ldexp(float(group.mean[0]), exponent) if count else None)
@@ -252,11 +247,10 @@ class LiftSums:
         quantile = _student(variance**2 / spread) if spread > 0.0 else NORMAL  # Satterthwaite's degrees of freedom
         relative = _fieller(decided, decided_variance, control, control_variance, quantile)
         difference = (math.ldexp(number, exponent) for number in _estimate(decided - control, variance, quantile))
-        return Lift(
-            means[0], means[1], Estimate(*difference),
-            relative if isinstance(relative, Estimate) else None,
-            relative_refusal=relative if isinstance(relative, Refusal) else None,
-        )  # fmt: skip
+        lift = Lift(means[0], means[1], Estimate(*difference))
+        if isinstance(relative, Refusal):
+            return lift._replace(relative_refusal=relative)
+        return lift._replace(relative=relative)
 
 
 def _lift_refusal(counts: list[int], clusters: list[int], awaited: int) -> Refusal | None:

@@ -6,14 +6,14 @@ term with actions, action by action, levels fastest. z = b ⊗ φ is the case wh
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from policy import kernels
 from policy.arrays import FloatArray
 from policy.blocks import Blocks
-from policy.config import ACTIONS, INTERCEPT, MAX_COLUMNS, CampaignConfig, Term
+from policy.config import MAX_COLUMNS, CampaignConfig, Term
 from policy.encoding import ContextEncoder, Contexts
 from policy.errors import ArgumentError, ConfigError
 
@@ -25,16 +25,6 @@ class Column(NamedTuple):
     action: str | None = None
     level: str | None = None
     regime: int | None = None  # counted from 1; None for shared columns, and for all where there is one regime
-
-    @property
-    def name(self) -> str:
-        """The column in one line, like "call × risk=low | regime 2"."""
-        variable = self.term.removeprefix(f"{ACTIONS}:")
-        effect = "" if variable in (INTERCEPT, ACTIONS) else variable
-        if self.level is not None:
-            effect += f"={self.level}"
-        name = " × ".join(part for part in (self.action, effect) if part) or INTERCEPT
-        return name if self.regime is None else f"{name} | regime {self.regime}"
 
 
 class FeatureMap(ContextEncoder):
@@ -62,7 +52,6 @@ class FeatureMap(ContextEncoder):
             for column in per_regime
         ]
         self.blocks = Blocks.of([column.action for column in self.column_parts], self.actions[1:])
-        self.column_names = [column.name for column in self.column_parts]
         plan = kernels.Plan(
             np.array(rows[0] + rows[1], np.int64),
             np.array([*positions, 0], np.int64),
@@ -133,8 +122,8 @@ class FeatureMap(ContextEncoder):
                 projector[block[:, :, None], block[:, None, :]] = null @ null.T
         return projector
 
-    def columns(self, belief: FloatArray, action: int, contexts: Contexts, row: int = 0) -> tuple[Any, FloatArray]:
-        """The non-zero (index, value) pairs of z(b, a, x) for one encoded context; belief: H."""
+    def dense(self, belief: FloatArray, action: int, contexts: Contexts, row: int = 0) -> FloatArray:
+        """z(b, a, x) of one encoded context with its zeros (D); belief: H."""
         belief = np.ascontiguousarray(belief, np.float64)
         if belief.shape != (self.regimes,) or not np.isfinite(belief).all():
             raise ArgumentError("belief", f"{belief}", f"{self.regimes} finite numbers")
@@ -146,13 +135,8 @@ class FeatureMap(ContextEncoder):
         indices, weights = np.empty(limit, np.int64), np.empty(limit)
         one = contexts.rows(row, row + 1)
         n = kernels.row_columns(self.plan, one.levels, one.values, belief[None], 0, action, indices, weights)
-        return indices[:n], weights[:n]
-
-    def dense(self, belief: FloatArray, action: int, contexts: Contexts, row: int = 0) -> FloatArray:
-        """z(b, a, x) with its zeros (D)."""
-        indices, weights = self.columns(belief, action, contexts, row)
         z = np.zeros(self.dimension)
-        z[indices] = weights
+        z[indices[:n]] = weights[:n]
         return z
 
 

@@ -74,17 +74,6 @@ class Expectations(NamedTuple):
     log_likelihood: float
 
 
-def _check_shapes(parameters: HmmParameters) -> HmmParameters:
-    """Parameters whose shapes fit; the kernels check no bounds."""
-    (transition, emission, initial), regimes = parameters, parameters.initial.size
-    shapes = transition.shape, emission.shape[:1], initial.shape
-    if emission.ndim != 2 or shapes != ((regimes, regimes), (regimes,), (regimes,)):
-        raise ArgumentError("parameters", f"shapes {shapes}", "transition H×H, emission H×X, initial H")
-    if not all(np.isfinite(part).all() for part in parameters):
-        raise ArgumentError("parameters", "hold a number that is not finite", "probabilities")
-    return parameters
-
-
 def check_symbols(symbols: npt.ArrayLike, count: int) -> SmallInts:
     """Symbols as the kernels take them; every one in -1 (missing), 0 … count-1."""
     try:
@@ -112,7 +101,7 @@ def check_steps(steps: npt.ArrayLike | None, count: int) -> SmallInts:
 
 def filter_history(parameters: HmmParameters, symbols: npt.ArrayLike, steps: npt.ArrayLike | None = None) -> Beliefs:
     """P(h_t | x_1 … x_t) for every t, from the initial law."""
-    observed = check_symbols(symbols, _check_shapes(parameters).emission.shape[1])
+    observed = check_symbols(symbols, HmmParameters.check(*parameters).emission.shape[1])
     beliefs = np.empty((observed.size, parameters.initial.size))
     moves = check_steps(steps, observed.size)
     total = kernels.filter_path(*parameters, moves, observed, NO_EVIDENCE, beliefs)
@@ -143,7 +132,7 @@ def compute_expectations(
     parameters: HmmParameters, symbols: npt.ArrayLike, steps: npt.ArrayLike | None = None
 ) -> Expectations:
     """Forward–backward over the whole history: P(h_t | x_1 … x_T) for every t, and expected counts."""
-    observed = check_symbols(symbols, _check_shapes(parameters).emission.shape[1])
+    observed = check_symbols(symbols, HmmParameters.check(*parameters).emission.shape[1])
     full = spell_out_gaps(observed, check_steps(steps, observed.size))
     beliefs = np.empty((full.symbols.size, parameters.initial.size))
     transitions, emissions = np.empty_like(parameters.transition), np.empty_like(parameters.emission)

@@ -54,9 +54,7 @@ def cumulative_lift(rows: Compared, ends: IntArray) -> Lifts:
     """The lift of the first ends[0], ends[1], … rows."""
     rewards, exponent = in_units(rows.rewards)
     rows = rows._replace(rewards=rewards)
-    level = (
-        float(rows.rewards[0]) if rows.rewards.size else 0.0
-    )  # near the rewards: otherwise their squares would hide the variance
+    level = float(rewards[0]) if rewards.size else 0.0  # near the rewards: their squares would hide the variance
     decided = _group(rows, ~rows.controlled, 1.0 - rows.share, level, ends)
     control = _group(rows, rows.controlled, rows.share, level, ends)
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from policy.arrays import FloatArray
-from policy.config import ACTIONS, INTERCEPT, CampaignConfig
-from policy.description import ModelDescription, SymbolProbability, describe, get_warm_start
+from policy.config import ACTIONS, INTERCEPT
+from policy.description import HmmDescription, ModelDescription, SymbolProbability, describe, get_warm_start
 from policy.hmm import RECENT
 from policy.staged import StagedPolicy
 from policy.state import State
@@ -72,21 +72,21 @@ def describe_regimes(policy: StagedPolicy, state: State) -> tuple[RegimeDescript
     model, config, history = describe(policy, state), policy.config, state.history
     if model.hmm is None:
         return ()
-    regimes = range(model.regimes)
     beliefs = history.beliefs[: state.round, : model.regimes]
     shares, recent = _compute_shares(beliefs), _compute_shares(beliefs[-RECENT:])
-    average = _average_laws(model, model.hmm.stationary if shares[0] is None else [s or 0.0 for s in shares])
+    average = _average_laws(model.hmm, model.hmm.stationary if shares[0] is None else [s or 0.0 for s in shares])
     rewarded = history.get_arrivals(0, state.arrived)  # without what a rollback has excluded
     weights, earned = beliefs[rewarded], history.rewards[rewarded]
     totals, sums = weights.sum(axis=0), earned @ weights
-    expected = (
-        _compute_expected_rewards(policy, state, model, beliefs) if get_warm_start(policy, state) is None else None
-    )
+    warming_up = get_warm_start(policy, state) is not None
+    expected = None if warming_up else _compute_expected_rewards(policy, state, model, beliefs)
     labels = dict(enumerate(config.regime_labels))
+    retired = [action in config.retired_actions for action in config.actions]
     described = []
-    for h in regimes:
+    for h in range(model.regimes):
         duration = model.hmm.expected_duration[h]
-        rewards = () if expected is None else tuple(_list_expected_rewards(config, expected[:, h]))
+        values = [] if expected is None else expected[:, h].tolist()
+        rewards = tuple(map(ExpectedReward, config.actions, values, retired))
         active = [reward for reward in rewards if not reward.retired]
         one = RegimeDescription(
             regime=h + 1,
@@ -140,10 +140,9 @@ def _compute_shares(beliefs: FloatArray) -> Sequence[float | None]:
     return beliefs.mean(axis=0).tolist() if len(beliefs) else [None] * beliefs.shape[1]
 
 
-def _average_laws(model: ModelDescription, shares: Sequence[float]) -> dict[str, dict[str, float]]:
+def _average_laws(chain: HmmDescription, shares: Sequence[float]) -> dict[str, dict[str, float]]:
     """How often each level of each signal occurs on average over the regimes."""
-    assert model.hmm is not None
-    laws = model.hmm.signal_laws
+    laws = chain.signal_laws
     return {
         signal: {level: sum(s * law[signal][level] for s, law in zip(shares, laws, strict=True)) for level in levels}
         for signal, levels in laws[0].items()
@@ -188,11 +187,6 @@ def _compute_expected_rewards(
     return expected
 
 
-def _list_expected_rewards(config: CampaignConfig, expected: FloatArray) -> list[ExpectedReward]:
-    each = zip(config.actions, expected.tolist(), strict=True)
-    return [ExpectedReward(action, reward, action in config.retired_actions) for action, reward in each]
-
-
 def _write_sentence(regime: RegimeDescription) -> str:
     """The regime in one sentence."""
     name = f"Regime {regime.regime}" + (f" ('{regime.label}')" if regime.label else "")
@@ -205,11 +199,9 @@ def _write_sentence(regime: RegimeDescription) -> str:
         stretch = f"for some {_format_span(regime.expected_seconds)} at a stretch"
     levels = [f"{level.signal}={level.level}" for level in regime.more_often[:MOST_NAMED]]
     who = f"customers are more often {', '.join(levels)}" if levels else "customers are as in the others"
-    best = "best action: not known yet"
-    if regime.best_action is not None:
-        (reward,) = (each.expected_reward for each in regime.expected_rewards if each.action == regime.best_action)
-        best = f"best action: {regime.best_action} (expected {reward:.3g})"
-    return f"{name}: about {100 * share:.0f} % of the time, {stretch}; {who}; {best}."
+    rewards = {each.action: each.expected_reward for each in regime.expected_rewards}
+    best = regime.best_action and f"{regime.best_action} (expected {rewards[regime.best_action]:.3g})"
+    return f"{name}: about {100 * share:.0f} % of the time, {stretch}; {who}; best action: {best or 'not known yet'}."
 
 
 def _format_number(number: float) -> str:

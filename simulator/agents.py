@@ -1,46 +1,33 @@
 """Two ways to play a campaign behind one interface: the policy in this process, or a service over HTTP."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import TypeVar
 
-from policy import CampaignConfig, Request, StagedPolicy
+from policy import CampaignConfig, Decision, Request, StagedPolicy
 from simulator.client import BATCH_LIMIT, Client, ClientError, Item, ServiceError
+from simulator.client import Decision as ServiceDecision
 
 T = TypeVar("T")
-
-
-class Choice(NamedTuple):
-    action: str
-    belief: Sequence[float]
-
-
-class Agent(Protocol):
-    """Plays one campaign, round after round."""
-
-    rounds_decided: int  # rounds decided before this run; repeating them gives the same answers
-
-    def decide(self, contexts: Sequence[Mapping[str, str]]) -> list[Choice]:
-        """Decide the next rounds, in order."""
-
-    def reward(self, rewards: Sequence[tuple[int, float]]) -> None:
-        """Accept (round, reward) pairs."""
+Choice = Decision | ServiceDecision
 
 
 class LocalAgent:
     """The policy in this process."""
 
-    rounds_decided = 0
+    rounds_decided = 0  # before this run; repeating those rounds gives the same answers
 
     def __init__(self, config: CampaignConfig) -> None:
         self._policy = StagedPolicy(config)
         self._state = self._policy.initial_state()
 
-    def decide(self, contexts: Sequence[Mapping[str, str]]) -> list[Choice]:
+    def decide(self, contexts: Sequence[Mapping[str, str]]) -> Sequence[Choice]:
+        """Decide the next rounds, in order."""
         requests = [Request(context) for context in contexts]
         self._state, decisions = self._policy.decide_batch(self._state, requests)
-        return [Choice(decision.action, decision.belief) for decision in decisions]
+        return decisions
 
     def reward(self, rewards: Sequence[tuple[int, float]]) -> None:
+        """Accept (round, reward) pairs."""
         for number, reward in rewards:
             self._state = self._policy.reward(self._state, number, reward)
 
@@ -63,7 +50,7 @@ class HttpAgent:
         self.rounds_decided, self.rewards_received = campaign.round, campaign.rewards_received
         self._round = 0
 
-    def decide(self, contexts: Sequence[Mapping[str, str]]) -> list[Choice]:
+    def decide(self, contexts: Sequence[Mapping[str, str]]) -> Sequence[Choice]:
         first = self._round + 1
         items = [Item(self._make_id(first + i), context) for i, context in enumerate(contexts)]
         if self._is_sent_singly(first):
@@ -79,7 +66,7 @@ class HttpAgent:
                     " client is using this campaign; choose another --name"
                 )
         self._round += len(items)
-        return [Choice(decision.action, decision.belief) for decision in decisions]
+        return decisions
 
     def reward(self, rewards: Sequence[tuple[int, float]]) -> None:
         if self._is_sent_singly(self._round):
@@ -97,6 +84,9 @@ class HttpAgent:
 
     def _make_id(self, number: int) -> str:
         return f"{self._name}-{number}"
+
+
+Agent = LocalAgent | HttpAgent
 
 
 def _require_same_config(client: Client, config: CampaignConfig) -> None:

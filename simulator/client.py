@@ -11,7 +11,6 @@ A request whose answer was lost is sent again with the same decision id, so noth
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
@@ -117,11 +116,6 @@ class Campaign(NamedTuple):
     config: dict[str, Any]
 
 
-class Health(NamedTuple):
-    status: str
-    version: str
-
-
 class Client:
     """A connection to one service. Use a client in one thread at a time.
 
@@ -158,28 +152,16 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
-
-    # --- campaigns -------------------------------------------------------------------------------------------
 
     def create_campaign(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Create a campaign and return its configuration with all defaults. Repeating the call changes nothing."""
-        created: dict[str, Any] = self._call("POST", "/campaigns", dict(config))
-        return created
+        return dict(self._call("POST", "/campaigns", dict(config)))
 
     def get_campaign(self, name: str) -> Campaign:
         answer = self._call("GET", f"/campaigns/{quote(name, safe='')}")
         return Campaign(**{field: answer[field] for field in Campaign._fields})
-
-    def get_model(self, name: str) -> dict[str, Any]:
-        """Return the current model, with the names of the campaign's actions, variables and levels."""
-        model: dict[str, Any] = self._call("GET", f"/campaigns/{quote(name, safe='')}/model")
-        return model
-
-    # --- decisions and rewards -------------------------------------------------------------------------------
 
     def decide(
         self,
@@ -210,13 +192,10 @@ class Client:
         answer = self._call("POST", "/reward/batch", {"campaign": campaign, "items": items})
         return [_parse_reward_result(result) for result in answer["results"]]
 
-    # --- the service itself ----------------------------------------------------------------------------------
-
-    def get_health(self) -> Health:
-        """Return the service's status and version. Does not retry."""
+    def get_version(self) -> str:
+        """Return the service's version. Does not retry."""
         try:
-            answer = self._call("GET", "/healthz", patience=0.0)
-            return Health(str(answer["status"]), str(answer["version"]))
+            return str(self._call("GET", "/healthz", patience=0.0)["version"])
         except UnreachableError as error:
             raise UnreachableError(f"no service at {self.url} ({error.__cause__}); start one with `make run`") from None
         except (ServiceError, MismatchError, KeyError, TypeError) as error:
@@ -226,8 +205,7 @@ class Client:
 
     def check_version(self, version: str) -> None:
         """Refuse to talk to a service whose version differs."""
-        theirs = self.get_health().version
-        if theirs != version:
+        if (theirs := self.get_version()) != version:
             raise MismatchError(
                 f"the service at {self.url} is Undercurrent {theirs}, this client is {version}; use the same version"
             )
@@ -286,9 +264,8 @@ def _parse_decision(answer: Mapping[str, Any]) -> Decision:
 
 
 def _parse_reward_result(answer: Mapping[str, Any]) -> RewardResult:
-    committed, error = answer.get("committed"), answer.get("error")
-    refusal = None
-    if error:
-        status = STATUSES.get(error["code"], 400)
-        refusal = ServiceError(status, error["code"], error["message"], error.get("fields", ()))
-    return RewardResult(answer["decision_id"], committed["round"] if committed else None, refusal)
+    if not (error := answer.get("error")):
+        return RewardResult(answer["decision_id"], answer["committed"]["round"], None)
+    status = STATUSES.get(error["code"], 400)
+    refusal = ServiceError(status, error["code"], error["message"], error.get("fields", ()))
+    return RewardResult(answer["decision_id"], None, refusal)

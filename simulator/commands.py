@@ -1,72 +1,39 @@
-"""The commands that play policies: `replay` (one policy), `compare` (four) and `demo` (four, at its own service)."""
+"""What each command of `undercurrent-sim` does with its flags, which `simulator/cli.py` has read."""
 
 import argparse
 import json
+import os
+import signal
 import sys
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any
 
-from simulator.flags import (
-    FIELDS,
-    Commands,
-    add_environment_flags,
-    add_play_flags,
-    parse_seeds,
-    read_delivery,
-    read_overrides,
-    read_remote,
-)
+import numpy as np
 
-if TYPE_CHECKING:
-    from simulator.delivery import Delivery
-    from simulator.environment import Environment
-    from simulator.replay import Run, Task
-    from simulator.runs import Outcome, Remote
-
-
-def add_replay(commands: Commands) -> None:
-    parser = commands.add_parser(
-        "replay",
-        help="play one policy on one environment over several seeds",
-        description="Play one policy on one environment over several seeds, in process or as campaigns of a service,"
-        " and print the mean ± 2 standard errors of its regrets. If a run at a service is stopped, the same command"
-        " continues it.",
-    )
-    policy = parser.add_mutually_exclusive_group()
-    policy.add_argument(
-        "--preset",
-        default="paper-complex",
-        help="default (a campaign's default policy), paper-complex (used without this flag), paper-simplified,"
-        " plain-linucb, known-hmm, theory-general, theory-simplified or oracle",
-    )
-    policy.add_argument(
-        "--config", type=Path, metavar="FILE", help="a campaign's configuration (JSON) instead of a preset"
-    )
-    add_environment_flags(parser, 50_000)
-    parser.add_argument("--seeds", type=parse_seeds, default=parse_seeds("1951-1960"), help="like 1951-1960 or 1,5,9")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
-    parser.add_argument("--out", type=Path, help="folder for summary.json and curves.csv")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="save the regret curve as FILE.png and FILE.svg")
-    add_play_flags(parser)
-    fields = parser.add_argument_group("configuration", "each flag overrides the field of that name in the preset")
-    for flag, path, read in FIELDS:
-        fields.add_argument(flag, type=read, dest="field." + ".".join(path), metavar=path[-1].upper())
-    parser.set_defaults(run=_run_replay)
+from simulator import report
+from simulator.compare import POLICIES, compare_runs
+from simulator.delivery import AT_ONCE, Delivery
+from simulator.demo import run_service
+from simulator.environment import Environment, load_environment
+from simulator.prepare import run_prepare
+from simulator.presets import load_config
+from simulator.replay import ORACLE, Task, format_mean, summarise
+from simulator.runs import Outcome, Remote, play_at_service, play_in_process
+from simulator.sweep import build_grid, sweep
+from simulator.theory import format_bounds
 
 
 def _run_replay(options: argparse.Namespace) -> int:
-    from simulator.environment import load_environment
-    from simulator.presets import load_config
-    from simulator.replay import ORACLE, Task, summarise
-
-    environment, fields, service = load_environment(options.environment), read_overrides(options), read_remote(options)
+    environment, fields, service = load_environment(options.environment), read_overrides(options), _read_remote(options)
+    delivery = _read_delivery(options)
     preset = options.preset if options.config is None else load_config(options.config)
     if preset == ORACLE and (fields or service):
         reason = f"configuration, so it takes no {', '.join(fields)}" if fields else "campaign, so it takes no --url"
         raise ValueError(f"the oracle has no {reason}")
     tasks = [
-        Task(environment, preset, seed, options.rounds, fields, options.reward_model, read_delivery(options))
+        Task(environment, preset, seed, options.rounds, fields, options.reward_model, delivery)
         for seed in options.seeds
     ]
     began = time.perf_counter()
@@ -82,19 +49,20 @@ def _run_replay(options: argparse.Namespace) -> int:
             "seconds": round(seconds, 3),
             "rounds_per_second": round(sum(outcome.played) / seconds, 1),
         }
-        if options.out is not None or options.plot is not None:
-            _save_files(options, summary, runs, outcome.rounds)
+        if options.out is not None:
+            report.write_curves(options.out, summary, runs)
+        if options.plot is not None:
+            curves = [(tasks[0].title, np.stack([run.pseudo_regret for run in runs]))]
+            report.plot_curves([("", curves)], outcome.rounds, options.plot)
         print(json.dumps(summary) if options.json else _format_table(summary, environment), flush=True)
     return _report_end(tasks, outcome, service)
 
 
-def _play(tasks: "list[Task]", service: "Remote | None", jobs: int, label: str) -> "Outcome":
-    from simulator.runs import play_at_service, play_in_process
-
+def _play(tasks: list[Task], service: Remote | None, jobs: int, label: str) -> Outcome:
     return play_in_process(tasks, jobs, label) if service is None else play_at_service(tasks, service, label)
 
 
-def _report_end(tasks: "list[Task]", outcome: "Outcome", service: "Remote | None") -> int:
+def _report_end(tasks: list[Task], outcome: Outcome, service: Remote | None) -> int:
     """Say what is missing and how to continue; return the exit code."""
     if outcome.problem is None:
         return 0
@@ -112,20 +80,7 @@ def _report_end(tasks: "list[Task]", outcome: "Outcome", service: "Remote | None
     return 1
 
 
-def _save_files(options: argparse.Namespace, summary: dict[str, Any], runs: "list[Run]", rounds: int) -> None:
-    from simulator import report
-
-    if options.out is not None:
-        curves = {run.seed: {"pseudo": run.pseudo_regret, "actual": run.actual_regret} for run in runs}
-        report.write_curves(options.out, summary, curves, rounds)
-    if options.plot is not None:
-        import numpy as np
-
-        sample = np.stack([run.pseudo_regret for run in runs])
-        report.plot_curves([("", [(summary["preset"], sample)])], rounds, options.plot)
-
-
-def _format_table(summary: dict[str, Any], environment: "Environment") -> str:
+def _format_table(summary: dict[str, Any], environment: Environment) -> str:
     """The table that `replay` prints."""
     count = len(summary["actions_sha256"])
     lines = [f"{summary['preset']} on {environment.name}: {summary['rounds']:,} rounds, {count} seeds"]
@@ -135,11 +90,8 @@ def _format_table(summary: dict[str, Any], environment: "Environment") -> str:
         ("gain", "gain captured", "{:.1%}"),
         ("belief_error", "belief error (L1)", "{:.3f}"),
     ):
-        value = summary[field]
-        if value["mean"] is None:
-            continue
-        spread = "" if count == 1 else f" ± {form.format(value['two_se'])}"
-        lines.append(f"  {title:<18} {form.format(value['mean'])}{spread}")
+        if summary[field]["mean"] is not None:
+            lines.append(f"  {title:<18} {format_mean(summary[field], form)}")
     lines.append("  actions taken      " + "  ".join(f"{name:>10}" for name in environment.actions))
     for regime, shares in zip(environment.regimes, summary["action_shares"], strict=True):
         lines.append(f"    in {regime:<14} " + "  ".join(f"{share:>10.1%}" for share in shares))
@@ -147,31 +99,10 @@ def _format_table(summary: dict[str, Any], environment: "Environment") -> str:
     return "\n".join([*lines, f"  {speed}; ± is two standard errors"])
 
 
-# --- compare and demo -------------------------------------------------------------------------------------------------
-
-
-def add_compare(commands: Commands) -> None:
-    parser = commands.add_parser(
-        "compare",
-        help="compare four policies on the same customers",
-        description="Play plain-linucb, paper-complex, paper-simplified and default on the same environment and seeds,"
-        " in process or as campaigns of a service. Prints a table and writes a figure and a page that opens offline.",
-    )
-    add_environment_flags(parser, 10_000)
-    parser.add_argument("--seeds", type=parse_seeds, default=parse_seeds("1951-1955"), help="like 1951-1960 or 1,5,9")
-    parser.add_argument("--out", type=Path, default=Path("compare"), help="output folder (default %(default)s)")
-    add_play_flags(parser)
-    parser.set_defaults(run=lambda options: _run_compare(options, read_delivery(options), read_remote(options)))
-
-
 def _run_compare(
-    options: argparse.Namespace, delivery: "Delivery", service: "Remote | None", is_temporary: bool = False
+    options: argparse.Namespace, delivery: Delivery, service: Remote | None, is_temporary: bool = False
 ) -> int:
     """Play all policies and write the comparison. A temporary service cannot continue a stopped run later."""
-    from simulator.compare import POLICIES, compare_runs
-    from simulator.environment import load_environment
-    from simulator.replay import Task
-
     environment = load_environment(options.environment)
     tasks = [  # seed by seed, so that a stop leaves whole seeds
         Task(environment, preset, seed, options.rounds, None, options.reward_model, delivery)
@@ -189,9 +120,7 @@ def _run_compare(
     return _report_end(tasks, outcome, None if is_temporary else service)
 
 
-def _describe_run(environment: str, delivery: "Delivery", service: "Remote | None") -> dict[str, str]:
-    from importlib.metadata import version
-
+def _describe_run(environment: str, delivery: Delivery, service: Remote | None) -> dict[str, str]:
     rewards = [] if delivery.law is None else [f"{delivery.law} delay, {delivery.mean:g} rounds on average"]
     rewards += [f"{delivery.loss:.0%} never arrive"] if delivery.loss else []
     rewards += ["in random order"] if delivery.shuffle else []
@@ -203,27 +132,7 @@ def _describe_run(environment: str, delivery: "Delivery", service: "Remote | Non
     }
 
 
-def add_demo(commands: Commands) -> None:
-    parser = commands.add_parser(
-        "demo",
-        help="start a temporary service with four campaigns",
-        description="Start a service on a temporary database, compare four policies as its campaigns, and leave it"
-        " running until Ctrl-C.",
-    )
-    add_environment_flags(parser, 3_000)
-    parser.add_argument("--seeds", type=parse_seeds, default=parse_seeds("1951-1952"), help="like 1951-1960 or 1,5,9")
-    parser.add_argument("--port", type=int, default=0, help="port of the service (default: any free port)")
-    parser.add_argument("--out", type=Path, default=Path("demo"), help="output folder (default %(default)s)")
-    parser.set_defaults(run=_run_demo, reward_model=None, jobs=1)
-
-
 def _run_demo(options: argparse.Namespace) -> int:
-    import signal
-
-    from simulator.delivery import AT_ONCE
-    from simulator.demo import run_service
-    from simulator.runs import Remote
-
     print("Starting a service ...", flush=True)
     with run_service(options.port) as url:
         code = _run_compare(options, AT_ONCE, Remote(url, batch=True, concurrency=4), is_temporary=True)
@@ -234,3 +143,65 @@ def _run_demo(options: argparse.Namespace) -> int:
             except KeyboardInterrupt:
                 print("\nStopping the service ...", flush=True)
     return code
+
+
+def _run_sweep(options: argparse.Namespace) -> int:
+    axes = ("policies", "stage_lengths", "ridges", "scales")
+    cells = build_grid(**{name: getattr(options, name) for name in axes if getattr(options, name) is not None})
+    began, out = time.perf_counter(), options.out.resolve()
+    count = sweep(options.environment, options.seeds, options.rounds, cells, out, jobs=options.jobs, dask=options.dask)
+    print(f"{count} runs of {options.rounds:,} rounds in {time.perf_counter() - began:.0f} s; results in {options.out}")
+    print(f"next: undercurrent-sim report --sweep {options.out} --out DIR")
+    return 0
+
+
+def _run_report(options: argparse.Namespace) -> int:
+    print(report.write_report(options.sweep, options.out))
+    print(f"\ntables and figures in {options.out}")
+    return 0
+
+
+def _run_bounds(options: argparse.Namespace) -> int:
+    print(format_bounds(options.environment, options.rounds, options.risk, options.threshold, options.c0))
+    return 0
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "prepare": lambda options: run_prepare(options.file, options.out),
+    "replay": _run_replay,
+    "compare": lambda options: _run_compare(options, _read_delivery(options), _read_remote(options)),
+    "demo": _run_demo,
+    "sweep": _run_sweep,
+    "report": _run_report,
+    "bounds": _run_bounds,
+}
+
+
+# --- what flags stand for ---------------------------------------------------------------------------------------------
+
+
+def _read_delivery(options: argparse.Namespace) -> Delivery:
+    law, mean = options.reward_delay or (None, 0.0)
+    return Delivery(law, mean, options.reward_loss, options.shuffle_rewards)
+
+
+def _read_remote(options: argparse.Namespace) -> Remote | None:
+    """The service to play at, or None without --url."""
+    if options.url is None:
+        given = [f"--{flag}" for flag in ("key", "batch", "name", "concurrency") if getattr(options, flag) is not None]
+        if given:
+            raise ValueError(f"{', '.join(given)}: needs --url, the address of a service")
+        return None
+    key = options.key or os.environ.get("UNDERCURRENT_KEY")
+    return Remote(options.url, key, options.batch == "stage", options.name, options.concurrency or 1)
+
+
+def read_overrides(options: argparse.Namespace) -> dict[str, Any]:
+    """The configuration fields that flags set."""
+    overrides: dict[str, Any] = {}
+    for name, value in vars(options).items():
+        if name.startswith("field.") and value is not None:
+            *sections, field = name.removeprefix("field.").split(".")
+            section = overrides.setdefault(sections[0], {}) if sections else overrides
+            section[field] = value
+    return overrides

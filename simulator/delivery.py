@@ -17,20 +17,19 @@ class Delivery(NamedTuple):
     loss: float = 0.0  # share of the rewards that never arrive, in addition to the environment's own losses
     shuffle: bool = False  # rewards due at the same time arrive in random order
 
-    def schedule(self, delays: Delays, rounds: int, seed: int) -> "Schedule":
-        """Draw when each reward of an episode is due. `delays` are the episode's own; empty means no delay."""
-        generator = np.random.default_rng([seed, 1])
-        delays = delays if delays.size else np.zeros(rounds, np.int64)
-        if self.law is not None:
-            delays = np.where(delays == NEVER, NEVER, self._draw_delays(rounds, generator))
-        if self.loss:
-            delays = np.where(generator.random(rounds) < self.loss, NEVER, delays)
-        return Schedule(delays, generator if self.shuffle else None)
-
-    def _draw_delays(self, rounds: int, generator: np.random.Generator) -> Delays:
+    def delay(self, delays: Delays, generator: np.random.Generator) -> Delays:
+        """Draw delays and losses, given those that the rewards of an episode already have."""
         if self.law == "geometric":
-            return generator.geometric(1.0 / (1.0 + self.mean), rounds) - 1
-        return np.rint(generator.exponential(self.mean, rounds)).astype(np.int64)
+            delays = np.where(delays == NEVER, NEVER, generator.geometric(1.0 / (1.0 + self.mean), delays.size) - 1)
+        elif self.law == "exponential":
+            drawn = np.rint(generator.exponential(self.mean, delays.size)).astype(np.int64)
+            delays = np.where(delays == NEVER, NEVER, drawn)
+        return np.where(generator.random(delays.size) < self.loss, NEVER, delays) if self.loss else delays
+
+    def schedule(self, delays: Delays, seed: int) -> "Schedule":
+        """Draw when each reward of an episode is due; `delays` are the episode's own."""
+        generator = np.random.default_rng([seed, 1])
+        return Schedule(self.delay(delays, generator), generator if self.shuffle else None)
 
 
 AT_ONCE = Delivery()

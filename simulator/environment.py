@@ -17,6 +17,7 @@ import numpy.typing as npt
 from policy.arrays import FloatArray
 from policy.encoding import Contexts
 from policy.hmm import HmmParameters, filter_history, sample
+from simulator.delivery import AT_ONCE, Delays, Delivery
 from simulator.prepare import load_profiles
 
 RewardModel = Literal["regime", "belief"]
@@ -35,20 +36,17 @@ class Episode(NamedTuple):
     values: FloatArray  # T×K, expected reward of each action given the true belief
     rewards: FloatArray  # T×K, the reward each action would earn
     oracle: npt.NDArray[np.intp]  # a*_t: the best action given every parameter and the contexts so far
-    delays: npt.NDArray[np.int64]  # rounds until each reward arrives, -1: never; empty: no delays
+    delays: Delays
 
-    def compute_pseudo_regret(self, actions: npt.NDArray[np.integer[Any]]) -> FloatArray:
-        """Cumulative pseudo-regret R_1 … R_T (eq. def-regret)."""
-        return self._compute_regret(self.values, actions)
+    def compute_regrets(self, actions: npt.NDArray[np.integer[Any]]) -> FloatArray:
+        """Cumulative regrets after each of the actions' rounds (2 × rounds).
 
-    def compute_actual_regret(self, actions: npt.NDArray[np.integer[Any]]) -> FloatArray:
-        """Cumulative Σ r_t(a*_t) − r_t(a_t), on the rewards drawn (section "Two Notions of Regret")."""
-        return self._compute_regret(self.rewards, actions)
-
-    def _compute_regret(self, table: FloatArray, actions: npt.NDArray[np.integer[Any]]) -> FloatArray:
+        First the pseudo-regret (eq. def-regret), then Σ r_t(a*_t) − r_t(a_t) on the rewards drawn (section "Two Notions
+        of Regret").
+        """
         rows = np.arange(actions.size)
-        gaps: FloatArray = table[rows, self.oracle[rows]] - table[rows, actions]
-        return gaps.cumsum()
+        gaps = [table[rows, self.oracle[rows]] - table[rows, actions] for table in (self.values, self.rewards)]
+        return np.cumsum(gaps, axis=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,12 +63,9 @@ class Environment:
     noise_std: float  # for the law "gaussian"
     reward_law: str  # gaussian, binary (0 or 1) or sparse (mostly 0, otherwise lognormal), all with mean `means`
     reward_model: RewardModel
-    mean_delay: float  # rounds until a reward arrives, geometric; 0: no delay
-    loss: float  # share of the rewards that never arrive
+    delivery: Delivery
     levels: npt.NDArray[np.int16]  # cells × variables
-    cell_laws: tuple[
-        tuple[npt.NDArray[np.intp], FloatArray], ...
-    ]  # per symbol: its cells and their cumulative probabilities
+    cell_laws: tuple[tuple[npt.NDArray[np.intp], FloatArray], ...]  # per symbol: cells, cumulative probabilities
     means: FloatArray  # H × K × cells: φ(a, x)ᵀθ*_h
 
     def draw(self, rounds: int, generator: np.random.Generator, reward_model: RewardModel | None = None) -> Episode:
@@ -89,7 +84,7 @@ class Environment:
         expected = values if uses_belief else by_regime[regimes, np.arange(rounds)]
         contexts = Contexts(self.levels[cells], np.empty((rounds, 0)), symbols)
         rewards = self._draw_rewards(expected, noise, generator)
-        delays = self._draw_delays(rounds, generator)
+        delays = self.delivery.delay(np.zeros(rounds, np.int64), generator)
         return Episode(contexts, regimes, beliefs, values, rewards, values.argmax(axis=1), delays)
 
     def _draw_rewards(self, expected: FloatArray, noise: FloatArray, generator: np.random.Generator) -> FloatArray:
@@ -100,12 +95,6 @@ class Environment:
             return (generator.random(expected.shape) < expected).astype(np.float64)
         amounts: FloatArray = np.exp(SPARSE_LOG_STD * noise - SPARSE_LOG_STD**2 / 2) * expected / SPARSE_SHARE
         return np.where(generator.random(expected.shape) < SPARSE_SHARE, amounts, 0.0)
-
-    def _draw_delays(self, rounds: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
-        if not self.mean_delay and not self.loss:
-            return np.empty(0, np.int64)
-        delays = generator.geometric(1.0 / (1.0 + self.mean_delay), rounds) - 1
-        return np.where(generator.random(rounds) < self.loss, -1, delays)
 
     def _draw_cells(self, symbols: npt.NDArray[np.int16], uniforms: FloatArray) -> npt.NDArray[np.intp]:
         """Draw a full context for each symbol; given the symbol, it does not depend on the regime."""
@@ -166,7 +155,7 @@ def build_environment(data: dict[str, Any]) -> Environment:
         raise ValueError(f"emission has {len(data['emission'][0])} symbols, the signals have {len(laws)}")
     means = np.array([_compute_means(data, data["rewards"][regime], names, levels) for regime in data["regimes"]])
     means = data.get("reward_shift", 0.0) + data.get("reward_scale", 1.0) * means
-    delivery = data.get("delivery", {})
+    late = data.get("delivery")
     return Environment(
         name=data["name"],
         regimes=tuple(data["regimes"]),
@@ -178,8 +167,7 @@ def build_environment(data: dict[str, Any]) -> Environment:
         noise_std=float(data["noise_std"]),
         reward_law=data.get("reward_law", "gaussian"),
         reward_model=data.get("reward_model", "regime"),
-        mean_delay=float(delivery.get("mean_delay", 0.0)),
-        loss=float(delivery.get("loss", 0.0)),
+        delivery=Delivery("geometric", late.get("mean_delay", 0.0), late.get("loss", 0.0)) if late else AT_ONCE,
         levels=levels,
         cell_laws=tuple(laws),
         means=means,

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,20 +87,13 @@ def _make_error(path: Path, problem: str) -> PrepareError:
     return PrepareError(f"{path}: {problem}. {HOW_TO_GET_IT}")
 
 
-class ProfileCounts(NamedTuple):
-    """Clients per (age, education, marital status, revenue, risk), and the risk score's four cut points."""
-
-    counts: IntArray
-    risk_cuts: FloatArray
-
-
-def prepare(path: Path) -> ProfileCounts:
-    """Count the clients of the UCI file, an .xls or .csv as downloaded, by profile."""
+def prepare(path: Path) -> tuple[IntArray, FloatArray]:
+    """Count the clients of the UCI file, an .xls or .csv as downloaded, by profile; and the four risk cuts."""
     table = read_table(path)
     probability = fit_default_probability(table)
     risk_cuts = np.quantile(probability, (0.2, 0.4, 0.6, 0.8))
     cells = np.ravel_multi_index((*read_levels(table), cut(probability, risk_cuts)), SHAPE)
-    return ProfileCounts(np.bincount(cells, minlength=math.prod(SHAPE)).reshape(SHAPE), risk_cuts)
+    return np.bincount(cells, minlength=math.prod(SHAPE)).reshape(SHAPE), risk_cuts
 
 
 def write_counts(counts: IntArray, out: Path) -> None:
@@ -119,9 +112,8 @@ def load_profiles() -> IntArray:
     return np.array(counts, dtype=np.int64).reshape(SHAPE)
 
 
-def run_prepare(path: Path, out: Path | None = None) -> int:
+def run_prepare(path: Path, out: Path) -> int:
     """Run `undercurrent-sim prepare`: write the table, print the cut points, compare with the shipped table."""
-    out = Path("credit_card_profiles.csv") if out is None else out
     try:
         counts, risk_cuts = prepare(path)
         differences = int((counts != load_profiles()).sum())  # before writing: `out` may be the shipped file

@@ -54,16 +54,10 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 # The two theorems: their bonuses, λ and ℓ, with the environment's own constants.
-THEORY = {"theory-general": "theory_general", "theory-simplified": "theory_simplified"}
-
-
-def build_paper_features(environment: Environment) -> dict[str, list[Any]]:
-    """Build the published experiment's feature map: main effects shared, intercept and action terms per regime.
-
-    For the credit-card environment, only the levels with a nonzero coefficient have an interaction: 51 columns.
-    """
-    mains = [variable["name"] for variable in environment.variables]
-    return {"shared": mains, "per_regime": ["intercept", "actions", *environment.action_terms]}
+THEORY = {
+    "theory-general": ("theory_general", bounds.general_settings),
+    "theory-simplified": ("theory_simplified", bounds.simplified_settings),
+}
 
 
 class TheoryConstants(NamedTuple):
@@ -83,14 +77,9 @@ def compute_theory_constants(environment: Environment) -> TheoryConstants:
     """Compute the constants of assumptions bound-R-linear, strong-mixing-hmm, idio-noise and SGnoise."""
     config = build_config("plain-linucb", environment, 0)  # with one regime, z is φ itself
     features = FeatureMap(config)
-    levels = environment.levels
-    contexts = Contexts(levels, np.empty((len(levels), 0)), np.zeros(len(levels), np.int16))
-    belief = np.ones(1)
-    rows = [
-        features.dense(belief, action, contexts, cell)
-        for action in range(len(environment.actions))
-        for cell in range(len(levels))
-    ]
+    cells, actions = len(environment.levels), range(len(environment.actions))
+    contexts = Contexts(environment.levels, np.empty((cells, 0)), np.zeros(cells, np.int16))
+    rows = [features.dense(np.ones(1), action, contexts, cell) for action in actions for cell in range(cells)]
     phi = np.array(rows) / features.norm_bound
     means = environment.means.reshape(len(environment.regimes), -1)
     theta = np.linalg.lstsq(phi, means.T, rcond=None)[0].T
@@ -99,15 +88,14 @@ def compute_theory_constants(environment: Environment) -> TheoryConstants:
         features=phi,
         theta=theta,
         c_theta=float(np.linalg.norm(theta, axis=1).max()),
-        gamma=bounds.forgetting_rate(environment.hmm.transition),
+        gamma=bounds.compute_forgetting_rate(environment.hmm.transition),
         c_eta=environment.noise_std**2,
         v_eta=environment.noise_std,
     )
 
 
 def _build_theory_preset(preset: str, environment: Environment, rounds: int) -> dict[str, Any]:
-    form = THEORY[preset]
-    settings = bounds.general_settings if preset == "theory-general" else bounds.simplified_settings
+    form, settings = THEORY[preset]
     ridge, stage_length = settings(rounds)
     known = {**compute_theory_constants(environment)._asdict(), "risk": 0.05, "horizon": rounds}
     bonus = {"form": form, **{name: known[name] for name in THEORY_CONSTANTS[form]}}
@@ -158,7 +146,11 @@ def _expand_preset(preset: str, environment: Environment, rounds: int) -> dict[s
         "variables": [{"name": v["name"], "levels": v["levels"]} for v in environment.variables],
         "signals": environment.signals,
         "regimes": len(environment.regimes),
-        "features": build_paper_features(environment),
+        # The published map. In the credit-card environment only levels with an effect have an interaction: 51 columns.
+        "features": {
+            "shared": [variable["name"] for variable in environment.variables],
+            "per_regime": ["intercept", "actions", *environment.action_terms],
+        },
         **({} if preset == "default" else {"warm_start_rounds": 250}),  # the paper's
         **chosen,
     }

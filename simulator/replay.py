@@ -5,7 +5,7 @@ function of (environment, configuration, s).
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from scipy.optimize import linear_sum_assignment
 from policy import CampaignConfig, StagedPolicy
 from policy.arrays import FloatArray
 from simulator.agents import Agent, LocalAgent
-from simulator.delivery import AT_ONCE, Delivery, Schedule
+from simulator.delivery import AT_ONCE, Delivery
 from simulator.environment import Environment, Episode, RewardModel
 from simulator.presets import Preset, build_config, require_fit
 
@@ -32,8 +32,8 @@ class Run(NamedTuple):
     belief_error: float  # mean L1 distance from start_round on, under the best permutation; NaN without beliefs
     action_shares: FloatArray  # regimes × actions
     actions_sha256: str
-    reward: float = float("nan")  # mean per decision
-    gain: float = float("nan")  # share of what the oracle earns beyond random choice: 1 is the oracle, 0 random choice
+    reward: float  # mean per decision
+    gain: float  # share of what the oracle earns beyond random choice: 1 is the oracle, 0 random choice
 
 
 class Summary(NamedTuple):
@@ -82,31 +82,16 @@ class Task(NamedTuple):
         return self.environment.draw(self.rounds, np.random.default_rng(self.seed), self.reward_model)
 
 
-def replay_seed(
-    environment: Environment,
-    preset: Preset,
-    seed: int,
-    rounds: int,
-    overrides: Mapping[str, Any] | None = None,
-    reward_model: RewardModel | None = None,
-    delivery: Delivery = AT_ONCE,
-) -> Run:
+def replay_seed(task: Task) -> Run:
     """Draw the seed's episode and play the preset on it, in process."""
-    task = Task(environment, preset, seed, rounds, overrides, reward_model, delivery)
-    episode = task.draw_episode()
-    if preset == ORACLE:
-        return measure_run(environment, episode, seed, episode.oracle.astype(np.int16), None, 1)
-    config = task.build_config()
-    schedule = delivery.schedule(episode.delays, rounds, seed)
-    if schedule.is_immediate and _has_same_tables(config, environment):
-        policy = StagedPolicy(config)
-        beliefs = np.empty((rounds, policy.features.regimes))  # as decided; those in the history may be recomputed (R4)
-        state = policy.play(policy.initial_state(), episode.contexts, episode.rewards, decided=beliefs)
-        return measure_run(
-            environment, episode, seed, state.history.actions[:rounds], beliefs, config.beliefs.start_round
-        )
-    game = Game(task, config, episode, schedule)
-    game.play(LocalAgent(config), config.stage_length)
+    if task.preset == ORACLE:
+        episode = task.draw_episode()
+        return measure_run(task.environment, episode, task.seed, episode.oracle.astype(np.int16), None, 1)
+    game = Game(task, task.build_config())
+    if game.schedule.is_immediate and _has_same_tables(game.config, task.environment):
+        game.play_compiled()
+    else:
+        game.play(LocalAgent(game.config), game.config.stage_length)
     return game.measure()
 
 
@@ -120,12 +105,20 @@ def _has_same_tables(config: CampaignConfig, environment: Environment) -> bool:
 class Game:
     """An episode that an agent is playing; the rounds played so far can be measured at any time."""
 
-    def __init__(self, task: Task, config: CampaignConfig, episode: Episode, schedule: Schedule) -> None:
-        self.task, self.config, self.episode, self.schedule = task, config, episode, schedule
+    def __init__(self, task: Task, config: CampaignConfig) -> None:
+        self.task, self.config, self.episode = task, config, task.draw_episode()
+        self.schedule = task.delivery.schedule(self.episode.delays, task.seed)
         self.done = 0  # rounds
         self.regret = 0.0  # pseudo-regret so far
         self._actions = np.zeros(task.rounds, np.int16)
-        self._beliefs = np.zeros((task.rounds, StagedPolicy(config).features.regimes))
+        self._beliefs = np.zeros((task.rounds, config.regime_counts[-1]))  # as decided (R4)
+
+    def play_compiled(self) -> None:
+        """Play to the end in compiled code, which needs rewards at once and the environment's own tables."""
+        policy, rounds = StagedPolicy(self.config), self.task.rounds
+        state = policy.initial_state()
+        state = policy.play(state, self.episode.contexts, self.episode.rewards, decided=self._beliefs)
+        self._actions, self.done = state.history.actions[:rounds], rounds
 
     def play(self, agent: Agent, step: int = 1, on_step: Callable[["Game"], object] = lambda game: None) -> None:
         """Play to the end, delivering each reward when it is due.
@@ -137,13 +130,14 @@ class Game:
         actions = {name: index for index, name in enumerate(environment.actions)}
         variables = [variable.name for variable in self.config.variables]
         while self.done < rounds:
-            start = self.done
-            stop = min(self._find_next_stop(agent.rounds_decided, step), rounds)
+            start, decided = self.done, agent.rounds_decided
+            target = decided if start < decided else (start // step + 1) * step  # rounds decided before are repeated
+            stop = min(target, start + LARGEST_STEP, rounds)
             contexts = [environment.describe_context(episode, row) for row in range(start, stop)]
             choices = agent.decide([{name: context[name] for name in variables} for context in contexts])
-            for row, (action, belief) in enumerate(choices, start):
-                self._actions[row] = index = actions[action]
-                self._beliefs[row, : len(belief)] = belief
+            for row, choice in enumerate(choices, start):
+                self._actions[row] = index = actions[choice.action]
+                self._beliefs[row, : len(choice.belief)] = choice.belief
                 self.regret += float(episode.values[row, episode.oracle[row]] - episode.values[row, index])
             due = self.schedule.take_due(stop)
             if due:
@@ -151,17 +145,10 @@ class Game:
             self.done = stop
             on_step(self)
 
-    def _find_next_stop(self, rounds_decided: int, step: int) -> int:
-        """Return the round at which the next step ends; rounds decided before are repeated in the largest steps."""
-        if self.done < rounds_decided:
-            return min(rounds_decided, self.done + LARGEST_STEP)
-        return min((self.done // step + 1) * step, self.done + LARGEST_STEP)
-
     def measure(self, rounds: int | None = None) -> Run:
         """Measure the run up to a round, or as far as it was played."""
-        stop, task = self.done if rounds is None else rounds, self.task
+        stop, task, start_round = self.done if rounds is None else rounds, self.task, self.config.beliefs.start_round
         actions, beliefs = self._actions[:stop], self._beliefs[:stop]
-        start_round = self.config.beliefs.start_round
         return measure_run(task.environment, self.episode, task.seed, actions, beliefs, start_round)
 
 
@@ -178,13 +165,13 @@ def measure_run(
     marks = pick_checkpoints(rounds) - 1
     shares = np.zeros((len(environment.regimes), len(environment.actions)))
     np.add.at(shares, (episode.regimes[:rounds], actions), 1.0)
-    pseudo_regret = episode.compute_pseudo_regret(actions)
+    pseudo_regret, actual_regret = episode.compute_regrets(actions)
     values = episode.values[:rounds]
     at_stake = float((values.max(axis=1) - values.mean(axis=1)).sum())
     return Run(
         seed=seed,
         pseudo_regret=pseudo_regret[marks],
-        actual_regret=episode.compute_actual_regret(actions)[marks],
+        actual_regret=actual_regret[marks],
         belief_error=_measure_beliefs(beliefs, episode.beliefs[:rounds], start_round or 1),
         action_shares=shares / shares.sum(axis=1, keepdims=True).clip(min=1.0),
         actions_sha256=hashlib.sha256(np.ascontiguousarray(actions, "<i2").tobytes()).hexdigest(),
@@ -216,19 +203,27 @@ def compute_belief_error(estimated: FloatArray, true: FloatArray) -> float:
     return float(costs[rows, columns].sum())
 
 
-def _to_json(summary: Summary) -> dict[str, Any]:
-    mean, two_se, *per_seed = (None if np.isnan(x) else x for x in (summary.mean, summary.two_se, *summary.per_seed))
-    return {"mean": mean, "two_se": two_se, "per_seed": per_seed}
-
-
-def summarise(runs: list[Run]) -> dict[str, Any]:
+def summarise(runs: Sequence[Run]) -> dict[str, Any]:
     """Average runs over seeds into JSON values; None replaces NaN, which JSON lacks."""
+
+    def summarise_values(values: Iterable[float]) -> dict[str, Any]:
+        summary = average(values)
+        known = (None if np.isnan(x) else x for x in (summary.mean, summary.two_se, *summary.per_seed))
+        mean, two_se, *per_seed = known
+        return {"mean": mean, "two_se": two_se, "per_seed": per_seed}
+
     return {
-        "pseudo_regret": _to_json(average(run.pseudo_regret[-1] for run in runs)),
-        "actual_regret": _to_json(average(run.actual_regret[-1] for run in runs)),
-        "reward": _to_json(average(run.reward for run in runs)),
-        "gain": _to_json(average(run.gain for run in runs)),
-        "belief_error": _to_json(average(run.belief_error for run in runs)),
+        "pseudo_regret": summarise_values(run.pseudo_regret[-1] for run in runs),
+        "actual_regret": summarise_values(run.actual_regret[-1] for run in runs),
+        "reward": summarise_values(run.reward for run in runs),
+        "gain": summarise_values(run.gain for run in runs),
+        "belief_error": summarise_values(run.belief_error for run in runs),
         "action_shares": np.mean([run.action_shares for run in runs], axis=0).tolist(),
         "actions_sha256": {str(run.seed): run.actions_sha256 for run in runs},
     }
+
+
+def format_mean(value: Mapping[str, Any], form: str) -> str:
+    """Format a mean of `summarise` with its two standard errors, as far as they are known."""
+    known = [form.format(value[part]) for part in ("mean", "two_se") if value[part] is not None]
+    return " ± ".join(known) or "–"

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from policy.arrays import FloatArray
-from simulator.replay import average, pick_checkpoints
+from simulator.replay import Run, average, pick_checkpoints
 from simulator.sweep import RIDGES, SCALES, STAGE_LENGTHS, Cell, load_results, read_sweep
 
 TITLES = {
@@ -21,6 +21,7 @@ TITLES = {
 # Okabe–Ito colours, which colour-blind readers can distinguish; line styles differ too.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F", "#8C510A")
 STYLES = ("-", "--", "-.", ":")
+Curve = tuple[str, FloatArray]  # label, seeds × checkpoints
 
 
 class Published(NamedTuple):
@@ -76,9 +77,8 @@ def write_report(folder: Path, out: Path) -> str:
     summary = _format_summary(rows)
     tables = [_format_markdown(policy, rows) for policy in TITLES]
     (out / "tables.md").write_text("\n\n".join([summary, *tables]) + "\n", encoding="utf-8")
-    (out / "tables.tex").write_text(
-        "\n\n".join(_format_latex(policy, rows) for policy in TITLES) + "\n", encoding="utf-8"
-    )
+    latex = [_format_latex(policy, rows) for policy in TITLES]
+    (out / "tables.tex").write_text("\n\n".join(latex) + "\n", encoding="utf-8")
     _write_csv(rows, out / "tables.csv")
     _draw_figures(results, rows, out, rounds)
     return summary
@@ -96,20 +96,21 @@ def _write_csv(rows: Sequence[CellComparison], path: Path) -> None:
             writer.writerow([*row.cell, *ours, theirs.mean, theirs.two_se, f"{row.deviation:.2f}"])
 
 
-def _pick_best(
-    rows: Sequence[CellComparison], policy: str, length: int, scale: float | None = None
-) -> CellComparison | None:
-    """Pick the lowest mean at a stage length over λ and, unless given, C: in hindsight, as in the paper."""
-    candidates = [
-        row
-        for row in rows
-        if row.cell.policy == policy and row.cell.stage_length == length and scale in (None, row.cell.scale)
-    ]
-    return min(candidates, key=lambda row: row.mean, default=None)
+def _select(rows: Sequence[CellComparison], policy: str, length: int) -> list[CellComparison]:
+    return [row for row in rows if (row.cell.policy, row.cell.stage_length) == (policy, length)]
+
+
+def _pick_best(rows: Sequence[CellComparison]) -> CellComparison | None:
+    """Pick the lowest mean: in hindsight, as in the paper."""
+    return min(rows, key=lambda row: row.mean, default=None)
 
 
 def _get_stage_lengths(policy: str) -> tuple[int, ...]:
     return (1,) if policy == "plain-linucb" else STAGE_LENGTHS
+
+
+def _format_value(value: CellComparison | Published) -> str:
+    return f"{value.mean:.0f} ({value.two_se:.0f})"
 
 
 def _format_summary(rows: Sequence[CellComparison]) -> str:
@@ -124,60 +125,58 @@ def _format_summary(rows: Sequence[CellComparison]) -> str:
     ]
     for policy, title in TITLES.items():
         for length in _get_stage_lengths(policy):
-            best = _pick_best(rows, policy, length)
-            theirs = next(
-                (
-                    row
-                    for row in rows
-                    if row.published.best and (row.cell.policy, row.cell.stage_length) == (policy, length)
-                ),
-                None,
-            )
+            best = _pick_best(mine := _select(rows, policy, length))
+            theirs = next((row for row in mine if row.published.best), None)
             if best is None or theirs is None:
                 continue
             inside = best.cell.ridge not in (RIDGES[0], RIDGES[-1]) and best.cell.scale not in (SCALES[0], SCALES[-1])
             lines.append(
-                f"| {title} | {length} | {best.cell.ridge:g}, {best.cell.scale:g} | {best.mean:.0f} ({best.two_se:.0f})"
-                f" | {theirs.published.mean:.0f} ({theirs.published.two_se:.0f}) at {theirs.cell.ridge:g},"
-                f" {theirs.cell.scale:g} | {'yes' if inside else 'no: at its edge'} |"
+                f"| {title} | {length} | {best.cell.ridge:g}, {best.cell.scale:g} | {_format_value(best)}"
+                f" | {_format_value(theirs.published)} at {theirs.cell.ridge:g}, {theirs.cell.scale:g}"
+                f" | {'yes' if inside else 'no: at its edge'} |"
             )
     return "\n".join(lines)
 
 
-def _arrange_grid(policy: str, rows: Sequence[CellComparison]) -> list[tuple[int, float, list[CellComparison | None]]]:
+def _format_lines(
+    policy: str, rows: Sequence[CellComparison], separator: str, format_entry: Callable[[CellComparison | None], str]
+) -> list[str]:
+    """Format the lines of one table, a line per ℓ and λ, a column per C."""
     by_cell = {row.cell: row for row in rows}
-    return [
-        (length, ridge, [by_cell.get(Cell(policy, length, ridge, scale)) for scale in SCALES])
-        for length in _get_stage_lengths(policy)
-        for ridge in RIDGES
-    ]
+    lines = []
+    for length in _get_stage_lengths(policy):
+        for ridge in RIDGES:
+            entries = [format_entry(by_cell.get(Cell(policy, length, ridge, scale))) for scale in SCALES]
+            lines.append(separator.join([str(length), f"{ridge:g}", *entries]))
+    return lines
 
 
 def _format_markdown(policy: str, rows: Sequence[CellComparison]) -> str:
     """Format one table: ours (2 s.e.), published (2 s.e.), difference in combined standard errors."""
+
+    def format_entry(entry: CellComparison | None) -> str:
+        if entry is None:
+            return "–"
+        text = f"{_format_value(entry)} · {_format_value(entry.published)} · [{entry.deviation:+.1f}]"
+        return f"**{text}**" if entry.published.best else text
+
     lines = [
         f"### {TITLES[policy]}: ours (2 s.e.) · published (2 s.e.) · [difference in standard errors]",
         "",
         "| ℓ | λ \\ C | " + " | ".join(f"{scale:g}" for scale in SCALES) + " |",
         "|---" * (2 + len(SCALES)) + "|",
     ]
-    for length, ridge, row in _arrange_grid(policy, rows):
-        cells = []
-        for entry in row:
-            if entry is None:
-                cells.append("–")
-                continue
-            text = (
-                f"{entry.mean:.0f} ({entry.two_se:.0f}) · {entry.published.mean:.0f} ({entry.published.two_se:.0f})"
-                f" · [{entry.deviation:+.1f}]"
-            )
-            cells.append(f"**{text}**" if entry.published.best else text)
-        lines.append(f"| {length} | {ridge:g} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    return "\n".join([*lines, *(f"| {line} |" for line in _format_lines(policy, rows, " | ", format_entry))])
 
 
 def _format_latex(policy: str, rows: Sequence[CellComparison]) -> str:
     """Format one table like `_format_markdown`, as LaTeX."""
+
+    def format_entry(entry: CellComparison | None) -> str:
+        if entry is None:
+            return "--"
+        return f"{_format_value(entry)} / {_format_value(entry.published)} [{entry.deviation:+.1f}]"
+
     lines = [
         r"\begin{tabular}{@{}c l" + "c" * len(SCALES) + "@{}}",
         r"\toprule",
@@ -185,53 +184,33 @@ def _format_latex(policy: str, rows: Sequence[CellComparison]) -> str:
         r"\midrule",
         r"$\ell$ & $\lambda$ / $C$ & " + " & ".join(f"{scale:g}" for scale in SCALES) + r" \\",
         r"\midrule",
+        *(line + r" \\" for line in _format_lines(policy, rows, " & ", format_entry)),
     ]
-    for length, ridge, row in _arrange_grid(policy, rows):
-        cells = [
-            f"{entry.mean:.0f} ({entry.two_se:.0f}) / {entry.published.mean:.0f} ({entry.published.two_se:.0f})"
-            f" [{entry.deviation:+.1f}]"
-            if entry
-            else "--"
-            for entry in row
-        ]
-        lines.append(f"{length} & {ridge:g} & " + " & ".join(cells) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
 
 
 def _draw_figures(results: dict[str, FloatArray], rows: Sequence[CellComparison], out: Path, rounds: int) -> None:
     """Draw fig:simulation-final, fig:overall-performance, fig:plain-linucb-by-c, fig:linucb-by-c (a) and (b)."""
-
-    def label_curve(row: CellComparison | None, label: str) -> list[tuple[str, FloatArray]]:
-        return [] if row is None else [(label, results[row.cell.key][:, 0])]
-
-    def label_best(policy: str, length: int) -> list[tuple[str, FloatArray]]:
-        suffix = "" if policy == "plain-linucb" else f", ℓ = {length}"
-        return label_curve(_pick_best(rows, policy, length), TITLES[policy] + suffix)
-
-    final = label_best("plain-linucb", 1) + label_best("paper-complex", 1) + label_best("paper-complex", 37)
-    plot_curves([("", final)], rounds, out / "figure-simulation-final")
-    overall = label_best("plain-linucb", 1)
-    for policy in ("paper-complex", "paper-simplified"):
-        for length in STAGE_LENGTHS:
-            overall += label_best(policy, length)
-    plot_curves([("", overall)], rounds, out / "figure-overall-performance")
-    for policy, name in (
-        ("plain-linucb", "figure-plain-linucb-by-c"),
-        ("paper-complex", "figure-complex-by-c"),
-        ("paper-simplified", "figure-simplified-by-c"),
-    ):
+    overall: dict[tuple[str, int], Curve] = {}  # the best cell by policy and ℓ
+    for policy, title in TITLES.items():
         panels = []
         for length in _get_stage_lengths(policy):
-            curves: list[tuple[str, FloatArray]] = []
-            for scale in SCALES:
-                best = _pick_best(rows, policy, length, scale)
-                curves += label_curve(best, f"C = {scale:g}" + (f" (λ = {best.cell.ridge:g})" if best else ""))
-            panels.append(("Plain LinUCB" if policy == "plain-linucb" else f"ℓ = {length}", curves))
-        plot_curves(panels, rounds, out / name)
+            mine, suffix = _select(rows, policy, length), f"ℓ = {length}" if policy != "plain-linucb" else ""
+            if best := _pick_best(mine):
+                overall[policy, length] = ", ".join(filter(None, (title, suffix))), results[best.cell.key][:, 0]
+            by_scale = (_pick_best([row for row in mine if row.cell.scale == scale]) for scale in SCALES)
+            kept = [row.cell for row in by_scale if row]
+            curves = [(f"C = {cell.scale:g} (λ = {cell.ridge:g})", results[cell.key][:, 0]) for cell in kept]
+            panels.append((suffix or title, curves))
+        plot_curves(panels, rounds, out / f"figure-{policy.removeprefix('paper-')}-by-c")
+    shown = (("plain-linucb", 1), ("paper-complex", 1), ("paper-complex", 37))
+    final = [overall[each] for each in shown if each in overall]
+    plot_curves([("", final)], rounds, out / "figure-simulation-final")
+    plot_curves([("", list(overall.values()))], rounds, out / "figure-overall-performance")
 
 
-def plot_curves(panels: Sequence[tuple[str, Sequence[tuple[str, FloatArray]]]], rounds: int, path: Path) -> None:
-    """Plot mean curves with ±2 s.e. bands as PNG and SVG, one panel per title. A curve is seeds × checkpoints."""
+def plot_curves(panels: Sequence[tuple[str, Sequence[Curve]]], rounds: int, path: Path) -> None:
+    """Plot mean curves with ±2 s.e. bands as PNG and SVG, one panel per title."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -263,14 +242,14 @@ def plot_curves(panels: Sequence[tuple[str, Sequence[tuple[str, FloatArray]]]], 
     plt.close(figure)
 
 
-def write_curves(out: Path, summary: dict[str, Any], curves: dict[int, dict[str, FloatArray]], rounds: int) -> None:
+def write_curves(out: Path, summary: dict[str, Any], runs: Sequence[Run]) -> None:
     """Write the files of `replay --out`: summary.json and curves.csv (seed, round, pseudo_regret, actual_regret)."""
     out.mkdir(parents=True, exist_ok=True)
     (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    marks = pick_checkpoints(rounds).tolist()
+    marks = pick_checkpoints(summary["rounds"]).tolist()
     with (out / "curves.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["seed", "round", "pseudo_regret", "actual_regret"])
-        for seed, regrets in curves.items():
-            for t, pseudo, actual in zip(marks, regrets["pseudo"], regrets["actual"], strict=True):
-                writer.writerow([seed, t, f"{pseudo:.6f}", f"{actual:.6f}"])
+        for run in runs:
+            for t, pseudo, actual in zip(marks, run.pseudo_regret, run.actual_regret, strict=True):
+                writer.writerow([run.seed, t, f"{pseudo:.6f}", f"{actual:.6f}"])

@@ -7,7 +7,6 @@ from contextlib import suppress
 from importlib.metadata import version
 from typing import NamedTuple
 
-from joblib import Parallel, delayed
 from tqdm import tqdm
 
 from simulator.agents import HttpAgent
@@ -22,9 +21,7 @@ class Outcome(NamedTuple):
     runs: list[Run | None]
     rounds: int
     played: list[int]  # rounds of each task, also where its run is None
-    problem: BaseException | None = (
-        None  # why some tasks are unfinished: a KeyboardInterrupt, or an error of the service
-    )
+    problem: BaseException | None = None  # why tasks are unfinished: a KeyboardInterrupt, or an error of the service
 
 
 class Remote(NamedTuple):
@@ -40,6 +37,8 @@ class Remote(NamedTuple):
 
 def play_in_process(tasks: Sequence[Task], jobs: int = -1, label: str = "") -> Outcome:
     """Play every task on the local cores."""
+    from joblib import Parallel, delayed  # of the extra `sim`
+
     for task in tasks:  # report a wrong configuration before starting workers
         if task.preset != ORACLE:
             task.build_config()
@@ -48,7 +47,7 @@ def play_in_process(tasks: Sequence[Task], jobs: int = -1, label: str = "") -> O
     parallel = Parallel(n_jobs=min(jobs, len(tasks)), return_as="generator")
     try:
         with tqdm(total=len(tasks), unit="run", desc=label, disable=None) as bar:
-            for run in parallel(delayed(replay_seed)(*task) for task in tasks):
+            for run in parallel(delayed(replay_seed)(task) for task in tasks):
                 runs.append(run)
                 bar.update()
     except KeyboardInterrupt as stopped:
@@ -119,16 +118,20 @@ class _Players:
         if self._stop.is_set():
             return
         task, remote = self._tasks[index], self._remote
-        config, episode = task.build_config(self._names[index]), task.draw_episode()
-        schedule = task.delivery.schedule(episode.delays, task.rounds, task.seed)
-        game = self._games[index] = Game(task, config, episode, schedule)
+        config = task.build_config(self._names[index])
+        game = self._games[index] = Game(task, config)
         with Client(remote.url, remote.key, remote.patience, sleep=self._pause) as client, suppress(_StoppedError):
             try:
                 agent = HttpAgent(client, config, remote.batch)
                 _require_same_rewards(game, agent)
                 game.play(agent, config.stage_length if remote.batch else 1, self._show_progress)
             except ClientError as problem:
-                self._fail(_explain(problem, config.name, client.url))
+                if isinstance(problem, ServiceError) and problem.status == 409:
+                    problem = ClientError(
+                        f"campaign {config.name} at {client.url} belongs to a different run (different --environment,"
+                        f" --rounds or --reward-model?); choose another --name. The service says: {problem}"
+                    )
+                self._fail(problem)
 
     def _pause(self, seconds: float) -> None:
         """Wait before a retry, or stop if the whole run has been stopped."""
@@ -147,14 +150,11 @@ class _Players:
 
     def _collect_outcome(self) -> Outcome:
         """Collect the finished runs; if there are none, the started runs up to the round they all reached."""
-        played = [0 if game is None else game.done for game in self._games]
+        played = [game.done if game else 0 for game in self._games]
         rounds = max(task.rounds for task in self._tasks)
         if all(done < rounds for done in played):
             rounds = min((done for done in played if done), default=0)
-        runs = [
-            game.measure(rounds) if game is not None and rounds and game.done >= rounds else None
-            for game in self._games
-        ]
+        runs = [game.measure(rounds) if game and rounds and game.done >= rounds else None for game in self._games]
         return Outcome(runs, rounds, played, self._problem)
 
 
@@ -170,12 +170,3 @@ def _require_same_rewards(game: Game, agent: HttpAgent) -> None:
             f"campaign {game.config.name} has {agent.rewards_received} rewards in {agent.rounds_decided} rounds, which"
             " does not match this run (different --rounds, --reward-delay or --reward-loss?); choose another --name"
         )
-
-
-def _explain(problem: ClientError, name: str, url: str) -> ClientError:
-    if isinstance(problem, ServiceError) and problem.status == 409:
-        return ClientError(
-            f"campaign {name} at {url} belongs to a different run (different --environment, --rounds or"
-            f" --reward-model?); choose another --name. The service says: {problem}"
-        )
-    return problem

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from joblib import Parallel, delayed
 from tqdm import tqdm
 
 from policy import StagedPolicy
@@ -80,10 +79,7 @@ def sweep_seed(environment_name: str, seed: int, rounds: int, cells: Sequence[Ce
         if config.beliefs.statistics == "as_decided" and settings not in beliefs:
             beliefs[settings] = state.history.beliefs[:rounds].copy()
         actions = state.history.actions[:rounds]
-        curves = np.stack(
-            [episode.compute_pseudo_regret(actions)[marks], episode.compute_actual_regret(actions)[marks]]
-        )
-        done[cell.key] = curves.astype(np.float32)
+        done[cell.key] = episode.compute_regrets(actions)[:, marks].astype(np.float32)
         if count % SAVE_EVERY == 0 or count == len(missing):
             _save(file, done)
     return len(missing)
@@ -119,18 +115,14 @@ def sweep(
     for cell in cells:  # report a wrong configuration before starting workers
         build_config(cell.policy, load_environment(environment_name), seeds[0], cell.overrides, rounds)
     tasks = [(environment_name, seed, rounds, tuple(cells), folder) for seed in seeds]
+    keys = {cell.key for cell in cells}
+    missing = sum(len(keys - _load(folder / f"seed-{seed}.npz").keys()) for seed in seeds)
     total = 0
-    with tqdm(total=_count_missing(folder, seeds, cells), unit="run", desc="sweep", smoothing=0.05) as bar:
+    with tqdm(total=missing, unit="run", desc="sweep", smoothing=0.05) as bar:
         for count in _run_tasks(tasks, jobs, dask):
             total += count
             bar.update(count)
     return total
-
-
-def _count_missing(folder: Path, seeds: Sequence[int], cells: Sequence[Cell]) -> int:
-    """Count the runs that are left."""
-    keys = {cell.key for cell in cells}
-    return sum(len(keys - _load(folder / f"seed-{seed}.npz").keys()) for seed in seeds)
 
 
 def read_sweep(folder: Path) -> tuple[str, int]:
@@ -159,6 +151,8 @@ def _claim(folder: Path, environment_name: str, rounds: int) -> None:
 def _run_tasks(tasks: list[tuple[Any, ...]], jobs: int, dask: str | None) -> Iterable[int]:
     """Run the tasks and yield the result of each as it finishes."""
     if dask is None:
+        from joblib import Parallel, delayed
+
         yield from Parallel(n_jobs=jobs, return_as="generator_unordered")(delayed(sweep_seed)(*task) for task in tasks)
         return
     from distributed import Client, as_completed

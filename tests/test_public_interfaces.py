@@ -17,6 +17,7 @@ DOCUMENTED = {
         "distributed",
         "greenlet",
         "httpx",
+        "jinja2",
         "joblib",
         "xgboost",
         "xlrd",

@@ -1,6 +1,6 @@
-"""How a campaign learns its regimes: one module per estimator, all behind `Estimator`.
+"""How a campaign learns its regimes: the estimators, all behind `Estimator`.
 
-To add one, write its module and add a line to `ESTIMATORS`. If users may name it, its name and default schedule are a
+To add one, write its class and add a line to `ESTIMATORS`. If users may name it, its name and default schedule are a
 line in `SCHEDULES` (policy/config/beliefs.py). `joint` has no name of its own: it is `em` with `statistics: joint`.
 """
 
@@ -8,10 +8,8 @@ from collections.abc import Mapping
 
 from policy.config import CampaignConfig
 from policy.estimators.base import Estimate, Estimator
-from policy.estimators.em import EmEstimator
-from policy.estimators.given import GivenEstimator
 from policy.estimators.joint import JointEstimator
-from policy.estimators.spectral import SpectralEstimator
+from policy.estimators.symbols import EmEstimator, GivenEstimator, SpectralEstimator
 from policy.features import FeatureMap
 
 __all__ = ["ESTIMATORS", "Estimate", "Estimator", "make_estimator"]

@@ -1,7 +1,6 @@
 """`Estimator`: when an estimate is due, what it costs, what it returns, and how it takes effect."""
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -135,11 +134,8 @@ class Estimator:
         return filtered[-1] if symbols.size else uniform
 
 
-class ScheduledEstimator(Estimator, ABC):
+class ScheduledEstimator(Estimator):
     """An estimator that runs again and again: first at `start_round`, then as `every` says."""
-
-    @abstractmethod
-    def estimate(self, state: State) -> Estimate | NotEstimable | None: ...
 
     def get_first_round(self) -> int:
         return (self.config.beliefs.start_round or 0) if self.features.regimes > 1 else 0

@@ -6,7 +6,7 @@ from decimal import Decimal, getcontext
 import numpy as np
 import pytest
 
-from policy import bounds
+from policy import HmmParameters, bounds
 from policy.errors import ArgumentError
 
 # Symmetric, so that every constant of the thresholds is a small fraction.
@@ -16,6 +16,13 @@ FRIENDLY_E = [[0.75, 0.25], [0.25, 0.75]]  # the same; the two rows are sqrt(1/2
 SKEWED_M = [[0.85, 0.15], [0.2, 0.8]]
 SKEWED_E = [[0.5, 0.3, 0.2], [0.1, 0.3, 0.6]]
 
+
+def make_hmm(transition, emission, initial=None):
+    uniform = np.full(len(transition), 1 / len(transition))
+    return HmmParameters.check(transition, emission, uniform if initial is None else initial)
+
+
+FRIENDLY = make_hmm(FRIENDLY_M, FRIENDLY_E)
 COMMON = {"ridge": 4.0, "regimes": 2, "symbols": 5, "dimension": 7, "risk": 0.2, "c_theta": 1.5}
 GENERAL = COMMON | {"stage_length": 3, "horizon": 10, "gamma": 0.25, "c_eta": 0.04}
 SIMPLIFIED = COMMON | {"v_eta": 0.3}
@@ -57,7 +64,7 @@ def test_belief_error_sum_crosses_blocks():
 @pytest.mark.parametrize(("c0", "samples"), [(1 / 51408, 6144 * 51408**2), (16.0, 24.0), (64.0, 2.0), (1000.0, 1.0)])
 def test_estimation_threshold_by_hand(c0, samples):
     expected = 2 * 49152**2 * (math.log(4) + 1) * samples
-    assert bounds.estimation_threshold(FRIENDLY_M, FRIENDLY_E, c0=c0) == pytest.approx(expected, rel=1e-12)
+    assert bounds.compute_thresholds(FRIENDLY, c0).estimation == pytest.approx(expected, rel=1e-12)
 
 
 # C_3 = 16 * 8 * (1 + 12 * 16 * 4096 + 256 * 16 * 256) = 128 * 1835009, C_1 = 21 * 256 * C_3.
@@ -67,11 +74,11 @@ FRIENDLY_C1 = 21 * 256 * FRIENDLY_C3
 
 def test_alignment_and_belief_thresholds_by_hand():
     expected = 1 + 32 * FRIENDLY_C1**2 * math.log(12) / 0.5
-    assert bounds.alignment_threshold(FRIENDLY_M, FRIENDLY_E) == pytest.approx(expected, rel=1e-12)
+    assert bounds.compute_thresholds(FRIENDLY).alignment == pytest.approx(expected, rel=1e-12)
     # L_1 = 4 * 3^2 * 4 = 144, L_2 = 4 * (9/16) * 64 = 144, C_2 = 4 * 16 * (sqrt 2 + 21 * 2 * 256) * C_3.
     c2 = 64 * (math.sqrt(2) + 10752) * FRIENDLY_C3
     expected = 144 * (FRIENDLY_C1 + c2)
-    assert bounds.log_belief_threshold(FRIENDLY_M, FRIENDLY_E) == pytest.approx(expected, rel=1e-12)
+    assert bounds.compute_thresholds(FRIENDLY).log_belief == pytest.approx(expected, rel=1e-12)
     assert expected > 709.8, "T_B itself is beyond any float"
 
 
@@ -87,19 +94,18 @@ def test_thresholds_use_singular_values_and_regimes_in_rows():
     spectral = 2 * (12 / (eps**2 * sigma**2)) ** 2 * (math.log(6) + 1) * 6 * 51408**2 / (eps * sigma**2)
     aligned = 1 + math.ceil(32 * c1**2 * math.log(18) / (0.4**2 + 0.4**2))
     belief = 4 * (0.85 / 0.15) ** 2 / 0.1 * c1 + 4 * 0.85**2 / 0.15**3 * c2
-    assert bounds.estimation_threshold(SKEWED_M, SKEWED_E) == pytest.approx(spectral, rel=1e-11)
-    assert bounds.alignment_threshold(SKEWED_M, SKEWED_E) == pytest.approx(aligned, rel=1e-11)
-    assert bounds.log_belief_threshold(SKEWED_M, SKEWED_E) == pytest.approx(belief, rel=1e-11)
+    assert bounds.compute_thresholds(make_hmm(SKEWED_M, SKEWED_E)) == pytest.approx(
+        (spectral, aligned, belief), rel=1e-11
+    )
 
 
 def test_thresholds_of_an_almost_irregular_hmm_are_infinite_not_an_error():
     transition = [[1 - 1e-60, 1e-60], [1e-60, 1 - 1e-60]]
-    for threshold in (bounds.estimation_threshold, bounds.alignment_threshold, bounds.log_belief_threshold):
-        assert threshold(transition, FRIENDLY_E) == math.inf
+    assert bounds.compute_thresholds(make_hmm(transition, FRIENDLY_E)) == (math.inf, math.inf, math.inf)
 
 
 def test_settings_of_the_theorems():
-    assert bounds.forgetting_rate(SKEWED_M) == pytest.approx(1 - 3 / 17)
+    assert bounds.compute_forgetting_rate(np.array(SKEWED_M)) == pytest.approx(1 - 3 / 17)
     assert bounds.general_settings(10_000) == (1000.0, 1000)
     assert bounds.general_settings(10_001)[1] == 1001
     assert bounds.general_settings(50_000) == (pytest.approx(3343.70, abs=0.01), 3344)
@@ -111,7 +117,7 @@ def test_settings_of_the_theorems():
 
 
 def test_general_bonus_by_hand():
-    additive, factor = bounds.general_bonus(np.arange(1, 11), **GENERAL)
+    additive, factor = bounds.General(**GENERAL).compute_bonus(np.arange(1, 11))
     np.testing.assert_array_equal(additive[:3], 1 + math.sqrt(7) / 4)
     np.testing.assert_array_equal(factor[:3], 0)
     # Round 8 is in stage 3 of 4, after 6 rounds; risk 0.2, so beliefs are taken at risk 0.1.
@@ -127,7 +133,7 @@ def test_general_bonus_by_hand():
 
 
 def test_simplified_bonus_by_hand():
-    additive, factor = bounds.simplified_bonus(np.arange(1, 11), **SIMPLIFIED)
+    additive, factor = bounds.Simplified(**SIMPLIFIED).compute_bonus(np.arange(1, 11))
     assert (additive[0], factor[0]) == (1 + math.sqrt(7) / 4, 0)
     # Round 8, 14 columns, lambda = 4.
     noise = 0.3 * math.sqrt(2 * math.log(10) + 14 * math.log(1 + 8 / 56))
@@ -136,17 +142,15 @@ def test_simplified_bonus_by_hand():
     assert additive[7] == pytest.approx(belief_error(8, 0.1, 2, 5), rel=1e-13)
 
 
-@pytest.mark.parametrize(
-    ("bonus", "constants"), [(bounds.general_bonus, GENERAL), (bounds.simplified_bonus, SIMPLIFIED)]
-)
-def test_bonus_alone_in_a_batch_and_after_a_restart_has_the_same_bits(bonus, constants):
-    batch = bonus(np.arange(1, 5001), **constants)
+@pytest.mark.parametrize("theorem", [bounds.General(**GENERAL), bounds.Simplified(**SIMPLIFIED)])
+def test_bonus_alone_in_a_batch_and_after_a_restart_has_the_same_bits(theorem):
+    batch = theorem.compute_bonus(np.arange(1, 5001))
     for t in (1, 2, 3, 4, 1024, 1025, 1026, 3073, 5000):
-        alone = bonus(np.array([t]), **constants)
+        alone = theorem.compute_bonus(np.array([t]))
         assert [part[0] for part in alone] == [part[t - 1] for part in batch]
-    bounds.beliefs._block.cache_clear()
-    bounds.beliefs._block_ends.cache_clear()
-    fresh = bonus(np.arange(4001, 5001), **constants)
+    bounds._block.cache_clear()
+    bounds._block_ends.cache_clear()
+    fresh = theorem.compute_bonus(np.arange(4001, 5001))
     for part, whole in zip(fresh, batch, strict=True):
         np.testing.assert_array_equal(part, whole[4000:])
 
@@ -158,7 +162,7 @@ def test_general_regret_bound_by_hand():
     widest = 4 * math.sqrt(2) * 1.5 + 4 * math.sqrt(10 * 4 * (1 + 4 * 0.25) / (0.2 * 0.75))
     widest += math.sqrt(4 * 4 / 0.2 * 10 * 0.04) + 2 * 4 * 0.25 / 0.75 + belief
     expected = (2 + 4 * 10 / 4) * 2 + 2 * belief + 2 * g_sum * widest
-    assert bounds.general_regret_bound(threshold=3, **GENERAL) == pytest.approx(expected, rel=1e-12)
+    assert bounds.General(**GENERAL).bound_regret(3) == pytest.approx(expected, rel=1e-12)
 
 
 def test_simplified_regret_bound_by_hand():
@@ -166,7 +170,7 @@ def test_simplified_regret_bound_by_hand():
     noise = 0.3 * math.sqrt(2 * math.log(10) + 14 * math.log(1 + 10 / 56))
     widest = belief / 2 + math.sqrt(8) * 1.5 + noise
     expected = 2 * 2 + 4 * 10 * 2 / 4 + 2 * belief + 2 * math.sqrt(2 * 14 * 10 * math.log(1 + 10 / 56)) * widest
-    found = bounds.simplified_regret_bound(horizon=10, threshold=3, **SIMPLIFIED)
+    found = bounds.Simplified(**SIMPLIFIED).bound_regret(10, 3)
     assert found == pytest.approx(expected, rel=1e-12)
 
 
@@ -189,21 +193,22 @@ def played_bonuses(stage_length, additive, factor, *, elliptical, ridge, columns
 def test_regret_bounds_dominate_twice_the_bonuses_they_sum():
     horizon, columns = 400, 6
     ridge, stage_length = bounds.general_settings(horizon)
-    general = GENERAL | {"horizon": horizon, "ridge": ridge, "stage_length": stage_length, "dimension": 3}
-    bonus = bounds.general_bonus(np.arange(1, horizon + 1), **general)
+    settings = {"horizon": horizon, "ridge": ridge, "stage_length": stage_length, "dimension": 3}
+    general = bounds.General(**GENERAL | settings)
+    bonus = general.compute_bonus(np.arange(1, horizon + 1))
     paid = played_bonuses(stage_length, *bonus, elliptical=False, ridge=ridge, columns=columns)
-    assert 0 < 2 * paid < bounds.general_regret_bound(threshold=1, **general)
+    assert 0 < 2 * paid < general.bound_regret(1)
 
     ridge, stage_length = bounds.simplified_settings(horizon)
-    simplified = SIMPLIFIED | {"ridge": ridge, "dimension": 3}
-    bonus = bounds.simplified_bonus(np.arange(1, horizon + 1), **simplified)
+    simplified = bounds.Simplified(**SIMPLIFIED | {"ridge": ridge, "dimension": 3})
+    bonus = simplified.compute_bonus(np.arange(1, horizon + 1))
     paid = played_bonuses(stage_length, *bonus, elliptical=True, ridge=ridge, columns=columns)
-    assert 0 < 2 * paid < bounds.simplified_regret_bound(horizon=horizon, threshold=1, **simplified)
+    assert 0 < 2 * paid < simplified.bound_regret(horizon, 1)
 
 
 def test_check_assumptions_of_regular_parameters():
-    features, theta = [[0.6, 0.8], [0.0, 0.5]], [[1.0, 0.0], [0.3, 0.4]]
-    checks = bounds.check_assumptions(SKEWED_M, SKEWED_E, [4 / 7, 3 / 7], features=features, theta=theta, c_theta=1)
+    features, theta = np.array([[0.6, 0.8], [0.0, 0.5]]), np.array([[1.0, 0.0], [0.3, 0.4]])
+    checks = bounds.check_assumptions(make_hmm(SKEWED_M, SKEWED_E, [4 / 7, 3 / 7]), features, theta, 1)
     assert all(check.holds for check in checks)
     values = {check.name: check.value for check in checks}
     assert values == pytest.approx(
@@ -239,12 +244,15 @@ def test_check_assumptions_of_regular_parameters():
 def test_check_assumptions_reports_what_fails(name, change):
     given = {"transition": SKEWED_M, "emission": SKEWED_E, "initial": [4 / 7, 3 / 7]}
     given |= {"features": [[0.6, 0.8]], "theta": [[0.3, 0.0], [0.3, 0.4]], "c_theta": 0.5} | change
-    assert [check.name for check in bounds.check_assumptions(**given) if not check.holds] == [name]
+    hmm = make_hmm(given["transition"], given["emission"], given["initial"])
+    checks = bounds.check_assumptions(hmm, np.array(given["features"]), np.array(given["theta"]), given["c_theta"])
+    assert [check.name for check in checks if not check.holds] == [name]
 
 
 def test_check_assumptions_with_fewer_symbols_than_regimes_and_a_zero_transition():
     transition = [[0.5, 0.5, 0.0], [0.25, 0.5, 0.25], [0.0, 0.5, 0.5]]
-    checks = bounds.check_assumptions(transition, [[0.5, 0.5], [0.1, 0.9], [0.2, 0.8]], [0.25, 0.5, 0.25])
+    hmm = make_hmm(transition, [[0.5, 0.5], [0.1, 0.9], [0.2, 0.8]], [0.25, 0.5, 0.25])
+    checks = bounds.check_assumptions(hmm, np.eye(2), np.zeros((3, 2)), 1.0)
     failed = {check.name: check.value for check in checks if not check.holds}
     names = ["emission rank", "transition invertible", "smallest transition", "forgetting rate"]
     assert failed == pytest.approx(dict(zip(names, (0, 0, 0, 1), strict=True)), abs=1e-15)
@@ -258,11 +266,9 @@ WRONG_CONSTANTS = {
 
 @pytest.mark.parametrize(("field", "value"), [*WRONG_CONSTANTS.items(), ("risk", math.nan)])
 def test_bad_general_constants_name_the_field(field, value):
-    with pytest.raises(ArgumentError) as bonus:
-        bounds.general_bonus([1], **GENERAL | {field: value})
-    with pytest.raises(ArgumentError) as bound:
-        bounds.general_regret_bound(threshold=3, **GENERAL | {field: value})
-    assert bonus.value.problems[0].field == bound.value.problems[0].field == field
+    with pytest.raises(ArgumentError) as caught:
+        bounds.General(**GENERAL | {field: value})
+    assert caught.value.problems[0].field == field
 
 
 @pytest.mark.parametrize(
@@ -273,29 +279,21 @@ def test_bad_general_constants_name_the_field(field, value):
         ("n", lambda: bounds.belief_error_sum(-1, 0.1, 2, 3)),
         ("n", lambda: bounds.belief_error_sum(2.5, 0.1, 2, 3)),
         ("risk", lambda: bounds.belief_error(3, 0.0, 2, 3)),
-        ("rounds", lambda: bounds.general_bonus([0, 1], **GENERAL)),
-        ("rounds", lambda: bounds.simplified_bonus([1.0], **SIMPLIFIED)),
-        ("v_eta", lambda: bounds.simplified_bonus([1], **SIMPLIFIED | {"v_eta": -1.0})),
-        ("threshold", lambda: bounds.general_regret_bound(threshold=0, **GENERAL)),
-        ("threshold", lambda: bounds.simplified_regret_bound(horizon=9, threshold=math.inf, **SIMPLIFIED)),
-        ("ridge", lambda: bounds.general_regret_bound(threshold=3, **GENERAL | {"ridge": 0.5})),
-        ("ridge", lambda: bounds.simplified_regret_bound(horizon=9, threshold=3, **SIMPLIFIED | {"ridge": 0.5})),
+        ("rounds", lambda: bounds.General(**GENERAL).compute_bonus([0, 1])),
+        ("rounds", lambda: bounds.Simplified(**SIMPLIFIED).compute_bonus([1.0])),
+        ("v_eta", lambda: bounds.Simplified(**SIMPLIFIED | {"v_eta": -1.0})),
+        ("threshold", lambda: bounds.General(**GENERAL).bound_regret(0)),
+        ("threshold", lambda: bounds.Simplified(**SIMPLIFIED).bound_regret(9, math.inf)),
+        ("ridge", lambda: bounds.General(**GENERAL | {"ridge": 0.5}).bound_regret(3)),
+        ("ridge", lambda: bounds.Simplified(**SIMPLIFIED | {"ridge": 0.5}).bound_regret(9, 3)),
         ("horizon", lambda: bounds.general_settings(0)),
         ("horizon", lambda: bounds.simplified_settings(0)),
-        ("c0", lambda: bounds.estimation_threshold(SKEWED_M, SKEWED_E, c0=0.0)),
-        ("transition", lambda: bounds.estimation_threshold([[1.0]], [[0.5, 0.5]])),
-        ("transition", lambda: bounds.estimation_threshold([[0.5, 0.5], [0.5, 0.5]], SKEWED_E)),
-        ("transition", lambda: bounds.alignment_threshold([[1.0, 0.0], [0.2, 0.8]], SKEWED_E)),
-        ("transition", lambda: bounds.forgetting_rate([[0.5, 0.5]])),
-        ("transition", lambda: bounds.forgetting_rate([[0.5, 0.6], [0.5, 0.5]])),
-        ("transition", lambda: bounds.forgetting_rate(0.5)),
-        ("emission", lambda: bounds.log_belief_threshold(SKEWED_M, [[0.5, 0.5], [0.5, 0.5]])),
-        ("emission", lambda: bounds.log_belief_threshold(SKEWED_M, [[1.0, 0.0], [0.5, 0.5]])),
-        ("emission", lambda: bounds.log_belief_threshold(SKEWED_M, np.transpose(SKEWED_E))),
-        ("initial", lambda: bounds.check_assumptions(SKEWED_M, SKEWED_E, [0.2, 0.3, 0.5])),
-        ("initial", lambda: bounds.check_assumptions(SKEWED_M, SKEWED_E, [1.5, -0.5])),
-        ("theta", lambda: bounds.check_assumptions(SKEWED_M, SKEWED_E, [4 / 7, 3 / 7], theta=[[1.0]])),
-        ("features", lambda: bounds.check_assumptions(SKEWED_M, SKEWED_E, [0.5, 0.5], features=[[math.nan]])),
+        ("c0", lambda: bounds.compute_thresholds(FRIENDLY, c0=0.0)),
+        ("transition", lambda: bounds.compute_thresholds(make_hmm([[1.0]], [[0.5, 0.5]]))),
+        ("transition", lambda: bounds.compute_thresholds(make_hmm([[0.5, 0.5], [0.5, 0.5]], SKEWED_E))),
+        ("transition", lambda: bounds.compute_thresholds(make_hmm([[1.0, 0.0], [0.2, 0.8]], SKEWED_E))),
+        ("emission", lambda: bounds.compute_thresholds(make_hmm(SKEWED_M, [[0.5, 0.5], [0.5, 0.5]]))),
+        ("emission", lambda: bounds.compute_thresholds(make_hmm(SKEWED_M, [[1.0, 0.0], [0.5, 0.5]]))),
     ],
 )
 def test_bad_arguments_name_the_field(field, call):

@@ -105,21 +105,16 @@ def assert_plain(value):
 
 def test_columns_in_parts(small, given):
     policy = StagedPolicy(small(features=KEPT, beliefs=given))
-    shared = {
-        "region=north": ("region", None, "north"), "region=south": ("region", None, "south"),
-        "tenure": ("tenure", None, None),
-        **{f"{action} × tenure": ("actions:tenure", action, None) for action in ("call", "mail")},
-    }  # fmt: skip
-    per_regime = {"intercept": ("intercept", None, None), "call": ("actions", "call", None)}
-    per_regime["mail"] = ("actions", "mail", None)
-    for action, level in itertools.product(("call", "mail"), ("low", "high")):
-        per_regime[f"{action} × risk={level}"] = ("actions:risk", action, level)
-    expected = {name: (*column, None) for name, column in shared.items()}
-    expected |= {f"{name} | regime {h}": (*column, h) for h in (1, 2) for name, column in per_regime.items()}
-    assert policy.features.column_parts == list(expected.values())
-    assert policy.features.column_names == list(expected)
+    shared = [("region", None, "north"), ("region", None, "south"), ("tenure", None, None)]
+    shared += [("actions:tenure", action, None) for action in ("call", "mail")]
+    per_regime = [("intercept", None, None), ("actions", "call", None), ("actions", "mail", None)]
+    per_regime += [
+        ("actions:risk", action, level) for action, level in itertools.product(("call", "mail"), ("low", "high"))
+    ]
+    expected = [(*column, None) for column in shared] + [(*column, h) for h in (1, 2) for column in per_regime]
+    assert policy.features.column_parts == expected
     description = describe(policy, policy.initial_state())
-    assert [coefficient[:4] for coefficient in description.coefficients] == list(expected.values())
+    assert [coefficient[:4] for coefficient in description.coefficients] == expected
     alone = StagedPolicy(small(regimes=1, features=KEPT, beliefs={"estimator": "none"})).features
     assert alone.column_parts[5:8] == [Column("intercept"), Column("actions", "call"), Column("actions", "mail")]
     assert {column.regime for column in alone.column_parts} == {None}

@@ -203,9 +203,6 @@ def test_bad_input():
     estimate = {"symbols": history, "regimes": 2, "count": 5, "seed": 1}
     others = [problem(*sizes, 1, 8)[1] for sizes in ((3, 5), (2, 4), (2, 6))]
     for call, arguments, field, values in (
-        (em.fit, fit, "iterations", [-1]),
-        (em.fit, fit, "smoothing", [-0.1, math.nan, math.inf]),
-        (em.fit, fit, "tolerance", [math.nan]),
         (em.fit, fit, "symbols", WRONG_SYMBOLS),
         (em.estimate, estimate, "regimes", [0, 6]),
         (em.estimate, estimate, "symbols", WRONG_SYMBOLS),

@@ -72,6 +72,17 @@ def naive_dense(features, regimes, belief, action, context):
     return z
 
 
+def name_columns(features):
+    """Each column in one line, like "call × risk=low | regime 2"."""
+    names = []
+    for term, action, level, regime in features.column_parts:
+        variable = term.removeprefix("actions:")
+        effect = "" if variable in ("intercept", "actions") else variable + (f"={level}" if level is not None else "")
+        name = " × ".join(part for part in (action, effect) if part) or "intercept"
+        names.append(name if regime is None else f"{name} | regime {regime}")
+    return names
+
+
 def some_contexts(count=40):
     generator = np.random.default_rng(5)
     return [
@@ -102,7 +113,7 @@ def test_the_papers_maps_column_by_column(credit_card, which):
         belief = generator.dirichlet(np.ones(regimes))
         for a, action in enumerate(ACTIONS):
             expected = naive_dense(features, regimes, belief, action, context)
-            assert made.column_names == [name for name, _ in expected]
+            assert name_columns(made) == [name for name, _ in expected]
             z = made.dense(belief, a, encoded, row)
             assert z.tolist() == [value for _, value in expected]
             touched |= z != 0
@@ -142,7 +153,7 @@ def test_numbers_are_scaled_to_the_unit_interval():
     made = FeatureMap(config)
     encoded = made.encode([{"u": 0, "v": "y", "w": 10}, {"u": -2, "v": "x", "w": Decimal("2.5")}])
     assert encoded.values.tolist() == [[0.25, 1.0], [0.0, 0.25]]
-    assert made.column_names[:2] == ["u", "w"]
+    assert name_columns(made)[:2] == ["u", "w"]
     # u, w, then per regime: intercept, b × w, v=x, v=y.
     belief = np.array([0.2, 0.8])
     z = made.dense(belief, 1, encoded, 1)
@@ -282,7 +293,7 @@ def test_columns_of_a_wrong_belief_or_action(small, small_contexts):
         (half, -1, "action"),
     ):
         with pytest.raises(ArgumentError) as caught:
-            made.columns(np.array(belief), action, made.encode(small_contexts(1)))
+            made.dense(np.array(belief), action, made.encode(small_contexts(1)))
         assert caught.value.problems[0].field == field
         assert caught.value.problems[0].allowed
 

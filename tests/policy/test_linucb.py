@@ -378,9 +378,9 @@ def test_the_theorems_bonuses_on_features_scaled_to_norm_1(form):
     policy = StagedPolicy(bare(stage_length=length, ridge=0.5, bonus={"form": form, "scale": 2.0, **constants}))
     known = {"ridge": 0.5, "regimes": 1, "symbols": 1, "dimension": 2, **constants}
     if form == "theory_general":
-        additive, factor = bounds.general_bonus(np.arange(1, 8), stage_length=length, **known)
+        additive, factor = bounds.General(stage_length=length, **known).compute_bonus(np.arange(1, 8))
     else:
-        additive, factor = bounds.simplified_bonus(np.arange(1, 8), **known)
+        additive, factor = bounds.Simplified(**known).compute_bonus(np.arange(1, 8))
     z = np.array([[1.0, 0.0], [1.0, 1.0]]) / math.sqrt(2)  # of a and of b
     gram, moment, pending = 0.5 * np.eye(2), np.zeros(2), []
     state = policy.initial_state()

@@ -132,7 +132,7 @@ def test_one_regime_estimates_nothing(small, small_contexts, estimator):
     assert all(d.belief == (1.0,) for d in decisions)
     terms = small(regimes=1).features
     shared = {"shared": [*terms.model_dump()["shared"], *terms.model_dump()["per_regime"]]}
-    assert policy.features.column_names == StagedPolicy(small(regimes=1, features=shared)).features.column_names
+    assert policy.features.column_parts == StagedPolicy(small(regimes=1, features=shared)).features.column_parts
 
 
 @pytest.mark.parametrize("statistics", ["as_decided", "refiltered", "smoothed"])

@@ -89,13 +89,12 @@ def test_batches(line):
 def test_campaigns(line):
     state = {"name": "c", "round": 3, "model_version": 1, "rewards_received": 2, "rewards_waiting": 1}
     answer = httpx.Response(200, json={**state, "failure": None, "config": {"name": "c"}, "belief": [1.0]})
-    wire = line(httpx.Response(201, json={"name": "c", "seed": 1}), answer, httpx.Response(200, json={"regimes": []}))
+    wire = line(httpx.Response(201, json={"name": "c", "seed": 1}), answer)
     with wire.client(url="http://service.test/behind/a/proxy/") as client:
         assert client.create_campaign({"name": "c"}) == {"name": "c", "seed": 1}
         assert client.get_campaign("c").rewards_received == 2
-        assert client.get_model("c") == {"regimes": []}
     assert [request.url.path for request in wire.requests] == [
-        f"/behind/a/proxy{path}" for path in ("/campaigns", "/campaigns/c", "/campaigns/c/model")
+        f"/behind/a/proxy{path}" for path in ("/campaigns", "/campaigns/c")
     ]
 
 
@@ -187,7 +186,7 @@ def test_what_json_cannot_say(line):
         with pytest.raises(ValueError, match="JSON"):
             client.reward("c", "o-1", float("nan"))
         with pytest.raises(MismatchError, match="JSON"):
-            client.get_model("c")
+            client.get_campaign("c")
 
 
 # --- which service ----------------------------------------------------------------------------------------------------
@@ -216,5 +215,5 @@ def test_a_refusal_at_the_first_contact_is_reported_and_not_retried(line):
         client.check_version("1.2")
     wire = line(httpx.ConnectError("refused"))
     with wire.client() as client, pytest.raises(UnreachableError, match=r"no service at .*refused.*make run"):
-        client.get_health()
+        client.get_version()
     assert wire.waits == []

@@ -16,7 +16,7 @@ import pytest
 from simulator import cli
 from simulator.compare import POLICIES, Comparison, compare_runs
 from simulator.environment import load_environment
-from simulator.replay import Run, replay_seed
+from simulator.replay import Run, Task, replay_seed
 from tests.simulator.conftest import Server
 
 HOSTILE_NAME = "<script src=http://evil.test/x.js></script>&"
@@ -117,7 +117,7 @@ def test_compare_in_process_and_over_http(embedded: Server, capsys, tmp_path):
     assert (there["ran"]["seeds"], there["rounds"]) == ("1, 2", 150)
     for preset in POLICIES:
         assert embedded.get_round(f"side-by-side-{preset}-2") == 150
-    immediate = replay_seed(load_environment("nelson"), "default", 2, 150)
+    immediate = replay_seed(Task(load_environment("nelson"), "default", 2, 150))
     assert there["policies"]["default"]["actions_sha256"]["2"] != immediate.actions_sha256
 
 

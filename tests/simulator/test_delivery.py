@@ -3,17 +3,16 @@
 import numpy as np
 import pytest
 
+from simulator.cli import parse_delay
 from simulator.delivery import AT_ONCE, Delivery, Schedule
 from simulator.environment import load_environment
-from simulator.flags import parse_delay
-from simulator.replay import replay_seed
-
-NO_DELAYS = np.empty(0, np.int64)
+from simulator.replay import Task, replay_seed
 
 
-def read_delays(delivery: Delivery, rounds: int, own: np.ndarray = NO_DELAYS, seed: int = 5) -> np.ndarray:
+def read_delays(delivery: Delivery, rounds: int, own: np.ndarray | None = None) -> np.ndarray:
     """The delays of a schedule, inferred from what is due when; -1 for never."""
-    schedule, delays = delivery.schedule(own, rounds, seed), np.full(rounds, -1)
+    schedule = delivery.schedule(np.zeros(rounds, np.int64) if own is None else own, 5)
+    delays = np.full(rounds, -1)
     for decided in range(1, rounds + 1):
         for row in schedule.take_due(decided):
             delays[row] = decided - 1 - row
@@ -51,7 +50,9 @@ def test_rewards_are_due_in_order_and_once():
 
 
 def test_shuffling_changes_the_order_of_rewards_due_together_and_nothing_else():
-    plain, shuffled = (Delivery("geometric", 9.0, 0.1, shuffle).schedule(NO_DELAYS, 400, 5) for shuffle in (0, 1))
+    plain, shuffled = (
+        Delivery("geometric", 9.0, 0.1, shuffle).schedule(np.zeros(400, np.int64), 5) for shuffle in (0, 1)
+    )
     assert not shuffled.is_immediate
     pairs = [(plain.take_due(decided), shuffled.take_due(decided)) for decided in range(20, 401, 20)]
     assert all(sorted(rows) == sorted(others) for rows, others in pairs)
@@ -62,7 +63,7 @@ def test_the_episode_stays_the_same():
     """Delays have their own random numbers: they change only what the learner sees, and when."""
     environment = load_environment("nelson")
     runs = [
-        replay_seed(environment, "plain-linucb", 3, 300, {"warm_start_rounds": 300}, None, delivery)
+        replay_seed(Task(environment, "plain-linucb", 3, 300, {"warm_start_rounds": 300}, None, delivery))
         for delivery in (AT_ONCE, Delivery("exponential", 30.0, 0.5), Delivery(shuffle=True))
     ]
     for run in runs[1:]:
@@ -74,7 +75,9 @@ def test_the_order_of_arrival_within_a_stage_changes_nothing():
     """R1: a stage update folds the rewards in the order of their rounds."""
     environment, late = load_environment("credit-card"), Delivery("geometric", 30.0, 0.2)
     in_order, shuffled = (
-        replay_seed(environment, "paper-complex", 3, 1200, {"stage_length": 40}, None, late._replace(shuffle=shuffle))
+        replay_seed(
+            Task(environment, "paper-complex", 3, 1200, {"stage_length": 40}, None, late._replace(shuffle=shuffle))
+        )
         for shuffle in (False, True)
     )
     for mine, other in zip(in_order, shuffled, strict=True):
@@ -83,5 +86,5 @@ def test_the_order_of_arrival_within_a_stage_changes_nothing():
 
 def test_without_rewards_nothing_is_learned():
     environment = load_environment("nelson")
-    blind = replay_seed(environment, "paper-complex", 3, 600, None, None, Delivery(loss=1.0))
-    assert replay_seed(environment, "paper-complex", 3, 600).gain > blind.gain + 0.2
+    blind = replay_seed(Task(environment, "paper-complex", 3, 600, None, None, Delivery(loss=1.0)))
+    assert replay_seed(Task(environment, "paper-complex", 3, 600)).gain > blind.gain + 0.2

@@ -285,11 +285,10 @@ def test_the_oracle_has_no_regret_and_nobody_beats_it(environment: Environment, 
     means = environment.means[:, :, find_cells(environment, episode)[:200]]
     by_hand = [(episode.beliefs[t] @ means[:, :, t]).argmax() for t in range(200)]
     np.testing.assert_array_equal(episode.oracle[:200], by_hand)
-    assert (episode.compute_pseudo_regret(episode.oracle) == 0).all()
-    assert (episode.compute_actual_regret(episode.oracle) == 0).all()
+    assert (episode.compute_regrets(episode.oracle) == 0).all()
     count = len(environment.actions)
     for actions in [*(np.full(LONG, a) for a in range(count)), np.random.default_rng(3).integers(count, size=LONG)]:
-        curve = episode.compute_pseudo_regret(actions)
+        curve = episode.compute_regrets(actions)[0]
         assert curve[0] >= 0
         assert (np.diff(curve) >= 0).all()
         assert curve[-1] > 0
@@ -298,11 +297,11 @@ def test_the_oracle_has_no_regret_and_nobody_beats_it(environment: Environment, 
 def test_regrets_by_hand(credit_card: Environment) -> None:
     episode = credit_card.draw(4, np.random.default_rng(21))
     actions = np.array([2, 0, 1, 1], np.int16)
-    pseudo, actual = episode.compute_pseudo_regret(actions), episode.compute_actual_regret(actions)
+    pseudo, actual = episode.compute_regrets(actions)
     for table, curve in ((episode.values, pseudo), (episode.rewards, actual)):
         gaps = [table[t, episode.oracle[t]] - table[t, actions[t]] for t in range(4)]
         np.testing.assert_allclose(curve, [gaps[0], sum(gaps[:2]), sum(gaps[:3]), sum(gaps)], atol=1e-14)
-    np.testing.assert_array_equal(episode.compute_pseudo_regret(actions[:2]), pseudo[:2])
+    np.testing.assert_array_equal(episode.compute_regrets(actions[:2])[0], pseudo[:2])
 
 
 # --- hostile variants of the credit-card environment ------------------------------------------------------------------
@@ -317,7 +316,7 @@ def test_hostile_variants_change_one_thing(name: str, credit_card: Environment) 
     assert np.array_equal(hostile.hmm.transition, credit_card.hmm.transition) == (name != "iid")
     assert (hostile.reward_law != "gaussian") == (name in ("binary", "sparse"))
     assert (hostile.reward_model == "belief") == (name == "belief-rewards")
-    assert (hostile.mean_delay, hostile.loss) == ((50.0, 0.1) if name == "delayed" else (0.0, 0.0))
+    assert hostile.delivery[:3] == (("geometric", 50.0, 0.1) if name == "delayed" else (None, 0.0, 0.0))
     if name == "quiet-regimes":  # regimes affect contexts but no reward: the stationary mean, to the tables' digits
         np.testing.assert_array_equal(hostile.means[0], hostile.means[1])
         mean = np.tensordot(credit_card.hmm.initial, credit_card.means, 1)
@@ -355,7 +354,7 @@ def test_iid_contexts_have_no_memory() -> None:
 
 
 def test_delays_are_geometric_and_a_tenth_of_the_rewards_never_arrives(credit_card: Environment) -> None:
-    assert credit_card.draw(10, np.random.default_rng(1)).delays.size == 0
+    assert credit_card.draw(10, np.random.default_rng(1)).delays.tolist() == [0] * 10
     episode = load_environment("delayed").draw(LONG, np.random.default_rng(31))
     lost = episode.delays == -1
     for regime in range(2):

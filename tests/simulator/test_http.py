@@ -48,7 +48,7 @@ def assert_parity(url: str, tasks: list[Task], batch: bool) -> list[Run]:
     outcome = play_at_service(tasks, Remote(url, batch=batch, name=f"batch-{batch}".lower(), concurrency=len(tasks)))
     rounds = tasks[0].rounds
     assert (outcome.problem, outcome.rounds, outcome.played) == (None, rounds, [rounds] * len(tasks))
-    expected = [replay_seed(*task) for task in tasks]
+    expected = [replay_seed(task) for task in tasks]
     for mine, run in zip(outcome.runs, expected, strict=True):
         assert_same(mine, run)
     return expected
@@ -66,7 +66,7 @@ def test_every_preset_plays_the_same_rounds_in_process_and_over_http(embedded: S
     late = Task(CREDIT_CARD, "default", 1952, 280, delivery=LATE)
     runs = assert_parity(embedded.url, [*singly, late], batch=False)
     assert len({run.actions_sha256 for run in runs}) == 6
-    assert runs[5].actions_sha256 != replay_seed(CREDIT_CARD, "default", 1952, 280).actions_sha256
+    assert runs[5].actions_sha256 != replay_seed(Task(CREDIT_CARD, "default", 1952, 280)).actions_sha256
 
 
 def test_postgresql_plays_the_same_rounds_too(launch, new_database):
@@ -121,7 +121,7 @@ def test_the_client_waits_for_a_killed_service(launch, new_database):
         server.start()
         for each, player in zip(tasks, players, strict=True):
             assert player.result().problem is None
-            assert_same(player.result().runs[0], replay_seed(*each))
+            assert_same(player.result().runs[0], replay_seed(each))
         player = pool.submit(play_at_service, [task], Remote(server.url, name="killed", patience=0.5))
         eventually(lambda: server.get_round("killed-3") >= 50, "played")
         server.kill()
@@ -134,8 +134,7 @@ def test_the_client_waits_for_a_killed_service(launch, new_database):
 
 def play_prefix(task: Task, rounds: int) -> Run:
     """The task's run, cut after this many rounds."""
-    episode = task.draw_episode()
-    game = Game(task, task.build_config(), episode, task.delivery.schedule(episode.delays, task.rounds, task.seed))
+    game = Game(task, task.build_config())
     game.play(LocalAgent(game.config), game.config.stage_length)
     return game.measure(rounds)
 
@@ -165,7 +164,7 @@ def test_ctrl_c_reports_the_rounds_played_and_the_next_run_continues(embedded: S
     assert cli.main([*play, "--batch", "stage", "--concurrency", "2"]) == 0
     whole = json.loads(capsys.readouterr().out)
     for task, regret in zip(tasks, whole["pseudo_regret"]["per_seed"], strict=True):
-        run = replay_seed(*task)
+        run = replay_seed(task)
         assert whole["actions_sha256"][str(task.seed)] == run.actions_sha256
         assert regret == run.pseudo_regret[-1]
 
@@ -292,7 +291,7 @@ def test_a_configuration_file_plays_like_the_same_preset(capsys, tmp_path):
         printed = json.loads(capsys.readouterr().out)
         assert printed["preset"] == f"copy-{i}"
         digests.append(printed["actions_sha256"]["1"])
-    assert digests[0] == digests[1] == replay_seed(CREDIT_CARD, "paper-complex", 1, 400).actions_sha256
+    assert digests[0] == digests[1] == replay_seed(Task(CREDIT_CARD, "paper-complex", 1, 400)).actions_sha256
     assert digests[2] != digests[0]  # the same uniform draws select other actions
 
 

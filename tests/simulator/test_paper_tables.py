@@ -10,7 +10,7 @@ import pytest
 
 from simulator.environment import load_environment
 from simulator.prepare import LEVELS
-from simulator.replay import replay_seed
+from simulator.replay import Task, replay_seed
 from simulator.report import Published, load_published
 from simulator.sweep import Cell
 
@@ -101,7 +101,7 @@ def test_published_cells_are_reproduced(cell: Cell, published: float, two_se: fl
     Over 100 runs two standard errors are 5 (6), so a run's deviation is 25 (30) and that of a mean of 4 is 12.5 (15).
     """
     environment = load_environment("credit-card")
-    runs = [replay_seed(environment, cell.policy, seed, 50_000, cell.overrides) for seed in range(1951, 1955)]
+    runs = [replay_seed(Task(environment, cell.policy, seed, 50_000, cell.overrides)) for seed in range(1951, 1955)]
     per_run = two_se / 2 * 100**0.5
     assert abs(np.mean([run.pseudo_regret[-1] for run in runs]) - published) <= 4 * per_run / len(runs) ** 0.5
 

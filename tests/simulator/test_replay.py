@@ -1,10 +1,10 @@
 """Replays: compiled play against one decision at a time, seeds, measures, summaries and the `replay` command."""
 
-import argparse
 import csv
 import hashlib
 import json
 import math
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,19 @@ import pytest
 from policy import CampaignConfig, StagedPolicy
 from policy.config import Beliefs, Bonus, Control
 from simulator import cli
-from simulator.commands import add_replay
+from simulator.commands import read_overrides
 from simulator.environment import load_environment
-from simulator.flags import FIELDS, read_overrides
 from simulator.presets import build_config
-from simulator.replay import Run, average, compute_belief_error, measure_run, pick_checkpoints, replay_seed, summarise
+from simulator.replay import (
+    Run,
+    Task,
+    average,
+    compute_belief_error,
+    measure_run,
+    pick_checkpoints,
+    replay_seed,
+    summarise,
+)
 
 EARLY = {"beliefs": {"start_round": 300, "every": {"factor": 1.2}}}
 
@@ -43,7 +51,7 @@ def sha256(actions: list[int]) -> str:
 def test_compiled_play_equals_one_by_one(preset: str, environment_name: str, overrides: dict) -> None:
     rounds, seed = 1200, 1951
     environment = load_environment(environment_name)
-    run = replay_seed(environment, preset, seed, rounds, overrides)
+    run = replay_seed(Task(environment, preset, seed, rounds, overrides))
     episode = environment.draw(rounds, np.random.default_rng(seed))
     policy = StagedPolicy(build_config(preset, environment, seed, overrides))
     state, actions, beliefs = policy.initial_state(), [], []
@@ -67,22 +75,22 @@ def test_compiled_play_equals_one_by_one(preset: str, environment_name: str, ove
 
 def test_a_seed_reproduces_its_run_exactly() -> None:
     environment = load_environment("credit-card")
-    first, again, other = (replay_seed(environment, "paper-complex", seed, 1500) for seed in (7, 7, 8))
+    first, again, other = (replay_seed(Task(environment, "paper-complex", seed, 1500)) for seed in (7, 7, 8))
     for mine, same in zip(first, again, strict=True):
         np.testing.assert_array_equal(mine, same)
     assert first.actions_sha256 != other.actions_sha256
-    by_belief = replay_seed(environment, "paper-complex", 7, 1500, None, "belief")
+    by_belief = replay_seed(Task(environment, "paper-complex", 7, 1500, None, "belief"))
     assert first.actions_sha256 != by_belief.actions_sha256
 
 
 def test_the_oracle_has_no_regret_and_known_parameters_no_belief_error() -> None:
     environment = load_environment("three-regimes")
-    run = replay_seed(environment, "oracle", 5, 600)
+    run = replay_seed(Task(environment, "oracle", 5, 600))
     assert not run.pseudo_regret.any()
     assert not run.actual_regret.any()
     assert math.isnan(run.belief_error)
     assert run.actions_sha256 == sha256(environment.draw(600, np.random.default_rng(5)).oracle.tolist())
-    assert replay_seed(environment, "known-hmm", 5, 600).belief_error == pytest.approx(0, abs=1e-12)
+    assert replay_seed(Task(environment, "known-hmm", 5, 600)).belief_error == pytest.approx(0, abs=1e-12)
 
 
 def test_an_endless_warm_start_plays_uniformly() -> None:
@@ -90,7 +98,7 @@ def test_an_endless_warm_start_plays_uniformly() -> None:
     environment = load_environment("credit-card")
     surplus, variance = 0.0, 0.0
     for seed in range(20):
-        run = replay_seed(environment, "plain-linucb", seed, 2000, {"warm_start_rounds": 2000})
+        run = replay_seed(Task(environment, "plain-linucb", seed, 2000, {"warm_start_rounds": 2000}))
         values = environment.draw(2000, np.random.default_rng(seed)).values
         surplus += run.pseudo_regret[-1] - (values.max(axis=1) - values.mean(axis=1)).sum()
         variance += values.var(axis=1).sum()
@@ -181,7 +189,7 @@ def test_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
     printed = replay(capsys, *options, "--jobs", "2")
     assert (printed["preset"], printed["environment"], printed["rounds"]) == ("paper-complex", "credit-card", 1200)
     environment = load_environment("credit-card")
-    runs = [replay_seed(environment, "paper-complex", seed, 1200, {"stage_length": 15}) for seed in (3, 4, 9)]
+    runs = [replay_seed(Task(environment, "paper-complex", seed, 1200, {"stage_length": 15})) for seed in (3, 4, 9)]
     expected = summarise(runs)
     assert {field: printed[field] for field in expected} == expected
     assert printed["seconds"] > 0
@@ -246,9 +254,7 @@ FLAGS = [(preset, flag, text) for (preset, flag), (_, text) in zip(WORDS[::2], W
 
 
 def parse_overrides(*arguments: str) -> dict[str, Any]:
-    parser = argparse.ArgumentParser()
-    add_replay(parser.add_subparsers())
-    return read_overrides(parser.parse_args(["replay", *arguments]))
+    return read_overrides(cli.build_parser().parse_args(["replay", *arguments]))
 
 
 def test_every_hyper_parameter_has_a_flag() -> None:
@@ -258,13 +264,13 @@ def test_every_hyper_parameter_has_a_flag() -> None:
     sections = {"bonus": Bonus, "beliefs": Beliefs, "control": Control}
     paths = {(field,) for field in CampaignConfig.model_fields if field not in without | set(sections)}
     paths |= {(name, field) for name, part in sections.items() for field in part.model_fields}
-    assert {path for _, path, _ in FIELDS} == paths - {("beliefs", "parameters")}
-    assert [flag for flag, _, _ in FIELDS] == ["--" + "-".join(path).replace("_", "-") for _, path, _ in FIELDS]
-    assert {flag for flag, _, _ in FIELDS} == {flag for _, flag, _ in FLAGS}
+    assert {tuple(field.split(".")) for field in cli.FIELDS} == paths - {("beliefs", "parameters")}
+    assert {"--" + re.sub(r"[._]", "-", field) for field in cli.FIELDS} == {flag for _, flag, _ in FLAGS}
 
 
 def test_a_flag_sets_its_field_and_no_other() -> None:
-    environment, paths = load_environment("credit-card"), {flag: path for flag, path, _ in FIELDS}
+    environment = load_environment("credit-card")
+    paths = {"--" + re.sub(r"[._]", "-", field): field.split(".") for field in cli.FIELDS}
     for preset, flag, text in FLAGS:
         path, value = paths[flag], text if text.isalpha() else json.loads(text)
         plain, changed = (

@@ -12,7 +12,7 @@ from distributed import Client, LocalCluster
 
 from simulator import cli
 from simulator.environment import load_environment
-from simulator.replay import replay_seed
+from simulator.replay import Task, replay_seed
 from simulator.report import load_published
 from simulator.sweep import Cell, build_grid, load_results, sweep, sweep_seed
 
@@ -52,7 +52,7 @@ def test_shared_beliefs_are_exact_for_every_cell(tmp_path: Path) -> None:
     results = load_results(tmp_path)
     assert set(results) == {cell.key for cell in CELLS}
     for cell in CELLS:
-        run = replay_seed(environment, cell.policy, 1951, ROUNDS, cell.overrides)
+        run = replay_seed(Task(environment, cell.policy, 1951, ROUNDS, cell.overrides))
         expected = np.stack([run.pseudo_regret, run.actual_regret]).astype(np.float32)
         np.testing.assert_array_equal(results[cell.key][0], expected)
     assert len({curves[0, 0, -1] for curves in results.values()}) == len(CELLS)
@@ -64,7 +64,7 @@ def test_results_have_one_row_per_seed(tmp_path: Path) -> None:
     results = load_results(tmp_path / "new" / "folder")
     assert set(results) == {cell.key for cell in CELLS[2:4]}
     environment, cell = load_environment("nelson"), CELLS[3]
-    runs = [replay_seed(environment, cell.policy, seed, 500, cell.overrides) for seed in (1, 2, 3)]
+    runs = [replay_seed(Task(environment, cell.policy, seed, 500, cell.overrides)) for seed in (1, 2, 3)]
     np.testing.assert_allclose(results[cell.key][:, 0], [run.pseudo_regret for run in runs], rtol=1e-6)  # float32
     np.testing.assert_allclose(results[cell.key][:, 1], [run.actual_regret for run in runs], rtol=1e-4)
 

@@ -13,7 +13,7 @@ from policy import bounds
 from simulator import cli
 from simulator.environment import load_environment
 from simulator.presets import build_config, compute_theory_constants
-from simulator.replay import replay_seed
+from simulator.replay import Task, replay_seed
 
 # --- constants --------------------------------------------------------------------------------------------------------
 
@@ -58,17 +58,14 @@ def test_bounds_prints_the_theory(
     assert cli.main(["bounds", "--environment", name, "--rounds", str(rounds), *flags]) == 0
     text = capsys.readouterr().out
     environment = load_environment(name)
-    transition, emission, initial = environment.hmm
     constants = compute_theory_constants(environment)
     risk, threshold = options.get("risk", 0.05), options.get("threshold", 1.0)
     c0 = options.get("c0", bounds.KNOWN_C0)
-    regimes, symbols = emission.shape
+    regimes, symbols = environment.hmm.emission.shape
     for label, value in {"H": regimes, "X": symbols, "d": constants.dimension, "δ": risk}.items():
         assert float(find_number(text, label)) == value
     # Assumptions, one line each.
-    checks = bounds.check_assumptions(
-        transition, emission, initial, features=constants.features, theta=constants.theta, c_theta=constants.c_theta
-    )
+    checks = bounds.check_assumptions(environment.hmm, constants.features, constants.theta, constants.c_theta)
     lines = text[text.index("assumptions") :].splitlines()[1 : 1 + len(checks)]
     for check, line in zip(checks, lines, strict=True):
         assert line.split()[0] == ("holds" if check.holds else "FAILS")
@@ -78,17 +75,16 @@ def test_bounds_prints_the_theory(
     sizes = {"regimes": regimes, "symbols": symbols}
     assert find_number(text, "U_belief(T, δ)") == f"{float(bounds.belief_error(rounds, risk, **sizes)):.3g}"
     assert find_number(text, "Σ_t U_belief(t, δ)") == f"{float(bounds.belief_error_sum(rounds, risk, **sizes)):.4g}"
-    assert find_number(text, "T̃") == f"{bounds.estimation_threshold(transition, emission, c0=c0):.3g}"
-    assert find_number(text, "T_Δ") == f"{bounds.alignment_threshold(transition, emission):.3g}"
-    assert find_number(text, "ln T_B") == f"{bounds.log_belief_threshold(transition, emission, c0=c0):.3g}"
+    thresholds = bounds.compute_thresholds(environment.hmm, c0)
+    for label, value in zip(("T̃", "T_Δ", "ln T_B"), thresholds, strict=True):
+        assert find_number(text, label) == f"{value:.3g}"
     # Both regret bounds with the theorems' settings.
-    shared = {"horizon": rounds, "threshold": threshold, "dimension": constants.dimension, "risk": risk, **sizes}
-    shared["c_theta"] = constants.c_theta
+    shared = {"dimension": constants.dimension, "risk": risk, "c_theta": constants.c_theta, **sizes}
     length = next(n for n in range(1, rounds + 1) if n**4 >= rounds**3)  # ⌈T^{3/4}⌉
-    general = bounds.general_regret_bound(
-        ridge=rounds**0.75, stage_length=length, gamma=constants.gamma, c_eta=constants.c_eta, **shared
-    )
-    simplified = bounds.simplified_regret_bound(ridge=rounds**0.5, v_eta=constants.v_eta, **shared)
+    settings = {"ridge": rounds**0.75, "stage_length": length, "horizon": rounds}
+    theorem = bounds.General(gamma=constants.gamma, c_eta=constants.c_eta, **settings, **shared)
+    general = theorem.bound_regret(threshold)
+    simplified = bounds.Simplified(ridge=rounds**0.5, v_eta=constants.v_eta, **shared).bound_regret(rounds, threshold)
     assert f"λ = {rounds**0.75:.1f}, ℓ = {length}: {general:.4g}" in text
     assert f"λ = {rounds**0.5:.1f}, ℓ = 1: {simplified:.4g}" in text
 
@@ -120,7 +116,7 @@ def test_theory_presets_play_every_environment(capsys: pytest.CaptureFixture[str
         arguments = ["replay", "--preset", preset, "--environment", name, "--rounds", "300", "--seeds", "1"]
         assert cli.main([*arguments, "--jobs", "1", "--json", "--beliefs-start-round", "150"]) == 0
         printed = json.loads(capsys.readouterr().out)["pseudo_regret"]["mean"]
-        assert 0 < printed == replay_seed(environment, preset, 1, 300, overrides).pseudo_regret[-1] < 600
+        assert 0 < printed == replay_seed(Task(environment, preset, 1, 300, overrides)).pseudo_regret[-1] < 600
         # The horizon is the number of rounds, and determines λ and ℓ.
         config = build_config(preset, environment, 1, None, 300)
         assert (config.ridge, config.stage_length) == settings(300)
