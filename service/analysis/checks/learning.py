@@ -1,12 +1,13 @@
 """Does the model learn: the warm start, the regimes, the belief in them, exploration?"""
 
 from collections.abc import Iterator
+from operator import attrgetter
 
 import numpy as np
 
 from policy.description import get_warm_start
 from policy.regimes import explain_no_regimes, get_likeliest_regime
-from service.analysis.checks.finding import CHANCE, Finding
+from service.analysis.checks import CHANCE, Finding
 from service.analysis.facts import Facts
 
 LATE_ESTIMATE = 200  # rounds: from here on, a missing estimate is not just early
@@ -61,8 +62,7 @@ def check_estimate(facts: Facts) -> Iterator[Finding]:
         "warning" if obstacle and is_due and state.round >= LATE_ESTIMATE else "info",
         f"There is no estimate of several regimes yet: {reason}. The next attempt is before round {next_try}.",
         {"reason": reason, "next_try": next_try, "rounds": state.round, "start_round": config.beliefs.start_round},
-        "Wait for the next attempt. If that fails too, check the signals: do they vary, and do they vary with the "
-        "regime?",
+        "Wait for the next attempt. If that fails too, check the signals: do they vary, and with the regime?",
     )
 
 
@@ -116,9 +116,10 @@ def check_belief(facts: Facts) -> Iterator[Finding]:
 
 def check_exploration(facts: Facts) -> Iterator[Finding]:
     config, scored = facts.config, facts.scored
-    if len(scored) < ENOUGH_SCORES or facts.uncertainty is None:
+    uncertainty = facts.measure_uncertainty() if len(scored) >= ENOUGH_SCORES else None
+    if uncertainty is None:
         return
-    ratio, unsettled = facts.uncertainty
+    ratio, unsettled = uncertainty
     active = len(config.actions) - len(config.retired_actions)
     at_random = active * config.propensity_floor + (config.control.share if config.control.kind == "uniform" else 0.0)
     evidence = {"decisions": len(scored), "bonus_in_standard_errors": ratio, "scale": config.bonus.scale}
@@ -133,7 +134,9 @@ def check_exploration(facts: Facts) -> Iterator[Finding]:
             {**evidence, "undecided_share": unsettled, "random_share": at_random},
             f"PATCH a larger bonus.scale {unit}, or a propensity_floor.",
         )
-    overruled = float(np.mean([np.argmax(one.estimates + one.bonuses) != np.argmax(one.estimates) for one in scored]))
+    by_score, by_estimate = attrgetter("score"), attrgetter("estimate")
+    changed = [max(why.scores, key=by_score) is not max(why.scores, key=by_estimate) for _, why in scored]
+    overruled = sum(changed) / len(scored)
     if facts.state.round >= LATE_ROUNDS and ratio > GREAT_BONUS and overruled > OVERRULED_SHARE:
         yield Finding(
             "exploration_large",
@@ -148,7 +151,7 @@ def check_exploration(facts: Facts) -> Iterator[Finding]:
 
 def check_overlap(facts: Facts) -> Iterator[Finding]:
     config, scored = facts.config, facts.scored
-    certain = all(decision.propensity > 1.0 - 1e-9 for decision in scored)
+    certain = all(row.propensity > 1.0 - 1e-9 for row, _ in scored)
     if len(scored) >= ENOUGH_SCORES and certain and not config.control.share and not config.propensity_floor:
         yield Finding(
             "no_overlap",
