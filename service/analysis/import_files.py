@@ -176,7 +176,7 @@ def _build_row(where: str, given: Mapping[str, Any], context: dict[str, Any] | N
 def _convert(where: str, name: str, value: Any, convert: Callable[[Any], Any], allowed: str) -> Any:
     try:
         return convert(value)
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError, KeyError):
         raise _problem(f"{where}, {name}", f"{value!r:.60} is not {allowed}", allowed) from None
 
 
@@ -210,9 +210,7 @@ def _parse_time(value: Any) -> str | datetime:
 
 
 def _parse_flag(value: Any) -> bool:
-    if str(value).lower() not in ("true", "false"):
-        raise ValueError
-    return str(value).lower() == "true"
+    return {"true": True, "false": False}[str(value).lower()]
 
 
 FIELDS: dict[str, tuple[Callable[[Any], Any], str]] = {
