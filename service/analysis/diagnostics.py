@@ -4,27 +4,27 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from policy import StagedPolicy, State
-from service.analysis.checks import Finding, inputs, learning, rewards, running
+from service.analysis.checks import Finding, inputs, learning, rewards
 from service.analysis.facts import Facts
 from service.storage.transaction import Transaction
 
 HEALTHY = "Learning: nothing to report"
 # The order of findings of the same severity.
 CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
-    running.check_last_update,
+    learning.check_last_update,
     rewards.check_any_reward,
     rewards.check_stopped,
     rewards.check_defaults,
     rewards.check_variation,
     inputs.check_variables,
-    running.check_closed,
-    running.check_job,
+    learning.check_closed,
+    learning.check_job,
     rewards.check_missing,
     rewards.check_overdue,
     rewards.check_bounds,
     inputs.check_actions,
     inputs.check_clock,
-    running.check_decisions,
+    learning.check_decisions,
     learning.check_warm_start,
     learning.check_estimate,
     learning.check_belief,

@@ -54,7 +54,6 @@ class Target(NamedTuple):
 
 
 def parse_target(url: str) -> Target:
-    """Parse a webhook's address."""
     import httpx  # takes 6 MiB, which a service without webhooks saves
 
     try:

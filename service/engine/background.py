@@ -47,7 +47,6 @@ class Background:
         self.gatherer: Gatherer  # set by the worker: it starts background work, which submits its results to it
 
     def start(self, work: Job | Snapshot) -> None:
-        """Start a piece of work."""
         self._start_task(self._estimate(work) if isinstance(work, Job) else self._take_snapshot(work))
 
     def watch(self) -> None:

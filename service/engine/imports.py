@@ -73,7 +73,10 @@ class Importing(Unit):
         """Follow all rows. An import that was made before is recognized by its id, and changes nothing."""
         earlier = next((summary for summary in self._earlier_imports if summary["import_id"] == import_id), None)
         if earlier is None:
-            self._require_importable()
+            self.require_open("cannot change")
+            if sum(summary["rows"] for summary in self._earlier_imports) != self.state.round:
+                problem = f"Campaign {self.row.name} has already made decisions; only a new one can be warm-started"
+                raise ConflictError(f"{problem}: create or clone one")
         digest, rewards_before = hashlib.blake2b(digest_size=16), self.state.arrived
         problems, count = list[FieldProblem](), 0
         remaining = iter(rows)
@@ -97,12 +100,6 @@ class Importing(Unit):
         }
         self.record_event(IMPORT, summary)
         return summary
-
-    def _require_importable(self) -> None:
-        self.require_open("cannot change")
-        if sum(summary["rows"] for summary in self._earlier_imports) != self.state.round:
-            problem = f"Campaign {self.row.name} has already made decisions; only a new one can be warm-started"
-            raise ConflictError(f"{problem}: create or clone one")
 
     def _take_chunk(
         self, import_id: str, rows: Sequence[ImportRow], done: int, find_known_ids: FindKnownIds, follow: bool

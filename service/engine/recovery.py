@@ -28,7 +28,6 @@ RECENT_SNAPSHOTS = 3
 
 
 def get_campaign(tx: Transaction, name: str) -> LiveRow:
-    """Return a campaign's live row."""
     # PostgreSQL's text type cannot hold a zero byte, so such a name cannot even be looked up.
     row = None if "\x00" in name else find_campaign(tx, name)
     if row is None:
