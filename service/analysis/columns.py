@@ -91,12 +91,9 @@ class Columns:
         rows["reward"] = np.nan
         rows["action"] = [places[action] for action in new.action]
         rows["mode"] = [_MODE[mode] for mode in new.mode]
-        regimes = np.fromiter(map(len, new.belief), np.int8, at.size)
-        rows["regimes"] = regimes
-        beliefs = np.zeros((at.size, self._max_regimes))
-        in_use = np.arange(beliefs.shape[1]) < regimes[:, None]
-        beliefs[in_use] = np.fromiter(chain.from_iterable(new.belief), np.float64, int(in_use.sum()))
-        rows["belief"] = beliefs
+        rows["regimes"] = list(map(len, new.belief))
+        in_use = np.arange(self._max_regimes) < rows["regimes"][:, None]
+        rows["belief"][in_use] = np.fromiter(chain.from_iterable(new.belief), np.float64, int(in_use.sum()))
         self._rows[at] = rows
         self._rounds = last
 

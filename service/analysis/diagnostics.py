@@ -4,30 +4,27 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from policy import StagedPolicy, State
-from service.analysis.checks import inputs, learning, rewards, running
-from service.analysis.checks.finding import Finding
-from service.analysis.facts import Facts, load_facts
-from service.engine.recovery import get_campaign
+from service.analysis.checks import Finding, inputs, learning, rewards
+from service.analysis.facts import Facts
 from service.storage.transaction import Transaction
 
 HEALTHY = "Learning: nothing to report"
 # The order of findings of the same severity.
 CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
-    running.check_last_update,
+    learning.check_last_update,
     rewards.check_any_reward,
     rewards.check_stopped,
     rewards.check_defaults,
     rewards.check_variation,
     inputs.check_variables,
-    running.check_archived,
-    running.check_paused,
-    running.check_job,
+    learning.check_closed,
+    learning.check_job,
     rewards.check_missing,
     rewards.check_overdue,
     rewards.check_bounds,
     inputs.check_actions,
     inputs.check_clock,
-    running.check_decisions,
+    learning.check_decisions,
     learning.check_warm_start,
     learning.check_estimate,
     learning.check_belief,
@@ -44,7 +41,7 @@ class Diagnosis(NamedTuple):
 
 def diagnose(tx: Transaction, policy: StagedPolicy, state: State, now: int) -> Diagnosis:
     """Run every check on a campaign; `now` is the service's time in microseconds."""
-    facts = load_facts(tx, get_campaign(tx, policy.config.name), now, policy, state)
+    facts = Facts(tx, policy, state, now)
     findings = [finding for check in CHECKS for finding in check(facts)]
     findings.sort(key=lambda finding: ("problem", "warning", "info").index(finding.severity))
     return Diagnosis(_summarize(findings), findings)

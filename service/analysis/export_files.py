@@ -76,9 +76,6 @@ def is_number(variable: Variable) -> bool:
     return variable.cuts is not None or variable.range is not None
 
 
-# --- from rows to lines ---------------------------------------------------------------------------------------------
-
-
 def _lines(page: Sequence[LoggedDecision]) -> list[Line]:
     """The lines of a page. JSON from the database is passed on without being parsed."""
     rows = [_redact(row) if row.erased else row for row in page]
@@ -138,9 +135,6 @@ def _parse_contexts(config: CampaignConfig, lines: Sequence[Line]) -> Sequence[L
     return lines
 
 
-# --- from lines to bytes --------------------------------------------------------------------------------------------
-
-
 def _write_ndjson(config: CampaignConfig, pages: Pages) -> Iterator[bytes]:
     for page in pages:
         yield _encode_lines(_lines(page))
@@ -148,18 +142,16 @@ def _write_ndjson(config: CampaignConfig, pages: Pages) -> Iterator[bytes]:
 
 def _write_csv(config: CampaignConfig, pages: Pages) -> Iterator[bytes]:
     names = [variable.name for variable in config.variables]
-    header: list[Any] = [*Line.__struct_fields__]
+    buffer = io.BytesIO()
+    text = io.TextIOWrapper(buffer, "utf-8", newline="", write_through=True)
+    writer = csv.writer(text)  # ends lines with CR LF, so it quotes texts that contain either of them
+    header = [*Line.__struct_fields__]
     header[CONTEXT_PLACE : CONTEXT_PLACE + 1] = [CONTEXT_PREFIX + name for name in names]
-    buffer = io.StringIO()
-    writer = csv.writer(buffer)  # ends lines with CR LF, so it quotes texts that contain either of them
     writer.writerow(header)
     for page in pages:
-        for line in _parse_contexts(config, _lines(page)):
-            writer.writerow(_csv_cells(line, names))
-        yield buffer.getvalue().encode()
-        buffer.seek(0)
-        buffer.truncate()
-    yield buffer.getvalue().encode()  # without decisions, the header
+        writer.writerows(_csv_cells(line, names) for line in _parse_contexts(config, _lines(page)))
+        yield _drain(buffer)
+    yield _drain(buffer)  # without decisions, the header
 
 
 def _csv_cells(line: Line, variables: Sequence[str]) -> Iterator[Any]:
@@ -185,8 +177,8 @@ def _write_parquet(config: CampaignConfig, pages: Pages) -> Iterator[bytes]:
 
     schema, flat = _schemas(config)
     parsing = ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
-    sink, group = _Sink(), list[pa.Table]()
-    with ParquetWriter(sink, flat, compression="zstd") as writer:
+    buffer, group = io.BytesIO(), list[pa.Table]()
+    with ParquetWriter(buffer, flat, compression="zstd") as writer:
         for page in pages:
             text = _encode_lines(_parse_contexts(config, _lines(page)))
             reading = ReadOptions(use_threads=False, block_size=len(text))
@@ -194,10 +186,10 @@ def _write_parquet(config: CampaignConfig, pages: Pages) -> Iterator[bytes]:
             if len(group) == PAGES_PER_GROUP:
                 writer.write_table(pa.concat_tables(group))
                 group.clear()
-                yield sink.drain()
+                yield _drain(buffer)
         if group:
             writer.write_table(pa.concat_tables(group))
-    yield sink.drain()
+    yield _drain(buffer)
 
 
 def _schemas(config: CampaignConfig) -> tuple["pa.Schema", "pa.Schema"]:
@@ -220,27 +212,12 @@ def _schemas(config: CampaignConfig) -> tuple["pa.Schema", "pa.Schema"]:
     return pa.schema([*before, *context, *after]), pa.schema([*before, *columns, *after])
 
 
-class _Sink(io.RawIOBase):
-    """A file whose content is taken out as it is written."""
-
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        self._size = 0
-
-    def writable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._size
-
-    def write(self, part: Any) -> int:
-        self._parts.append(bytes(part))
-        self._size += len(self._parts[-1])
-        return len(self._parts[-1])
-
-    def drain(self) -> bytes:
-        parts, self._parts = self._parts, []
-        return b"".join(parts)
+def _drain(buffer: io.BytesIO) -> bytes:
+    """Take out what was written. Arrow does not mind: it counts the bytes that it has written itself."""
+    content = buffer.getvalue()
+    buffer.seek(0)
+    buffer.truncate()
+    return content
 
 
 FORMATS: dict[Format, tuple[str, Callable[[CampaignConfig, Pages], Iterator[bytes]]]] = {

@@ -1,83 +1,57 @@
 """The facts about a campaign that the checks look at: its state, and a bounded number of recent rows of the log."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
-from policy import CampaignConfig, StagedPolicy, State, describe
+from policy import StagedPolicy, State, describe
 from policy.arrays import FloatArray
 from policy.description import ModelDescription
 from policy.state import MODES
 from service.base.times import SECOND
+from service.engine.encoding import Explanation
+from service.engine.recovery import get_campaign
 from service.storage.jobs import find_waiting_job
-from service.storage.reading import LoggedDecision, read_decision_pages
-from service.storage.rows import LiveRow, RevisionRow, RewardRow
+from service.storage.reading import LoggedDecision, get_decided_at, read_decision_pages
+from service.storage.rows import JobRow, RewardRow
 from service.storage.transaction import Transaction
 
 RECENT_ROUNDS = 2_000  # decisions, and rewards, read from the log
-SCORED_ROUNDS = 300  # the last of these decisions, whose scores are read
+SCORED_ROUNDS = 300  # the last of these decisions, whose scores are used
 MAX_SCORES = 600  # whose standard errors are computed: about 10 ms
 
 
-class _Score(msgspec.Struct):
-    action: str
-    estimate: float
-    bonus: float
-
-
-class _Explanation(msgspec.Struct):
-    scores: Sequence[_Score] = ()
-
-
-class Scored(NamedTuple):
-    """A decision made by score: its round, and the estimate and bonus of each eligible action."""
-
-    round: int
-    propensity: float
-    actions: tuple[str, ...]
-    estimates: FloatArray
-    bonuses: FloatArray
-
-
-class WaitingJob(NamedTuple):
-    """A re-estimation in the background that has not finished."""
-
-    input_round: int
-    attempts: int
-    seconds: float  # since it was created
-
-
-class OverdueRewards(NamedTuple):
-    """Decisions whose reward is late and has not been set to the default yet."""
-
-    decisions: int
-    oldest_round: int
-    oldest_seconds: float
-
-
-@dataclass(frozen=True, eq=False)
 class Facts:
-    """One campaign at one moment. What only some checks need is computed when the first of them uses it."""
+    """One campaign at one moment. What only some checks need is read or computed when the first of them uses it."""
 
-    policy: StagedPolicy
-    state: State
-    row: LiveRow
-    now: int  # microseconds
-    log: Sequence[LoggedDecision]  # the newest
-    rewards: Sequence[RewardRow]  # the newest
-    revisions: Sequence[RevisionRow]
-    first_decided_at: int | None
-    job: WaitingJob | None
-    overdue: OverdueRewards | None
+    def __init__(self, tx: Transaction, policy: StagedPolicy, state: State, now: int) -> None:
+        self.tx, self.policy, self.config, self.state = tx, policy, policy.config, state
+        self.row = get_campaign(tx, policy.config.name)
+        self.campaign = self.row.campaign_id
+        self.now = max(now, self.row.clock)  # microseconds
 
-    @property
-    def config(self) -> CampaignConfig:
-        return self.policy.config
+    def measure_age(self, round: int) -> float:
+        """The seconds since a round was decided."""
+        return (self.now - get_decided_at(self.tx, self.campaign, round)) / SECOND
+
+    @cached_property
+    def log(self) -> list[LoggedDecision]:
+        """The newest decisions."""
+        last = self.state.round
+        return [*chain.from_iterable(read_decision_pages(self.tx, self.campaign, max(last - RECENT_ROUNDS, 0), last))]
+
+    @cached_property
+    def rewards(self) -> list[RewardRow]:
+        """The newest rewards."""
+        first = max(self.state.arrived - RECENT_ROUNDS, 0)
+        return list(islice(self.tx.read_rewards(self.campaign, first), RECENT_ROUNDS))
+
+    @cached_property
+    def job(self) -> JobRow | None:
+        """The re-estimation in the background that has not finished."""
+        return find_waiting_job(self.tx, self.campaign)
 
     @cached_property
     def model(self) -> ModelDescription:
@@ -89,99 +63,37 @@ class Facts:
         return self.state.history.rewards[self.state.history.get_arrivals(0, self.state.arrived)]
 
     @cached_property
-    def plays(self) -> dict[str, int]:
-        """How often each action has been chosen since the campaign began."""
-        chosen = np.bincount(self.state.history.actions[: self.state.round], minlength=len(self.config.actions))
-        return dict(zip(self.config.actions, chosen.tolist(), strict=True))
-
-    @cached_property
-    def available_since(self) -> dict[str, int]:
-        """The round after which each action became available. Retired actions have none."""
-        since: dict[str, int] = {}
-        for revision in self.revisions:
-            config = msgspec.json.decode(revision.config)
-            active = [name for name in config["actions"] if name not in config.get("retired_actions", ())]
-            since = {name: since.get(name, revision.round) for name in active}
-        return since
-
-    @cached_property
-    def decided(self) -> list[tuple[LoggedDecision, _Explanation]]:
+    def decided(self) -> list[tuple[LoggedDecision, Explanation]]:
         """The recent decisions that were made here and not imported, with their explanations."""
-        rows = [row for row in self.log if row.mode in MODES and row.explanation]
-        return [(row, msgspec.json.decode(row.explanation, type=_Explanation)) for row in rows]
+        rows = [row for row in self.log if row.mode in MODES]
+        return [(row, msgspec.json.decode(row.explanation, type=Explanation)) for row in rows]
 
     @cached_property
-    def scored(self) -> list[Scored]:
+    def scored(self) -> list[tuple[LoggedDecision, Explanation]]:
         """The last decisions made by score between several actions."""
-        return [
-            Scored(
-                row.round,
-                row.propensity,
-                tuple(score.action for score in explained.scores),
-                np.array([score.estimate for score in explained.scores]),
-                np.array([score.bonus for score in explained.scores]),
-            )
-            for row, explained in self.decided[-SCORED_ROUNDS:]
-            if row.mode == "optimistic" and len(explained.scores) > 1
-        ]
+        last = self.decided[-SCORED_ROUNDS:]
+        return [(row, why) for row, why in last if row.mode == "optimistic" and len(why.scores) > 1]
 
-    @cached_property
-    def uncertainty(self) -> tuple[float, float] | None:
+    def measure_uncertainty(self) -> tuple[float, float] | None:
         """The median ratio of bonus to standard error, and the share of decisions in which the second-best estimate is
         within two standard errors of the best. None if the noise is unknown."""
         noise, state = self.model.noise_std, self.state
         features, inverse = self.policy.maps[state.belief.size], state.statistics.inverse
-        width = sum(len(decision.actions) for decision in self.scored)
+        width = sum(len(why.scores) for _, why in self.scored)
         if not noise or not width:
             return None
         ratios: list[float] = []
         close = []
-        step = -(-width // MAX_SCORES)
         places = {name: place for place, name in enumerate(self.config.actions)}
-        for decision in self.scored[::step]:
+        for decision, why in self.scored[:: -(-width // MAX_SCORES)]:
             row = decision.round - 1
             belief = state.history.beliefs[row, : state.belief.size]
-            z = [features.dense(belief, places[name], state.history.contexts, row) for name in decision.actions]
+            estimates, bonuses = np.array([(score.estimate, score.bonus) for score in why.scores]).T
+            z = [features.dense(belief, places[score.action], state.history.contexts, row) for score in why.scores]
             errors = noise * np.sqrt(np.maximum([one @ inverse @ one for one in z], 0.0))
-            ratios += (decision.bonuses[errors > 0.0] / errors[errors > 0.0]).tolist()
-            second, best = np.argsort(decision.estimates)[-2:]
+            ratios += (bonuses[errors > 0.0] / errors[errors > 0.0]).tolist()
+            second, best = np.argsort(estimates)[-2:]
             apart = z[best] - z[second]
             error = noise * np.sqrt(max(float(apart @ inverse @ apart), 0.0))
-            close.append(decision.estimates[best] - decision.estimates[second] < 2.0 * error)
+            close.append(estimates[best] - estimates[second] < 2.0 * error)
         return (float(np.median(ratios)) if ratios else 0.0), float(np.mean(close))
-
-
-def load_facts(tx: Transaction, row: LiveRow, now: int, policy: StagedPolicy, state: State) -> Facts:
-    """Read the facts about a campaign; `now` is the service's time in microseconds."""
-    campaign, now = row.campaign_id, max(now, row.clock)
-    log = list(chain.from_iterable(read_decision_pages(tx, campaign, max(state.round - RECENT_ROUNDS, 0), state.round)))
-    first = list(chain.from_iterable(read_decision_pages(tx, campaign, 0, min(state.round, 1))))
-    job = find_waiting_job(tx, campaign)
-    return Facts(
-        policy=policy,
-        state=state,
-        row=row,
-        now=now,
-        log=log,
-        rewards=list(islice(tx.read_rewards(campaign, max(state.arrived - RECENT_ROUNDS, 0)), RECENT_ROUNDS)),
-        revisions=tx.read_revisions(campaign, 0),
-        first_decided_at=first[0].decided_at if first else None,
-        job=job and WaitingJob(job.input_round, job.attempts, (now - job.created_at) / SECOND),
-        overdue=_find_overdue(tx, row, now, policy.config, state),
-    )
-
-
-def _find_overdue(
-    tx: Transaction, row: LiveRow, now: int, config: CampaignConfig, state: State
-) -> OverdueRewards | None:
-    if config.rewards.wait_seconds is None:
-        return None
-    last = min(tx.get_last_round(row.campaign_id, now - int(config.rewards.wait_seconds * SECOND)), state.round)
-    part, history = slice(row.settled, last), state.history
-    erased = history.contexts.symbols[part] < 0
-    missing = np.flatnonzero(np.isnan(history.rewards[part]) & ~erased) + row.settled + 1
-    if not missing.size:
-        return None
-    oldest = int(missing[0])
-    ((decision,),) = read_decision_pages(tx, row.campaign_id, oldest - 1, oldest)
-    return OverdueRewards(int(missing.size), oldest, (now - decision.decided_at) / SECOND)

@@ -60,9 +60,6 @@ def _problem(where: str, message: str, allowed: Any = None) -> InvalidError:
     return InvalidError([FieldProblem(field=where, message=message, allowed=allowed)])
 
 
-# --- NDJSON ---------------------------------------------------------------------------------------------------------
-
-
 def _read_ndjson(path: Path, config: CampaignConfig) -> Iterator[dict[str, Any]]:
     decode = msgspec.json.Decoder(dict[str, Any]).decode
     with path.open("rb") as lines:
@@ -78,9 +75,6 @@ def _read_ndjson(path: Path, config: CampaignConfig) -> Iterator[dict[str, Any]]
             if context is not None and not isinstance(context, dict):
                 raise _problem(f"{where}, context", f"{context!r:.60} is not an object", "an object")
             yield _build_row(where, given, context)
-
-
-# --- CSV ------------------------------------------------------------------------------------------------------------
 
 
 def _read_csv(path: Path, config: CampaignConfig) -> Iterator[dict[str, Any]]:
@@ -100,9 +94,6 @@ def _read_csv(path: Path, config: CampaignConfig) -> Iterator[dict[str, Any]]:
             raise _problem(f"{path.name}, line {cells.line_num}", str(error)) from None
         except UnicodeDecodeError:
             raise _problem(f"{path.name}, after line {cells.line_num}", "is not UTF-8 text") from None
-
-
-# --- Parquet --------------------------------------------------------------------------------------------------------
 
 
 def _read_parquet(path: Path, config: CampaignConfig) -> Iterator[dict[str, Any]]:
@@ -134,9 +125,6 @@ def _to_python(column: Any) -> list[Any]:
         column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
     values: list[Any] = column.to_pylist()
     return values
-
-
-# --- from columns to rows -------------------------------------------------------------------------------------------
 
 
 def _find_columns(where: str, names: Sequence[str], config: CampaignConfig) -> dict[tuple[str, bool], str]:
@@ -188,7 +176,7 @@ def _build_row(where: str, given: Mapping[str, Any], context: dict[str, Any] | N
 def _convert(where: str, name: str, value: Any, convert: Callable[[Any], Any], allowed: str) -> Any:
     try:
         return convert(value)
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError, KeyError):
         raise _problem(f"{where}, {name}", f"{value!r:.60} is not {allowed}", allowed) from None
 
 
@@ -210,10 +198,6 @@ def _parse_number(value: Any) -> int | float:
     return value if isinstance(value, int) else float(value)
 
 
-def _parse_real(value: Any) -> float:
-    return float(_parse_number(value))
-
-
 def _parse_whole(value: Any) -> int:
     number = _parse_number(value)
     if number != int(number):
@@ -226,15 +210,13 @@ def _parse_time(value: Any) -> str | datetime:
 
 
 def _parse_flag(value: Any) -> bool:
-    if str(value).lower() not in ("true", "false"):
-        raise ValueError
-    return str(value).lower() == "true"
+    return {"true": True, "false": False}[str(value).lower()]
 
 
 FIELDS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "action": (_parse_text, "text"),
-    "reward": (_parse_real, "a number"),
-    "propensity": (_parse_real, "a number"),
+    "reward": (_parse_number, "a number"),
+    "propensity": (_parse_number, "a number"),
     "at": (_parse_time, "a time"),
     "decided_at": (_parse_time, "a time"),
     "decision_id": (_parse_text, "text"),

@@ -5,6 +5,7 @@ preview and thrown away.
 """
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,21 +22,12 @@ from service.storage.rows import LiveRow
 from service.storage.transaction import Transaction
 
 
-class RegimeScores(NamedTuple):
-    """The scores if one regime were certain."""
-
-    regime: int  # counted from 1
-    label: str | None
-    action: str  # with the highest score
-    scores: Sequence[Score]
-
-
 class TriedDecision(NamedTuple):
     """What deciding would answer now."""
 
     decision: Decision
     belief_before: list[float]
-    regimes: list[RegimeScores]
+    regimes: list[dict[str, Any]]  # the scores if one regime were certain
     paused: bool
     archived: bool
     estimation_left_out: bool  # a re-estimation is due that is too large for a preview
@@ -102,7 +94,7 @@ class _Trial(Unit):
 
 def explain_decision(
     tx: Transaction, row: LiveRow, campaigns: Campaigns, decision: PastDecision
-) -> tuple[list[RegimeScores] | None, str | None]:
+) -> tuple[list[dict[str, Any]] | None, str | None]:
     """What the model of a decision would have chosen in each regime; or None, and why that is unknown."""
     if decision.mode == "imported" or decision.context is None:
         return None, "The decision was imported: no model of this campaign made it."
@@ -143,9 +135,11 @@ def _is_same(stored: Sequence[Score], recomputed: Sequence[Score]) -> bool:
 
 def _score_regimes(
     policy: StagedPolicy, state: State, request: Request, regime_labels: Sequence[str]
-) -> list[RegimeScores]:
-    labels = dict(enumerate(regime_labels))
+) -> list[dict[str, Any]]:
+    """The scores in each regime, if it were certain, and the action with the highest one."""
+    labels, every = dict(enumerate(regime_labels, 1)), policy.score_under(state, np.eye(state.belief.size), request)
+    best = [max(scores, key=attrgetter("score")).action for scores in every]
     return [
-        RegimeScores(regime + 1, labels.get(regime), max(scores, key=lambda score: score.score).action, scores)
-        for regime, scores in enumerate(policy.score_under(state, np.eye(state.belief.size), request))
+        {"regime": regime, "label": labels.get(regime), "action": action, "scores": scores}
+        for regime, (action, scores) in enumerate(zip(best, every, strict=True), 1)
     ]

@@ -1,5 +1,6 @@
 """What each regime looks like, and whether the labels people gave the regimes can still be trusted."""
 
+from itertools import takewhile
 from typing import NamedTuple
 
 import msgspec
@@ -31,13 +32,11 @@ def summarize_regimes(tx: Transaction, policy: StagedPolicy, state: State) -> Re
 def _check_labels(tx: Transaction, campaign: int, config: CampaignConfig, regimes: int) -> str | None:
     """Why the labels may no longer fit: they belong to regime numbers, which not every change preserves (R6)."""
     revisions, labels = tx.read_revisions(campaign, 0), list(config.regime_labels)
-    labelled = None  # the revision that set the labels
-    for row in reversed(revisions):
-        if msgspec.json.decode(row.config).get("regime_labels") != labels:
-            break
-        labelled = row
-    if labelled is None:  # the labels were changed just now
+    newest = reversed(revisions)
+    unchanged = [*takewhile(lambda row: msgspec.json.decode(row.config).get("regime_labels") == labels, newest)]
+    if not unchanged:  # the labels were changed just now
         return None
+    labelled = unchanged[-1]
     check = "Check that the labels fit; if not, set regime_labels again."
     then = get_regimes_before(tx, campaign, labelled.round)
     if then is None:

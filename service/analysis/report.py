@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from policy import CampaignConfig, evaluation
+from policy.arrays import FloatArray
 from policy.evaluation import OffPolicySums, Refusal
 from policy.frozen import FrozenModel
 from service.analysis.summary import Summary, Version
@@ -41,17 +43,11 @@ def build_report(
         "campaign": config.name,
         "from": start,
         "to": end,
-        "rounds": {"first": after + 1, "last": last} if summary.decisions else None,
+        "rounds": {"first": after + 1, "last": last} if summary.counts["decisions"] else None,
         **_describe_totals(summary),
         "actions": [
-            {
-                "action": action,
-                "retired": action in config.retired_actions,
-                "decisions": decisions,
-                "rewards": rewards,
-                "mean_reward": _mean(total, rewards),
-            }
-            for action, (decisions, rewards, total) in zip(summary.actions, summary.by_action.T.tolist(), strict=True)
+            {"action": action, "retired": action in config.retired_actions, **_describe_sums(sums)}
+            for action, sums in zip(summary.actions, summary.by_action.T, strict=True)
         ],
         "regimes": _describe_regimes(config, summary),
         "lift": _describe_lift(summary),
@@ -79,20 +75,20 @@ def _load_versions(tx: Transaction, row: LiveRow, numbers: list[int]) -> tuple[l
 
 
 def _describe_totals(summary: Summary) -> dict[str, Any]:
-    received = sum(summary.sources.values())
-    settled = summary.decisions - summary.erased - summary.open
+    counts, received = summary.counts, summary.sources.total()
+    due = counts["decisions"] - counts["erased"] - counts["open"]
     return {
         "decisions": {
-            "total": summary.decisions,
+            "total": counts["decisions"],
             "by_mode": {mode: summary.modes[mode] for mode in ("warm_start", "optimistic", "control", "imported")},
-            "erased": summary.erased,
+            "erased": counts["erased"],
         },
         "rewards": {
             "received": received,
-            "awaited": summary.awaited,
+            "awaited": counts["awaited"],
             "by_source": {source: summary.sources[source] for source in ("client", "default", "import")},
-            "open": summary.open,
-            "rate": received / settled if settled else None,
+            "open": counts["open"],
+            "rate": received / due if due else None,
             "mean": _mean(summary.by_action[2].sum(), received),
         },
     }
@@ -102,25 +98,26 @@ def _mean(total: float, weight: float) -> float | None:
     return float(total / weight) if weight > 0.0 else None
 
 
+def _describe_sums(sums: FloatArray) -> dict[str, Any]:
+    decisions, rewards, total = sums.tolist()
+    return {"decisions": decisions, "rewards": rewards, "mean_reward": _mean(total, rewards)}
+
+
 def _describe_regimes(config: CampaignConfig, summary: Summary) -> dict[str, Any]:
-    labels, rows = dict(enumerate(config.regime_labels)), []
-    for regime in range(summary.by_regime.shape[2]):
-        cells = summary.by_regime[:, :, regime]
-        decisions, rewards, total = cells.sum(axis=1)
-        rows.append(
-            {
-                "regime": regime + 1,
-                "label": labels.get(regime),
-                "decisions": decisions,
-                "rewards": rewards,
-                "mean_reward": _mean(total, rewards),
-                "actions": [
-                    {"action": action, "decisions": count, "rewards": weight, "mean_reward": _mean(earned, weight)}
-                    for action, (count, weight, earned) in zip(summary.actions, cells.T, strict=True)
-                ],
-            }
-        )
-    return {"regimes": rows, "left_out": summary.other_regimes}
+    labels = dict(enumerate(config.regime_labels))
+    rows = [
+        {
+            "regime": regime + 1,
+            "label": labels.get(regime),
+            **_describe_sums(cells.sum(axis=1)),
+            "actions": [
+                {"action": action, **_describe_sums(sums)}
+                for action, sums in zip(summary.actions, cells.T, strict=True)
+            ],
+        }
+        for regime, cells in enumerate(np.moveaxis(summary.by_regime, 2, 0))
+    ]
+    return {"regimes": rows, "left_out": summary.counts["other_regimes"]}
 
 
 def _describe_lift(summary: Summary) -> dict[str, Any]:
@@ -149,13 +146,8 @@ def _describe_off_policy(config: CampaignConfig, summary: Summary, erased: list[
     policies.append(_describe_value("baseline", summary.baseline))
     policies += [_describe_model(version.number, version.round, version.sums) for version in summary.versions]
     policies += [_describe_model(number, 0, OffPolicySums()) | {"refusal": ERASED} for number in erased]
-    left_out = {
-        "erased": summary.erased,
-        "imported": summary.imported,
-        "awaited": summary.ours_awaited,
-        "unexplained": summary.unexplained,
-    }
-    return {"left_out": left_out, "policies": policies}
+    left_out = {name: summary.counts[name] for name in ("erased", "imported", "unexplained")}
+    return {"left_out": left_out | {"awaited": summary.counts["ours_awaited"]}, "policies": policies}
 
 
 def _describe_model(number: int, round: int, sums: OffPolicySums) -> dict[str, Any]:

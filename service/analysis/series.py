@@ -1,7 +1,8 @@
-"""A campaign over time, in buckets of rounds: the data behind the charts on its page."""
+"""A campaign over time, in buckets of rounds: the data behind the charts on its page. Every regime change is kept."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from math import isnan
 from typing import Any, Literal
 
@@ -10,15 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from policy import CampaignConfig
-from policy.arrays import FloatArray, IntArray
+from policy.arrays import BoolArray, FloatArray, IntArray
 from policy.lift import Compared, Lifts, cumulative_lift
-from service.analysis.buckets import Changes, bucket_starts, find_lasting_changes, mean_beliefs, tally
 from service.analysis.columns import KINDS, MODES, ColumnCache, Columns
 from service.base.times import format_timestamp
+from service.engine.alerts import find_regime_changes
 from service.engine.campaigns import Campaigns
 from service.engine.recovery import get_campaign
 from service.storage.reading import find_rounds_between
-from service.storage.rows import RevisionRow
+from service.storage.rows import LiveRow, RevisionRow
 from service.storage.transaction import Transaction
 
 Beliefs = Literal["as_decided", "now"]
@@ -45,10 +46,10 @@ def compute_series(
     state = campaigns.cache.read_entry(tx, row).state if beliefs == "now" else None
     config = CampaignConfig.model_validate_json(revisions[-1].config)
     with cache.read(tx, row, revisions, config) as columns:
-        settled = row.round if config.rewards.default is None else row.settled
-        rounds = _Rounds(columns, config, revisions, after, min(last, row.round), row.round, settled)
-        if state is not None:
-            rounds.replace_beliefs(state.history.beliefs[: row.round], state.belief.size)
+        rounds = _Rounds(columns, config, revisions, row, after, min(last, row.round))
+        if state is not None:  # today's beliefs instead of those of the decisions
+            rounds.beliefs = state.history.beliefs[: row.round]
+            rounds.regimes = np.full(row.round, state.belief.size, np.int8)
         series = rounds.summarize(points)
     return series | {"campaign": row.name, "beliefs": beliefs, "regimes": len(msgspec.json.decode(row.belief))}
 
@@ -61,25 +62,21 @@ class _Rounds:
         columns: Columns,
         config: CampaignConfig,
         revisions: Sequence[RevisionRow],
+        row: LiveRow,
         after: int,
         last: int,
-        rounds: int,
-        settled: int,
     ) -> None:
-        self._after, self._last, self._rounds, self._settled = after, last, rounds, settled
-        self._rows, self._models = columns.rows[:rounds], columns.models
+        self._after, self._last, self._rounds = after, last, row.round
+        self._settled = row.round if config.rewards.default is None else row.settled
+        self._rows, self._models = columns.rows[: row.round], columns.models
         self._config, self._revisions = config, revisions
         self._configs = [msgspec.json.decode(revision.config) for revision in revisions]
-        self._beliefs, self._regimes = self._rows["belief"], self._rows["regimes"]
-
-    def replace_beliefs(self, beliefs: FloatArray, regimes: int) -> None:
-        """Use these beliefs instead of those of the decisions."""
-        self._beliefs, self._regimes = beliefs, np.full(len(beliefs), regimes, np.int8)
+        self.beliefs, self.regimes = self._rows["belief"], self._rows["regimes"]
 
     def summarize(self, points: int) -> dict[str, Any]:
         after, last = self._after, self._last
         changes, left_out = self._find_changes()
-        starts = bucket_starts(after, last, points, changes.since)
+        starts = bucket_starts(after, last, points, changes[:, 0])
         models = self._models[self._is_inside(self._models["round"])]
         kinds = Counter(models["kind"].tolist())
         empty = after >= last
@@ -95,69 +92,80 @@ class _Rounds:
             "regime_changes_left_out": left_out,
             "regimes_in_use": self._list_regime_counts(),
             "models": {kind: kinds[kind] for kind in KINDS if kinds[kind]},
-            "publications": _list_publications(models[models["kind"] != "update"][-MAX_NOTES:]),
+            "publications": [
+                {
+                    "model_version": int(model["version"]),
+                    "kind": str(model["kind"]),
+                    "round": int(model["round"]),
+                    "regimes": int(model["regimes"]),
+                    "published_at": format_timestamp(int(model["published_at"])),
+                }
+                for model in models[models["kind"] != "update"][-MAX_NOTES:]
+            ],
             "revisions": self._list_revisions(),
         }
 
-    def _find_changes(self) -> tuple[Changes, int]:
+    def _find_changes(self) -> tuple[IntArray, int]:
         """The regime changes of the range, and how many of the shortest-lived were left out."""
-        changes = find_lasting_changes(self._beliefs, self._regimes, self._config.alerts.rounds)
-        changes = changes.select((changes.since >= self._after) & (changes.since < self._last))
-        left_out = max(0, changes.since.size - MAX_POINTS)
+        changes = find_lasting_changes(self.beliefs, self.regimes, self._config.alerts.rounds)
+        changes = changes[(changes[:, 0] >= self._after) & (changes[:, 0] < self._last)]
+        left_out = max(0, len(changes) - MAX_POINTS)
         if left_out:
-            durations = np.diff(changes.since, append=self._last)
-            longest = np.argsort(-durations, kind="stable")[:MAX_POINTS]
-            changes = changes.select(np.isin(np.arange(changes.since.size), longest))
+            durations = np.diff(changes[:, 0], append=self._last)
+            changes = changes[np.sort(np.argsort(-durations, kind="stable")[:MAX_POINTS])]
         return changes, left_out
 
-    def _is_inside(self, rounds: IntArray) -> npt.NDArray[np.bool_]:
+    def _is_inside(self, rounds: IntArray) -> BoolArray:
         """Which events belong to the range, given the rounds decided before each of them.
 
         An event after the newest round of all belongs to a range that ends there.
         """
-        newest = (rounds == self._last) & (self._last == self._rounds)
-        inside: npt.NDArray[np.bool_] = (rounds >= self._after) & ((rounds < self._last) | newest)
+        end = self._last + (self._last == self._rounds)
+        inside: BoolArray = (rounds >= self._after) & (rounds < end)
         return inside
 
-    # --- buckets -----------------------------------------------------------------------------------------------
-
     def _fill_buckets(self, starts: IntArray, published: IntArray) -> list[dict[str, Any]]:
-        rows, span, count = self._rows[self._after : self._last], slice(self._after, self._last), starts.size
-        ends = np.append(starts[1:], self._last)
-        bucket = np.repeat(np.arange(count), ends - starts)
+        span, ends = slice(self._after, self._last), np.append(starts[1:], self._last)
+        rows, decided_at = self._rows[span], self._rows["decided_at"]
+        bucket = np.repeat(np.arange(starts.size), ends - starts)
+
+        def tally(codes: IntArray, kinds: int, weights: FloatArray | None = None) -> npt.NDArray[Any]:
+            """The number of rows of each kind in each bucket, or the sum of their weights: buckets × kinds."""
+            return np.bincount(bucket * kinds + codes, weights, starts.size * kinds).reshape(-1, kinds)
+
         # With a default reward, rounds after the settled ones have only the rewards that came early: a biased sample.
         rewarded = ~np.isnan(rows["reward"]) & (np.arange(self._after, self._last) < self._settled)
-        rewards, modes, actions = np.where(rewarded, rows["reward"], 0.0), rows["mode"], rows["action"]
-        kinds, names = len(MODES), self._config.actions
-        counts = tally(bucket, count, modes, kinds, rewarded.astype(np.float64)).astype(np.int64)
-        sums = tally(bucket, count, modes, kinds, rewards)
+        counts = tally(rows["mode"], len(MODES), rewarded.astype(np.float64))
+        sums = tally(rows["mode"], len(MODES), np.where(rewarded, rows["reward"], 0.0))
         model = np.searchsorted(starts, np.minimum(published, self._last - 1), side="right") - 1
         decided, control = MODES.index("optimistic"), MODES.index("control")
+        known = np.add.reduceat((self.regimes[span] > 0).astype(np.float64), starts - self._after)
+        with np.errstate(invalid="ignore"):  # NaN where no row of a bucket has a belief
+            means = np.add.reduceat(self.beliefs[span], starts - self._after, axis=0) / known[:, None]
+        lasts = np.where(self.regimes[ends - 1, None] > 0, self.beliefs[ends - 1], np.nan)
         columns: dict[str, Iterable[Any]] = {
             "first_round": (starts + 1).tolist(),
             "last_round": ends.tolist(),
-            "first_decided_at": map(format_timestamp, self._rows["decided_at"][starts].tolist()),
-            "last_decided_at": map(format_timestamp, self._rows["decided_at"][ends - 1].tolist()),
-            "belief": self._list_beliefs(mean_beliefs(self._beliefs[span], self._regimes[span], starts - self._after)),
-            "last_belief": self._list_beliefs(
-                np.where(self._regimes[ends - 1, None] > 0, self._beliefs[ends - 1], np.nan)
-            ),
-            "actions": _name_counts(tally(bucket, count, actions, len(names)), names),
-            "modes": _name_counts(tally(bucket, count, modes, kinds), MODES),
-            "models": np.bincount(model, minlength=count).tolist(),
+            "first_decided_at": map(format_timestamp, decided_at[starts].tolist()),
+            "last_decided_at": map(format_timestamp, decided_at[ends - 1].tolist()),
+            "belief": self._list_beliefs(means),
+            "last_belief": self._list_beliefs(lasts),
+            "actions": _name_counts(tally(rows["action"], len(self._config.actions)), self._config.actions),
+            "modes": _name_counts(tally(rows["mode"], len(MODES)), MODES),
+            "models": np.bincount(model, minlength=starts.size).tolist(),
             "rewards": _list_rewards(counts.sum(axis=1), sums.sum(axis=1)),
             "decided": _list_rewards(counts[:, decided], sums[:, decided]),
             "control": _list_rewards(counts[:, control], sums[:, control]),
             "lift": _list_lifts(self._compute_lifts(rows, rewarded, ends - self._after)),
         }
-        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        return _zip_dicts(columns)
 
     def _list_beliefs(self, beliefs: FloatArray) -> list[list[float] | None]:
         """Beliefs (NaN: unknown) over the largest number of regimes that was in use in the range."""
-        most = max(1, int(self._regimes[self._after : self._last].max(initial=1)))
+        most = max(1, int(self.regimes[self._after : self._last].max(initial=1)))
         return [None if isnan(belief[0]) else belief for belief in beliefs[:, :most].tolist()]
 
-    def _compute_lifts(self, rows: npt.NDArray[Any], rewarded: npt.NDArray[np.bool_], ends: IntArray) -> Lifts:
+    def _compute_lifts(self, rows: npt.NDArray[Any], rewarded: BoolArray, ends: IntArray) -> Lifts:
         """The lift up to each bucket's end. Only rounds with the last kind of control count: two kinds do not mix."""
         rounds = np.arange(self._after, self._last)
         in_force = np.searchsorted([revision.round for revision in self._revisions], rounds, side="right") - 1
@@ -171,9 +179,7 @@ class _Rounds:
         compared = Compared(rows["reward"][places], controlled[places], share[places], rows["cluster"][places])
         return cumulative_lift(compared, np.searchsorted(places, ends))
 
-    # --- events ------------------------------------------------------------------------------------------------
-
-    def _describe_changes(self, changes: Changes) -> list[dict[str, Any]]:
+    def _describe_changes(self, changes: IntArray) -> list[dict[str, Any]]:
         labels, rounds = dict(enumerate(self._config.regime_labels)), self._config.alerts.rounds
         return [
             {
@@ -185,62 +191,91 @@ class _Rounds:
                 "before_label": labels.get(before),
                 "after_label": labels.get(after),
             }
-            for since, before, after in zip(*(column.tolist() for column in changes), strict=True)
+            for since, before, after in changes.tolist()
         ]
 
     def _list_regime_counts(self) -> list[dict[str, int]]:
-        regimes = self._regimes[self._after : self._last]
+        regimes = self.regimes[self._after : self._last]
         known = np.flatnonzero(regimes)
         changed = known[np.diff(regimes[known], prepend=0) != 0][-MAX_NOTES:]
         return [{"round": self._after + row + 1, "regimes": int(regimes[row])} for row in changed.tolist()]
 
     def _list_revisions(self) -> list[dict[str, Any]]:
-        inside = self._is_inside(np.array([revision.round for revision in self._revisions])).tolist()
-        notes, before = [], dict[str, Any]()
-        for revision, fields, is_inside in zip(self._revisions, self._configs, inside, strict=True):
-            if is_inside:
-                changed = [name for name in fields if before and fields[name] != before.get(name)]
-                notes.append(_describe_revision(revision, changed))
-            before = fields
-        return notes[-MAX_NOTES:]
+        inside = self._is_inside(np.array([revision.round for revision in self._revisions]))
+        notes = []
+        for place in np.flatnonzero(inside)[-MAX_NOTES:].tolist():
+            revision, fields, before = self._revisions[place], self._configs[place], self._configs[max(place - 1, 0)]
+            kind = "created" if revision.revision == 1 else "configuration"
+            if revision.restored is not None:
+                kind = "rollback"
+            elif revision.erased is not None:
+                kind = "erasure"
+            notes.append(
+                {
+                    "revision": revision.revision,
+                    "kind": kind,
+                    "round": revision.round,
+                    "changed": [name for name in fields if fields[name] != before.get(name)],
+                    "restored_model_version": revision.restored,
+                    "erased_decisions": revision.erased,
+                    "created_at": format_timestamp(revision.created_at),
+                }
+            )
+        return notes
 
 
-def _describe_revision(revision: RevisionRow, changed: list[str]) -> dict[str, Any]:
-    kind = "created" if revision.revision == 1 else "configuration"
-    if revision.restored is not None:
-        kind = "rollback"
-    elif revision.erased is not None:
-        kind = "erasure"
-    return {
-        "revision": revision.revision,
-        "kind": kind,
-        "round": revision.round,
-        "changed": changed,
-        "restored_model_version": revision.restored,
-        "erased_decisions": revision.erased,
-        "created_at": format_timestamp(revision.created_at),
-    }
+def find_lasting_changes(beliefs: FloatArray, regimes: npt.NDArray[np.int8], rounds: int) -> IntArray:
+    """The changes after which the new regime stayed the most likely for `rounds` rounds, as alerts count them.
 
-
-def _list_publications(models: npt.NDArray[Any]) -> list[dict[str, Any]]:
-    return [
-        {
-            "model_version": int(model["version"]),
-            "kind": str(model["kind"]),
-            "round": int(model["round"]),
-            "regimes": int(model["regimes"]),
-            "published_at": format_timestamp(int(model["published_at"])),
-        }
-        for model in models
+    A row per change: the first row in which the new regime is the most likely, the regime before, the one after.
+    `beliefs` is rows × the largest number of regimes; `regimes` is the number in use in each row. Where that number
+    changes, counting starts again, because the old regime numbers mean nothing then. There is no change before the
+    first estimate, while all regimes are equally likely (R5), nor with one regime. An erased row (0 regimes) repeats
+    the row before it.
+    """
+    rows = np.arange(regimes.size)
+    known = np.maximum.accumulate(np.where(regimes > 0, rows, 0))
+    regimes, beliefs = regimes[known], beliefs[known]
+    uneven = np.flatnonzero(beliefs.max(axis=1) * regimes > 1.0 + 1e-12)
+    first = int(uneven[0]) if uneven.size else rows.size
+    eras = np.append(np.flatnonzero(np.diff(regimes[first:], prepend=0)) + first, rows.size).tolist()
+    changes = [
+        (start + change.since_round - 1, change.before, change.after)
+        for start, end in pairwise(eras)
+        if regimes[start] > 1
+        for change in find_regime_changes(beliefs[start:end, : regimes[start]], 0, rounds, None)[0]
     ]
+    return np.array(changes, np.int64).reshape(-1, 3)
 
 
-def _name_counts(table: FloatArray, names: Sequence[str]) -> list[dict[str, int]]:
-    return [dict(zip(names, counts, strict=True)) for counts in table.astype(np.int64).tolist()]
+def bucket_starts(first: int, end: int, points: int, changes: IntArray) -> IntArray:
+    """The first row of each bucket of the rows first … end-1: one at every change, the others evenly spaced.
+
+    There are at most `points` buckets, or one more than there are changes if that is more.
+    """
+    if first >= end:
+        return np.empty(0, np.int64)
+    inner = changes[(changes > first) & (changes < end)]
+    corners = np.concatenate(([first], inner, [end]))
+    lengths = np.diff(corners)
+    spare = max(0, points - lengths.size)
+    # Each stretch between two changes gets one bucket, and its share of the spare ones by its length.
+    shares = np.minimum(1 + spare * lengths // (end - first), lengths)
+    place = np.arange(shares.sum()) - np.repeat(np.cumsum(shares) - shares, shares)
+    starts: IntArray = np.repeat(corners[:-1], shares) + place * np.repeat(lengths, shares) // np.repeat(shares, shares)
+    return starts
 
 
-def _list_rewards(counts: IntArray, sums: FloatArray) -> list[dict[str, Any]]:
-    return [{"count": count, "sum": total} for count, total in zip(counts.tolist(), sums.tolist(), strict=True)]
+def _zip_dicts(columns: dict[str, Iterable[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _name_counts(table: IntArray, names: Sequence[str]) -> list[dict[str, int]]:
+    return [dict(zip(names, counts, strict=True)) for counts in table.tolist()]
+
+
+def _list_rewards(counts: FloatArray, sums: FloatArray) -> list[dict[str, Any]]:
+    return _zip_dicts({"count": counts.astype(np.int64).tolist(), "sum": sums.tolist()})
 
 
 def _list_lifts(lifts: Lifts) -> list[dict[str, Any]]:
@@ -253,7 +288,4 @@ def _list_lifts(lifts: Lifts) -> list[dict[str, Any]]:
         "low": lifts.low,
         "high": lifts.high,
     }
-    return [
-        {name: None if isnan(value) else value for name, value in zip(columns, values, strict=True)}
-        for values in zip(*(column.tolist() for column in columns.values()), strict=True)
-    ]
+    return _zip_dicts({name: [None if isnan(v) else v for v in column.tolist()] for name, column in columns.items()})

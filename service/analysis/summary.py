@@ -4,50 +4,25 @@ import math
 import zlib
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
-from policy.arrays import BoolArray, FloatArray, IntArray
+from policy.arrays import FloatArray, IntArray
 from policy.evaluation import GROUPS, LiftSums, OffPolicySums, Rewarded
 from policy.frozen import FrozenModel, choose_greedily
 from policy.lift import ALONE, Compared
 from policy.logging_law import Logged, compute_logging_law, list_floors, mark_first_eligible
 from service.base.times import SECOND
+from service.engine.encoding import Explanation
+from service.storage.erasure import EMPTY_EXPLANATION
 from service.storage.reading import LoggedDecision
 from service.storage.rows import RevisionRow
 
-
-class _Score(msgspec.Struct, gc=False):
-    action: str
-    estimate: float
-    score: float
-
-
-class _Explanation(msgspec.Struct):
-    belief: list[float] = []
-    scores: list[_Score] = []
-
-
-class _Control(msgspec.Struct):
-    share: float
-    kind: str
-
-
-class _Config(msgspec.Struct):
-    """The parts of a configuration that the probabilities of a decision depend on."""
-
-    actions: list[str]
-    retired_actions: list[str]
-    control: _Control
-    propensity_floor: float
-    stage_length: int
-
-
-_explanations = msgspec.json.Decoder(list[_Explanation])
+_explanations = msgspec.json.Decoder(list[Explanation])
 
 
 class Version(NamedTuple):
@@ -59,17 +34,31 @@ class Version(NamedTuple):
     sums: OffPolicySums
 
 
-class _Page(NamedTuple):
-    """Rows of the log as arrays: n decisions, K actions."""
+class _Page:
+    """Rows of the log as arrays: n decisions, K actions. The rewards of rounds after `settled` do not count."""
 
-    rows: Sequence[LoggedDecision]
-    taken: IntArray
-    beliefs: Sequence[list[float]]
-    rewards: FloatArray  # NaN where there is none
-    erased: BoolArray
-    imported: BoolArray
-    scores: FloatArray  # n×K, NaN where an action was not eligible
-    estimates: FloatArray
+    def __init__(self, rows: Sequence[LoggedDecision], index: Mapping[str, int], settled: float) -> None:
+        self.rows = rows
+        self.rounds = np.array([row.round for row in rows])
+        self.modes = np.array([row.mode for row in rows])
+        self.taken = np.array([index[row.action] for row in rows], np.intp)
+        self.propensity = np.array([row.propensity for row in rows])
+        self.known = np.array([not row.erased for row in rows], np.bool_)
+        self.open = self.known & (self.rounds > settled)
+        rewards = np.array([row.reward for row in rows], np.float64)  # None becomes NaN
+        self.rewards = np.where(self.known & ~self.open, rewards, np.nan)
+        self.clusters = np.array(
+            [ALONE if row.subject is None else zlib.crc32(row.subject.encode()) % GROUPS for row in rows], np.intp
+        )
+        texts = [EMPTY_EXPLANATION if row.erased else row.explanation for row in rows]
+        explanations = _explanations.decode(f"[{','.join(texts)}]")
+        self.beliefs = [explanation.belief for explanation in explanations]
+        lengths = [len(explanation.scores) for explanation in explanations]
+        scores = [score for explanation in explanations for score in explanation.scores]
+        place = np.repeat(np.arange(len(rows)), lengths), np.array([index[score.action] for score in scores], np.intp)
+        self.scores, self.estimates = np.full((2, len(rows), len(index)), np.nan)  # NaN: the action was not eligible
+        self.scores[place] = [score.score for score in scores]
+        self.estimates[place] = [score.estimate for score in scores]
 
 
 class Summary:
@@ -81,25 +70,22 @@ class Summary:
         """With a default reward, `settled` is the last round up to which every decision has its reward. Later rounds do
         not count yet: the rewards that have already come are not like those that have not."""
         self._settled = math.inf if settled is None else settled
-        configs = [msgspec.json.decode(row.config, type=_Config) for row in revisions]
-        self.actions = configs[-1].actions  # actions are only ever appended
-        self._stage_length = configs[-1].stage_length
+        configs = [msgspec.json.decode(row.config) for row in revisions]
+        self.actions: list[str] = configs[-1]["actions"]  # actions are only ever appended
+        self._stage_length = configs[-1]["stage_length"]
         self._index = {action: place for place, action in enumerate(self.actions)}
         self._since = np.array([row.round for row in revisions])  # a revision is in force from the next round on
-        self._share = np.array([config.control.share for config in configs])
-        self._baseline = np.array([config.control.kind == "baseline" for config in configs])
+        self._share = np.array([config["control"]["share"] for config in configs])
+        self._baseline = np.array([config["control"]["kind"] == "baseline" for config in configs])
         self._floors = np.array(
-            [list_floors(c.propensity_floor, len(c.actions) - len(c.retired_actions)) for c in configs]
+            [list_floors(c["propensity_floor"], len(c["actions"]) - len(c["retired_actions"])) for c in configs]
         )
-        count = len(self.actions)
-        self.decisions = self.erased = self.imported = self.awaited = self.open = self.other_regimes = 0
-        self.ours_awaited = self.unexplained = 0
-        self.modes, self.sources = Counter[str](), Counter[str]()
+        self.counts, self.modes, self.sources = Counter[str](), Counter[str](), Counter[str]()
         self.control_baseline: bool | None = None  # in the last decision while control was on
         self.control_changed_at: int | None = None  # the last time its kind changed
         # Decisions, rewards, and the sum of rewards: by action, and by action and regime.
-        self.by_action = np.zeros((3, count))
-        self.by_regime = np.zeros((3, count, regimes))
+        self.by_action = np.zeros((3, len(self.actions)))
+        self.by_regime = np.zeros((3, len(self.actions), regimes))
         self.lift = LiftSums()
         self.always = [OffPolicySums() for _ in self.actions]
         self.baseline = OffPolicySums()
@@ -108,135 +94,80 @@ class Summary:
     def add(self, rows: Sequence[LoggedDecision], start: int) -> None:
         """Add the next rows of the log. Rows up to round `start` only advance the beliefs of the versions."""
         inside = [row for row in rows if row.round > start]
-        contexts = self._parse_contexts(rows)
-        values = [(version, self._predict(version, rows, contexts, len(inside))) for version in self.versions]
-        if not inside:
-            return
-        page = self._parse_page(inside)
-        self._count(page)
-        revision = np.searchsorted(self._since, [row.round - 1 for row in inside], side="right") - 1
-        clusters = _cluster_by_subject(inside)
-        self._add_lift(page, revision, clusters)
-        self._add_off_policy(page, revision, clusters, values)
-
-    # --- counts and means --------------------------------------------------------------------------------------
-
-    def _parse_page(self, rows: Sequence[LoggedDecision]) -> _Page:
-        texts = ",".join("{}" if row.erased else row.explanation for row in rows)
-        explanations = _explanations.decode(f"[{texts}]")
-        shape, index = (len(rows), len(self.actions)), self._index
-        scores, estimates = np.full(shape, np.nan), np.full(shape, np.nan)
-        each = [score for explanation in explanations for score in explanation.scores]
-        place = (
-            np.repeat(np.arange(len(rows)), [len(explanation.scores) for explanation in explanations]),
-            np.array([index[score.action] for score in each], np.intp),
-        )
-        scores[place] = [score.score for score in each]
-        estimates[place] = [score.estimate for score in each]
-        return _Page(
-            rows,
-            np.array([index[row.action] for row in rows], np.intp),
-            [explanation.belief for explanation in explanations],
-            np.array(
-                [
-                    np.nan if row.reward is None or row.erased or row.round > self._settled else row.reward
-                    for row in rows
-                ]
-            ),
-            np.array([row.erased for row in rows], np.bool_),
-            np.array([row.mode == "imported" for row in rows], np.bool_),
-            scores,
-            estimates,
-        )
+        expected = self._predict(rows, len(inside))
+        if inside:
+            page = _Page(inside, self._index, self._settled)
+            revision = np.searchsorted(self._since, page.rounds - 1, side="right") - 1
+            self._count(page)
+            self._add_lift(page, revision)
+            self._add_off_policy(page, revision, expected)
 
     def _count(self, page: _Page) -> None:
-        known, rewarded = ~page.erased, ~np.isnan(page.rewards)
-        self.open += sum(row.round > self._settled and not row.erased for row in page.rows)
-        self.decisions += len(page.rows)
-        self.erased += int(page.erased.sum())
-        self.imported += int((known & page.imported).sum())
-        self.awaited += int((known & ~rewarded).sum())
-        self.ours_awaited += int((known & ~rewarded & ~page.imported).sum())
-        self.modes.update(row.mode for row in page.rows)
+        known, rewarded, imported = page.known, ~np.isnan(page.rewards), page.modes == "imported"
+        fits = np.array([len(belief) == self.by_regime.shape[2] for belief in page.beliefs], np.bool_)
+        for name, counted in (
+            ("decisions", np.ones_like(known)),
+            ("erased", ~known),
+            ("open", page.open),
+            ("imported", known & imported),
+            ("awaited", known & ~rewarded),
+            ("ours_awaited", known & ~rewarded & ~imported),
+            ("other_regimes", known & ~fits),
+        ):
+            self.counts[name] += int(counted.sum())
+        self.modes.update(page.modes.tolist())
         self.sources.update(row.source for row, came in zip(page.rows, rewarded, strict=True) if came and row.source)
-        count, regimes = self.by_regime.shape[1:]
         weights = np.stack([np.ones_like(page.rewards), rewarded, np.where(rewarded, page.rewards, 0.0)])
         for total, weight in zip(self.by_action, weights, strict=True):
-            total += np.bincount(page.taken, weight, count)
-        fits = np.array([len(belief) == regimes for belief in page.beliefs], np.bool_)
-        self.other_regimes += int((known & ~fits).sum())
-        beliefs = np.array([belief for belief, fit in zip(page.beliefs, fits, strict=True) if fit]).reshape(-1, regimes)
-        for total, weight in zip(self.by_regime, weights[:, fits], strict=True):
-            np.add.at(total, page.taken[fits], weight[:, None] * beliefs)
+            total += np.bincount(page.taken, weight, total.size)
+        beliefs = np.array([belief for belief, fit in zip(page.beliefs, fits, strict=True) if fit])
+        if beliefs.size:
+            for total, weight in zip(self.by_regime, weights[:, fits], strict=True):
+                np.add.at(total, page.taken[fits], weight[:, None] * beliefs)
 
-    # --- lift and other policies -------------------------------------------------------------------------------
-
-    def _add_lift(self, page: _Page, revision: IntArray, clusters: IntArray) -> None:
-        share = self._share[revision]
-        controlled = np.array([row.mode == "control" for row in page.rows], np.bool_)
-        decided = np.array([row.mode == "optimistic" for row in page.rows], np.bool_)
-        counted = (controlled | decided) & (share > 0.0)
-        self.lift.awaited += int((counted & np.isnan(page.rewards)).sum())
-        counted &= ~np.isnan(page.rewards)
-        self.lift.add(Compared(page.rewards[counted], controlled[counted], share[counted], clusters[counted]))
-        for place, baseline in zip(np.flatnonzero(counted).tolist(), self._baseline[revision[counted]], strict=True):
-            if self.control_baseline not in (None, baseline):
+    def _add_lift(self, page: _Page, revision: IntArray) -> None:
+        share, baseline = self._share[revision], self._baseline[revision]
+        controlled, came = page.modes == "control", ~np.isnan(page.rewards)
+        compared = (controlled | (page.modes == "optimistic")) & (share > 0.0)
+        self.lift.awaited += int((compared & ~came).sum())
+        counted = compared & came
+        self.lift.add(Compared(*(column[counted] for column in (page.rewards, controlled, share, page.clusters))))
+        for place in np.flatnonzero(counted).tolist():
+            if self.control_baseline not in (None, baseline[place]):
                 self.control_changed_at = page.rows[place].decided_at
-            self.control_baseline = bool(baseline)
+            self.control_baseline = bool(baseline[place])
 
-    def _add_off_policy(
-        self, page: _Page, revision: IntArray, clusters: IntArray, values: Sequence[tuple[Version, FloatArray]]
-    ) -> None:
-        own = ~page.erased & ~page.imported
-        propensity = np.array([row.propensity for row in page.rows])
-        law, explained = compute_logging_law(
-            Logged(
-                page.scores,
-                np.array([row.mode == "warm_start" for row in page.rows], np.bool_),
-                page.taken,
-                propensity,
-                self._share[revision],
-                self._baseline[revision],
-                self._floors[revision],
-            )
-        )
-        rewarded = own & ~np.isnan(page.rewards)
-        self.unexplained += int((rewarded & ~explained).sum())
+    def _add_off_policy(self, page: _Page, revision: IntArray, expected: Sequence[FloatArray]) -> None:
+        warm, in_force = page.modes == "warm_start", (self._share[revision], self._baseline[revision])
+        logged = Logged(page.scores, warm, page.taken, page.propensity, *in_force, self._floors[revision])
+        law, explained = compute_logging_law(logged)
+        rewarded = page.known & (page.modes != "imported") & ~np.isnan(page.rewards)
+        self.counts["unexplained"] += int((rewarded & ~explained).sum())
         counted = rewarded & explained
         # Before the first stage update θ̂ is not an estimate (Box A starts from 1/λ), so nothing is predicted.
-        rounds = np.array([row.round for row in page.rows])
-        predictions = np.where((rounds > self._stage_length)[:, None], page.estimates, 0.0)
-        every = Rewarded(page.rewards, page.taken, propensity, law, predictions, clusters)
+        predictions = np.where((page.rounds > self._stage_length)[:, None], page.estimates, 0.0)
+        every = Rewarded(page.rewards, page.taken, page.propensity, law, predictions, page.clusters)
         rows, eligible = every.take(counted), ~np.isnan(page.scores)
-        for place, sums in enumerate(self.always):
-            target = np.zeros(rows.law.shape)
-            target[:, place] = 1.0
-            sums.add(rows, target)
+        for sums, action in zip(self.always, np.eye(len(self.actions)), strict=True):
+            sums.add(rows, np.broadcast_to(action, rows.law.shape))
         self.baseline.add(rows, mark_first_eligible(eligible[counted]))
-        for version, expected in values:
-            target = choose_greedily(expected, eligible)
-            later = counted & (rounds > version.round) & (target.sum(axis=1) > 0.0)
+        for version, values in zip(self.versions, expected, strict=True):
+            target = choose_greedily(values, eligible)
+            later = counted & (page.rounds > version.round) & (target.sum(axis=1) > 0.0)
             version.sums.add(every.take(later), target[later])
 
-    def _parse_contexts(self, rows: Sequence[LoggedDecision]) -> list[dict[str, Any] | None]:
+    def _predict(self, rows: Sequence[LoggedDecision], inside: int) -> list[FloatArray]:
+        """The reward that each version expects of each action in the last `inside` rows; NaN up to its publication."""
         if not self.versions:
             return []
         contexts: list[dict[str, Any] | None]
         contexts = msgspec.json.decode(f"[{','.join(row.context or 'null' for row in rows)}]")
-        return contexts
-
-    def _predict(
-        self, version: Version, rows: Sequence[LoggedDecision], contexts: Sequence[dict[str, Any] | None], inside: int
-    ) -> FloatArray:
-        """The reward a version expects of each action in the last `inside` rows; NaN up to its publication."""
-        first = bisect_right(rows, version.round, key=attrgetter("round"))
-        times = [None if row.at is None else row.at / SECOND for row in rows[first:]]
-        expected = version.model.follow(contexts[first:], times)
-        values = np.full((len(rows), len(self.actions)), np.nan)
-        values[first:, : expected.shape[1]] = expected
-        return values[len(rows) - inside :]
-
-
-def _cluster_by_subject(rows: Sequence[LoggedDecision]) -> IntArray:
-    groups = [ALONE if row.subject is None else zlib.crc32(row.subject.encode()) % GROUPS for row in rows]
-    return np.array(groups, np.intp)
+        times = [None if row.at is None else row.at / SECOND for row in rows]
+        predictions = []
+        for version in self.versions:
+            first = bisect_right(rows, version.round, key=attrgetter("round"))
+            expected = version.model.follow(contexts[first:], times[first:])
+            values = np.full((len(rows), len(self.actions)), np.nan)
+            values[first:, : expected.shape[1]] = expected
+            predictions.append(values[len(rows) - inside :])
+        return predictions

@@ -1,6 +1,6 @@
 """Verification: replay the log of a campaign from its first round and compare it with what is stored (R14, R15)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -44,8 +44,9 @@ def find_differences(tx: Transaction, live: LiveRow, progress: bool = False) -> 
                     for row, decision in zip(part.rows, part.decisions, strict=True):
                         yield from _compare_decision(row, decision)
                 elif part.beliefs is not None:
-                    for row, belief in zip(part.rows, part.beliefs, strict=True):
-                        yield from _compare_belief(row, belief)
+                    for row, belief in zip(part.rows, part.beliefs, strict=True):  # their actions were given
+                        if stored := msgspec.json.decode(row.explanation)["belief"]:  # an erased row has none
+                            yield from _compare_numbers(f"round {row.round}: ", {"belief": (stored, belief)})
                 yield from _compare_snapshots(tx, campaign, replay)
                 bar.update(len(part.rows))
     except MissingInput:
@@ -56,25 +57,27 @@ def find_differences(tx: Transaction, live: LiveRow, progress: bool = False) -> 
         return
     yield from models.compare(replay)
     yield from _compare_snapshots(tx, campaign, replay)
-    yield from (
-        f"snapshot of round {round}: the log never had {arrived} rewards at that point"
-        for round, arrived, _ in replay.missed
-    )
+    for round, arrived, _ in replay.missed:
+        yield f"snapshot of round {round}: the log never had {arrived} rewards at that point"
     yield from models.find_unpublished()
-    yield from _compare_live_row(live, replay.state)
+    state = replay.state
+    yield from _compare_fields(
+        "live ", live, {name: getattr(state, name) for name in ("round", "arrived", "folded", "model_version")}
+    )
+    yield from _compare_numbers("live ", {"belief": (msgspec.json.decode(live.belief), state.belief)})
 
 
-def _compare_live_row(live: LiveRow, state: State) -> Iterator[str]:
-    for field, replayed in (
-        ("round", state.round),
-        ("arrived", state.arrived),
-        ("folded", state.folded),
-        ("model_version", state.model_version),
-    ):
-        if getattr(live, field) != replayed:
-            yield f"live {field} is {getattr(live, field)}, the replay gives {replayed}"
-    if not numbers_match(msgspec.json.decode(live.belief), state.belief):
-        yield f"live belief is {live.belief}, the replay gives {state.belief.tolist()}"
+def _compare_fields(prefix: str, stored: object, replayed: Mapping[str, object]) -> Iterator[str]:
+    for field, new in replayed.items():
+        old = getattr(stored, field)
+        if old != new:
+            yield f"{prefix}{field} is {old}, the replay gives {new}"
+
+
+def _compare_numbers(prefix: str, pairs: Mapping[str, tuple[Sequence[float], npt.ArrayLike]]) -> Iterator[str]:
+    for field, (old, new) in pairs.items():
+        if not numbers_match(old, new):
+            yield f"{prefix}{field} is {old}, the replay gives {np.asarray(new).tolist()}"
 
 
 def _compare_snapshots(tx: Transaction, campaign: int, replay: Replay) -> Iterator[str]:
@@ -97,30 +100,23 @@ def _schedule(state: State) -> list[int]:
 
 
 def _compare_decision(row: DecisionRow, replayed: Decision) -> Iterator[str]:
-    for field in ("round", "model_version", "mode", "action"):
-        if getattr(row, field) != getattr(replayed, field):
-            yield f"round {row.round}: {field} is {getattr(row, field)}, the replay gives {getattr(replayed, field)}"
-    stored = msgspec.json.decode(row.explanation)
-    scores = stored["scores"]
-    if [score["action"] for score in scores] != list(replayed.eligible):
-        yield f"round {row.round}: the scored actions are not those of the replay"
+    prefix, stored = f"round {row.round}: ", msgspec.json.decode(row.explanation)
+    fields = ("round", "model_version", "mode", "action")
+    yield from _compare_fields(prefix, row, {name: getattr(replayed, name) for name in fields})
+    if [score["action"] for score in stored["scores"]] != list(replayed.eligible):
+        yield f"{prefix}the scored actions are not those of the replay"
         return
-    for field, old, new in (
-        ("propensity", [row.propensity], [replayed.propensity]),
-        ("belief", stored["belief"], replayed.belief),
-        ("estimates", [score["estimate"] for score in scores], replayed.estimates),
-        ("bonuses", [score["bonus"] for score in scores], replayed.bonuses),
-        ("scores", [score["score"] for score in scores], [score.score for score in replayed.scores]),
-    ):
-        if not numbers_match(old, new):
-            yield f"round {row.round}: {field} is {old}, the replay gives {list(new)}"
-
-
-def _compare_belief(row: DecisionRow, replayed: npt.NDArray[np.float64]) -> Iterator[str]:
-    """Compare a row without a request: its action was given, so only its belief can be checked."""
-    stored = msgspec.json.decode(row.explanation)["belief"]
-    if stored and not numbers_match(stored, replayed):  # an erased row has no belief
-        yield f"round {row.round}: belief is {stored}, the replay gives {replayed.tolist()}"
+    estimates, bonuses, scores = (
+        [score[name] for score in stored["scores"]] for name in ("estimate", "bonus", "score")
+    )
+    pairs = {
+        "propensity": ([row.propensity], [replayed.propensity]),
+        "belief": (stored["belief"], replayed.belief),
+        "estimates": (estimates, replayed.estimates),
+        "bonuses": (bonuses, replayed.bonuses),
+        "scores": (scores, [score.score for score in replayed.scores]),
+    }
+    yield from _compare_numbers(prefix, pairs)
 
 
 class _Models:
@@ -132,28 +128,19 @@ class _Models:
 
     def compare(self, replay: Replay) -> Iterator[str]:
         """Compare the models that the replay has published since the last call."""
-        for kind, start in replay.models:
-            yield from self._compare(kind, start.state, start.revision < replay.exact_from)
+        for kind, (revision, _, state) in replay.models:
+            version, row = state.model_version, self._next
+            if row is None or row.version > version:
+                yield f"model {version} is missing"
+                continue
+            self._next = next(self._rows, None)
+            fields = {"version": version, "kind": kind, "round": state.round, "arrived": state.arrived}
+            if revision >= replay.exact_from:  # an erasure changes what earlier models learned
+                fields |= {"folded": state.counted, "regimes": state.belief.size}
+                if not coefficients_match(row.theta, state):
+                    yield f"model {version}: its coefficients differ from the replay"
+            yield from _compare_fields(f"model {version}: ", row, fields)
         replay.models.clear()
-
-    def _compare(self, kind: str, state: State, rebuilt: bool) -> Iterator[str]:
-        """Compare one model. An erasure changes what earlier models learned, but not when they were published."""
-        version, row = state.model_version, self._next
-        if row is None or row.version > version:
-            yield f"model {version} is missing"
-            return
-        self._next = next(self._rows, None)
-        for field, replayed in (
-            ("version", version),
-            ("kind", kind),
-            ("round", state.round),
-            ("arrived", state.arrived),
-            *(() if rebuilt else (("folded", state.counted), ("regimes", state.belief.size))),
-        ):
-            if getattr(row, field) != replayed:
-                yield f"model {version}: {field} is {getattr(row, field)}, the replay gives {replayed}"
-        if not rebuilt and not coefficients_match(row.theta, state):
-            yield f"model {version}: its coefficients differ from the replay"
 
     def find_unpublished(self) -> Iterator[str]:
         """Stored models that the replay did not publish."""

@@ -8,7 +8,7 @@ from starlette.concurrency import run_in_threadpool
 
 from policy import StagedPolicy, State
 from service.access.roles import READERS, allow
-from service.analysis.checks.finding import Code, Severity
+from service.analysis.checks import Code, Severity
 from service.analysis.diagnostics import Diagnosis, diagnose
 from service.api.models import load_current
 from service.engine.worker import Service

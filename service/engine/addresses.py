@@ -45,15 +45,15 @@ class Target(NamedTuple):
         except (OSError, UnicodeError):
             return None
 
-    def require_public(self) -> None:
-        """Refuse a host that is private whatever a resolver says."""
-        literal, name = self.literal, self.host.rstrip(".").lower()
-        if name == "localhost" or name.endswith(".localhost") or (literal is not None and not is_public(literal)):
+    def require_public(self, addresses: Sequence[Address] = ()) -> None:
+        """Refuse a private host: by its name, or if any of its addresses is, since a connection might get that one."""
+        literal, top_level = self.literal, self.host.rstrip(".").lower().rpartition(".")[2]
+        known = [*addresses] if literal is None else [*addresses, literal]
+        if top_level == "localhost" or not all(map(is_public, known)):
             raise AddressError(PRIVATE)
 
 
 def parse_target(url: str) -> Target:
-    """Parse a webhook's address."""
     import httpx  # takes 6 MiB, which a service without webhooks saves
 
     try:
@@ -87,9 +87,3 @@ def resolve_host(host: str, port: int) -> Sequence[Address]:
     except (OSError, UnicodeError):
         raise AddressError("has a host that cannot be resolved") from None
     return list(dict.fromkeys(ip_address(entry[4][0]) for entry in entries))
-
-
-def require_public(addresses: Sequence[Address]) -> None:
-    """Refuse a host if any of its addresses is private, since a connection might get that one."""
-    if not all(map(is_public, addresses)):
-        raise AddressError(PRIVATE)

@@ -4,8 +4,7 @@ The first regime is only remembered; each later one is a change. The regime anno
 so restarts, other workers, batches and single requests find the same changes at the same rounds.
 """
 
-from collections.abc import Iterator
-from itertools import groupby
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -47,7 +46,10 @@ def find_regime_changes(
     that the cost of a decision does not grow with them.
     """
     changes: list[RegimeChange] = []
-    for start, end, regime in _find_runs(beliefs, decided):
+    likeliest = beliefs[decided:].argmax(axis=1)
+    edges = np.flatnonzero(np.diff(likeliest, prepend=-1, append=-1)) + decided
+    for start, end in pairwise(edges.tolist()):  # adjacent rows with the same most likely regime
+        regime = int(likeliest[start - decided])
         if regime == announced or end < rounds:
             continue
         if start == decided:  # the run may have started earlier; often one row shows that it is too short
@@ -60,15 +62,6 @@ def find_regime_changes(
                 changes.append(RegimeChange(announced, regime, complete + 1, start + 1, beliefs[complete].tolist()))
             announced = regime
     return changes, announced
-
-
-def _find_runs(beliefs: FloatArray, first: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (start, end, regime) of adjacent rows, from the first on, with the same most likely regime."""
-    start = first
-    for regime, run in groupby(beliefs[first:].argmax(axis=1).tolist()):
-        end = start + sum(1 for _ in run)
-        yield start, end, regime
-        start = end
 
 
 def _find_start(beliefs: FloatArray, row: int, regime: int) -> int:

@@ -3,9 +3,9 @@
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from policy import HmmParameters, StagedPolicy, State, encode
 from policy.codec import encode_estimate
@@ -30,6 +30,7 @@ RETRY_SECONDS = 1.0
 MOST_ATTEMPTS = 3
 FAR_FUTURE = 2**62
 T = TypeVar("T")
+Task: TypeAlias = Coroutine[None, None, None]
 log = logging.getLogger("undercurrent")
 
 
@@ -41,19 +42,22 @@ class Background:
         self._thread = ThreadPoolExecutor(1, "background")
         self._tasks: set[asyncio.Task[None]] = set()
         self._running: set[tuple[int, int]] = set()  # jobs: campaign id and input round
+        # Only one process uses an embedded database, so all jobs from before its start are abandoned.
+        self._expired = FAR_FUTURE if campaigns.store.embedded else None
         self.gatherer: Gatherer  # set by the worker: it starts background work, which submits its results to it
 
     def start(self, work: Job | Snapshot) -> None:
-        """Start a piece of work."""
         self._start_task(self._estimate(work) if isinstance(work, Job) else self._take_snapshot(work))
 
     def watch(self) -> None:
         """Start looking for abandoned jobs, for requests that are too old, and for freed memory."""
-        self._start_task(self._watch_jobs())
-        self._start_task(self._watch_retention())
+        failure = "a re-estimation could not be taken over: %s"
+        self._start_task(self._watch(POLL_SECONDS, self._claim_jobs, self._take_over, failure))
+        failure = "campaign %s: its old requests could not be reduced"
+        self._start_task(self._watch(RETENTION_SECONDS, self._find_campaigns_to_reduce, self._reduce, failure))
         self._start_task(self._tidy())
 
-    def _start_task(self, coroutine: Coroutine[None, None, None]) -> None:
+    def _start_task(self, coroutine: Task) -> None:
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._end_task)
@@ -63,13 +67,15 @@ class Background:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("background work failed; the next start repeats it from the log", exc_info=error)
 
+    async def _run(self, function: Callable[..., T], *values: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *values)
+
     async def _estimate(self, job: Job) -> None:
         key = job.campaign_id, job.state.round
         generation = self._campaigns.store.generation
         self._running.add(key)
         try:
-            run = asyncio.get_running_loop().run_in_executor
-            result = await run(self._thread, run_estimation, job.policy, job.state)
+            result = await self._run(run_estimation, job.policy, job.state)
             self._campaigns.metrics.count_update("estimation_job", result.seconds)
             await self._submit(FinishJob(job.campaign, job.campaign_id, job.state.round, result, generation))
         finally:
@@ -77,33 +83,37 @@ class Background:
 
     async def _take_snapshot(self, snapshot: Snapshot) -> None:
         try:
-            encoded = await asyncio.get_running_loop().run_in_executor(self._thread, encode, snapshot.state)
+            encoded = await self._run(encode, snapshot.state)
             await self._submit(KeepSnapshot(snapshot.campaign, snapshot, encoded))
         finally:
             self._campaigns.snapshots_under_way.discard(snapshot.campaign_id)
 
-    async def _watch_retention(self) -> None:
+    async def _watch(self, pause: float, find: Callable[[], list[T]], serve: Callable[[T], Task], failure: str) -> None:
+        """Search, serve what was found, pause for some seconds, and so on."""
         while True:
             try:
-                names = await asyncio.get_running_loop().run_in_executor(None, self._list_campaigns_to_reduce)
+                found = await asyncio.to_thread(find)
             except UnavailableError:
-                names = []  # the next search will find them
-            for name in names:
+                found = []  # the next search will find them
+            for each in found:
                 try:
-                    while await self._submit(Reduce(name)):
-                        pass
-                except Exception:  # one unreadable campaign must not keep the others from being reduced
-                    log.exception("campaign %s: its old requests could not be reduced", name)
-            await asyncio.sleep(RETENTION_SECONDS)
+                    await serve(each)
+                except Exception:  # one, perhaps of a campaign deleted meanwhile, must not keep the others waiting
+                    log.exception(failure, each)
+            await asyncio.sleep(pause)
 
-    def _list_campaigns_to_reduce(self) -> list[str]:
+    def _find_campaigns_to_reduce(self) -> list[str]:
         with self._campaigns.store.reading() as tx:
             return list_campaigns_to_reduce(tx, self._campaigns.clock())
+
+    async def _reduce(self, name: str) -> None:
+        while await self._submit(Reduce(name)):
+            pass
 
     async def _tidy(self) -> None:
         while True:
             await asyncio.sleep(TIDY_SECONDS)
-            await asyncio.get_running_loop().run_in_executor(None, release_memory)
+            await asyncio.to_thread(release_memory)
 
     async def _submit(self, operation: Operation[T]) -> T | None:
         """Submit an operation until the database takes it; None if the campaign was deleted meanwhile."""
@@ -115,21 +125,12 @@ class Background:
             except NotFoundError:
                 return None
 
-    async def _watch_jobs(self) -> None:
-        # Only one process uses an embedded database, so all jobs from before its start are abandoned.
-        expired = FAR_FUTURE if self._campaigns.store.embedded else None
-        while True:
-            try:
-                claimed = await asyncio.get_running_loop().run_in_executor(None, self._claim_jobs, expired)
-                expired = None
-            except UnavailableError:
-                claimed = []  # the next search will find them
-            for job in claimed:
-                try:
-                    await self._take_over(job)
-                except Exception:  # one job, perhaps of a campaign deleted meanwhile, must not end the search
-                    log.exception("a re-estimation could not be taken over")
-            await asyncio.sleep(POLL_SECONDS)
+    def _claim_jobs(self) -> list[ClaimedJob]:
+        now = self._campaigns.clock()
+        with self._campaigns.store.writing() as tx:
+            jobs = claim_jobs(tx, self._campaigns.owner, self._expired or now, now + LEASE_SECONDS * SECOND)
+        self._expired = None
+        return jobs
 
     async def _take_over(self, job: ClaimedJob) -> None:
         if (job.campaign_id, job.input_round) in self._running:
@@ -139,17 +140,12 @@ class Background:
             failed = JobResult("failed", None, 0.0)
             await self._submit(FinishJob(job.campaign, job.campaign_id, job.input_round, failed))
             return
-        start = await asyncio.get_running_loop().run_in_executor(self._thread, self._rebuild_input, job)
+        start = await self._run(self._rebuild_input, job)
         await self._estimate(Job(job.campaign_id, job.campaign, start.policy, start.state))
 
     def _rebuild_input(self, job: ClaimedJob) -> Position:
         with self._campaigns.store.scanning() as tx:
             return rebuild_job_input(tx, job.campaign_id, job.input_round)
-
-    def _claim_jobs(self, expired: int | None) -> list[ClaimedJob]:
-        now = self._campaigns.clock()
-        with self._campaigns.store.writing() as tx:
-            return claim_jobs(tx, self._campaigns.owner, expired or now, now + LEASE_SECONDS * SECOND)
 
     async def close(self) -> None:
         """Stop. Unfinished work is in the log, so that the next start finds it."""

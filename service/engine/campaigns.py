@@ -19,8 +19,7 @@ from service.engine.cache import Cache
 from service.engine.handlers import HANDLERS, answer_repeated_creation
 from service.engine.metrics import Metrics
 from service.engine.operations import Create, Delete, Snapshot
-from service.engine.recovery import get_campaign
-from service.engine.snapshots import compute_spacing
+from service.engine.recovery import compute_spacing, get_campaign
 from service.engine.turn import AnyOperation, Turn, list_decision_ids
 from service.engine.unit import Unit
 from service.engine.work import Entry, Job

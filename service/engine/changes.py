@@ -10,7 +10,7 @@ from service.base.errors import ConflictError
 from service.engine.course import Position
 from service.engine.fold import MissingInput, Replay
 from service.engine.operations import Erase
-from service.engine.snapshots import build_snapshot_row
+from service.engine.recovery import build_snapshot_row
 from service.engine.unit import Unit
 from service.storage.campaigns import set_archived
 from service.storage.erasure import erase_rounds, read_subject_rounds

@@ -37,8 +37,8 @@ from service.engine.operations import (
     Reward,
     RollBack,
 )
+from service.engine.recovery import build_snapshot_row, choose_snapshots_to_keep
 from service.engine.retention import reduce_oldest
-from service.engine.snapshots import build_snapshot_row, choose_snapshots_to_keep
 from service.engine.turn import AnyOperation, Turn
 from service.engine.unit import Unit
 from service.storage import audit

@@ -6,10 +6,10 @@ under the lock.
 """
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from heapq import heappop, heappush
 from itertools import islice
-from typing import NamedTuple, NotRequired, TypedDict
+from typing import NotRequired, TypedDict
 
 import msgspec
 from msgspec.structs import replace
@@ -43,14 +43,6 @@ class ImportSummary(TypedDict):
     hash: NotRequired[str]  # of the rows; an erasure removes it
 
 
-class _LateReward(NamedTuple):
-    """A reward that has not arrived yet. They are taken in the order of these fields."""
-
-    after_round: int
-    round: int
-    value: float
-
-
 class Importing(Unit):
     """A unit of work that imports rows. It writes nothing: another unit adopts what it did.
 
@@ -66,7 +58,7 @@ class Importing(Unit):
         ]
         self._last_decided_at = get_decided_at(tx, row.campaign_id, row.round) if row.round else 0
         self._ids: set[str] = set()
-        self._late_rewards: list[_LateReward] = []  # a heap
+        self._late_rewards: list[tuple[int, int, float]] = []  # a heap: after which round, of which round, the value
 
     def settle(self) -> None:
         """Do nothing: a reward that the history lacks may still come."""
@@ -81,10 +73,14 @@ class Importing(Unit):
         """Follow all rows. An import that was made before is recognized by its id, and changes nothing."""
         earlier = next((summary for summary in self._earlier_imports if summary["import_id"] == import_id), None)
         if earlier is None:
-            self._require_importable()
+            self.require_open("cannot change")
+            if sum(summary["rows"] for summary in self._earlier_imports) != self.state.round:
+                problem = f"Campaign {self.row.name} has already made decisions; only a new one can be warm-started"
+                raise ConflictError(f"{problem}: create or clone one")
         digest, rewards_before = hashlib.blake2b(digest_size=16), self.state.arrived
         problems, count = list[FieldProblem](), 0
-        for chunk in _split(rows):
+        remaining = iter(rows)
+        while chunk := list(islice(remaining, CHUNK)):
             digest.update(_encode([row.model_dump(mode="json") for row in chunk]))
             if earlier is None and len(problems) < MOST_PROBLEMS:
                 problems += self._take_chunk(import_id, chunk, count, find_known_ids, not problems)
@@ -105,24 +101,18 @@ class Importing(Unit):
         self.record_event(IMPORT, summary)
         return summary
 
-    def _require_importable(self) -> None:
-        self.require_open("cannot change")
-        if sum(summary["rows"] for summary in self._earlier_imports) != self.state.round:
-            problem = f"Campaign {self.row.name} has already made decisions; only a new one can be warm-started"
-            raise ConflictError(f"{problem}: create or clone one")
-
     def _take_chunk(
-        self,
-        import_id: str,
-        rows: Sequence[ImportRow],
-        done: int,
-        find_known_ids: FindKnownIds,
-        follow: bool,
+        self, import_id: str, rows: Sequence[ImportRow], done: int, find_known_ids: FindKnownIds, follow: bool
     ) -> list[FieldProblem]:
         """Check a chunk, and follow it if it is good and so were those before it; return its problems."""
         names = [row.decision_id or f"{import_id}-{done + i + 1}" for i, row in enumerate(rows)]
         prefixes = [f"rows[{done + i}]." for i in range(len(rows))]
-        problems = self._check_ids(names, prefixes, find_known_ids(names) if self.row.round else ())
+        problems, known = list[FieldProblem](), find_known_ids(names) if self.row.round else ()
+        for name, prefix in zip(names, prefixes, strict=True):
+            if name in self._ids or name in known:  # another row has it, here or in the log
+                message = f"{name!r} is used twice"
+                problems.append(FieldProblem(field=f"{prefix}decision_id", message=message, allowed="a new id"))
+            self._ids.add(name)
         for row, prefix in zip(rows, prefixes, strict=True):
             problems += self._check_row(row, prefix)
         times = self._list_times(rows)
@@ -136,7 +126,10 @@ class Importing(Unit):
             problems += InvalidError.from_policy(error).fields
         if problems or not follow:
             return problems
-        self._expect_rewards(rows)
+        for round, row in enumerate(rows, self.state.round + 1):
+            if row.reward is not None:
+                delay = 0 if row.reward_after_round is None else row.reward_after_round - (row.round or 0)
+                heappush(self._late_rewards, (round + delay, round, float(row.reward)))
         start = 0
         while start < len(rows):
             self.cross()
@@ -146,16 +139,6 @@ class Importing(Unit):
             self._take_late_rewards()
             start = stop
         return []
-
-    def _check_ids(self, names: Sequence[str], prefixes: Sequence[str], known: Collection[str]) -> list[FieldProblem]:
-        """Find ids that another row has, here or in the log."""
-        problems: list[FieldProblem] = []
-        for name, prefix in zip(names, prefixes, strict=True):
-            if name in self._ids or name in known:
-                message = f"{name!r} is used twice"
-                problems.append(FieldProblem(field=f"{prefix}decision_id", message=message, allowed="a new id"))
-            self._ids.add(name)
-        return problems
 
     def _check_row(self, row: ImportRow, prefix: str) -> list[FieldProblem]:
         """Find what is wrong with a row, except for its context and action."""
@@ -186,34 +169,21 @@ class Importing(Unit):
         times: list[int | None] = []
         last_at = self.progress.last_at
         for row in rows:
-            if row.at is None:
-                times.append(None)
-                continue
-            last_at = max(last_at, round(row.at.timestamp() * SECOND))
-            times.append(last_at)
+            if row.at is not None:
+                last_at = max(last_at, round(row.at.timestamp() * SECOND))
+            times.append(None if row.at is None else last_at)
         self.progress = replace(self.progress, last_at=last_at)
         return times
-
-    def _expect_rewards(self, rows: Sequence[ImportRow]) -> None:
-        for i, row in enumerate(rows):
-            if row.reward is not None:
-                round = self.state.round + i + 1
-                delay = 0 if row.reward_after_round is None else row.reward_after_round - (row.round or 0)
-                heappush(self._late_rewards, _LateReward(round + delay, round, float(row.reward)))
 
     def _take_late_rewards(self, all_of_them: bool = False) -> None:
         """Take the rewards that had arrived by now; at the end all, since no later rounds follow."""
         late = self._late_rewards
-        while late and (all_of_them or late[0].after_round <= self.state.round):
+        while late and (all_of_them or late[0][0] <= self.state.round):
             after_round, round, value = heappop(late)
             self.take_reward(round, value, "import", min(after_round, self.state.round))
 
     def _record_past(
-        self,
-        rows: Sequence[ImportRow],
-        names: Sequence[str],
-        times: Sequence[int | None],
-        beliefs: FloatArray,
+        self, rows: Sequence[ImportRow], names: Sequence[str], times: Sequence[int | None], beliefs: FloatArray
     ) -> None:
         state, regimes = self.state, self.state.belief.size
         first_round, decided_at = state.round - len(rows) + 1, self._last_decided_at
@@ -240,9 +210,3 @@ class Importing(Unit):
                 )
             )
         self._last_decided_at = decided_at
-
-
-def _split(rows: Iterable[ImportRow]) -> Iterator[list[ImportRow]]:
-    remaining = iter(rows)
-    while chunk := list(islice(remaining, CHUNK)):
-        yield chunk

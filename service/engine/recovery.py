@@ -1,9 +1,10 @@
 """Recover a campaign from the database: its row, its configuration, and its state at any position in the log.
 
-A state is rebuilt by folding the log from a snapshot, or from the beginning if no snapshot will do (R21).
+A state is rebuilt by folding the log from a snapshot, or from the beginning if no snapshot will do (R21). When to take
+snapshots, and which of them to keep, is decided here too.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
 
@@ -16,15 +17,17 @@ from service.engine.course import FAILED_PUBLICATION, Position
 from service.engine.fold import MissingInput, Replay
 from service.storage.campaigns import find_campaign, get_config, read_revision_page
 from service.storage.models import read_model_page
-from service.storage.rows import LiveRow
+from service.storage.rows import LiveRow, SnapshotRow
 from service.storage.snapshots import get_snapshot, read_snapshot_points
 from service.storage.transaction import Transaction
 
 TOLERANCE = 1e-9  # across machines (R15)
+SNAPSHOT_ROUNDS = 1_000  # the least distance of two snapshots; a fifth of all rounds later on, for constant cost
+MOST_ROUNDS_TO_FOLD = 50_000  # after a restart: a few seconds
+RECENT_SNAPSHOTS = 3
 
 
 def get_campaign(tx: Transaction, name: str) -> LiveRow:
-    """Return a campaign's live row."""
     # PostgreSQL's text type cannot hold a zero byte, so such a name cannot even be looked up.
     row = None if "\x00" in name else find_campaign(tx, name)
     if row is None:
@@ -77,21 +80,19 @@ def rebuild_model(tx: Transaction, row: LiveRow, version: int) -> Position:
     for start in load_positions(tx, row.campaign_id):
         if start.state.model_version >= version:
             continue
-        try:
+        with suppress(MissingInput):
             replay = Replay(start, tx, row.campaign_id)
             past = _fold_to_model(replay, version)
-        except MissingInput:
-            continue
-        exact = past.revision >= replay.exact_from  # an erasure since then changes earlier models (R22)
-        if exact and not coefficients_match(stored.theta, past.state):
-            problem = f"Model {version} of campaign {row.name} differs from what its log gives, so one is damaged"
-            raise ConflictError(f"{problem}. Choose another version; `undercurrent verify {row.name}` gives details")
-        return past
+            exact = past.revision >= replay.exact_from  # an erasure since then changes earlier models (R22)
+            if exact and not coefficients_match(stored.theta, past.state):
+                problem = f"Model {version} of campaign {row.name} differs from what its log gives, so one is damaged"
+                advice = f"Choose another version; `undercurrent verify {row.name}` gives details"
+                raise ConflictError(f"{problem}. {advice}")
+            return past
     raise AssertionError("the log contains every model")
 
 
 def _fold_to_model(replay: Replay, version: int) -> Position:
-    """Fold until a model is published and return that position."""
     for _ in chain(replay.parts(), [None]):  # the last part may be followed by changes
         for _, position in replay.models:
             if position.state.model_version == version:
@@ -138,3 +139,26 @@ def numbers_match(stored: npt.ArrayLike, computed: npt.ArrayLike) -> bool:
         return False
     # Equal bits are the usual case, and allclose takes ten times as long.
     return bool((one == other).all() or np.allclose(one, other, rtol=TOLERANCE, atol=TOLERANCE))
+
+
+def compute_spacing(round: int) -> int:
+    """Compute how many rounds after a snapshot of this round the next one is due."""
+    return min(max(SNAPSHOT_ROUNDS, round // 5), MOST_ROUNDS_TO_FOLD)
+
+
+def choose_snapshots_to_keep(rounds: Sequence[int]) -> set[int]:
+    """Choose from snapshots, newest first: the last few, and the first one after every power of two."""
+    firsts = {round.bit_length(): round for round in rounds}
+    return {*rounds[: RECENT_SNAPSHOTS - 1], *firsts.values()}
+
+
+def build_snapshot_row(campaign: int, revision: int, state: State, encoded: bytes, now: int) -> SnapshotRow:
+    return SnapshotRow(
+        campaign_id=campaign,
+        round=state.round,
+        arrived=state.arrived,
+        revision=revision,
+        model_version=state.model_version,
+        state=encoded,
+        created_at=now,
+    )

@@ -20,7 +20,7 @@ from pydantic import SecretStr
 from policy import CampaignConfig
 from service.base.errors import FieldProblem, InvalidError, UnavailableError
 from service.base.times import SECOND, format_timestamp
-from service.engine.addresses import AddressError, Resolve, parse_target, require_public, resolve_host
+from service.engine.addresses import AddressError, Resolve, parse_target, resolve_host
 from service.engine.metrics import Metrics
 from service.storage.campaigns import get_config
 from service.storage.events import Message, claim_messages, get_next_due, mark_failed, mark_sent, reset_late_messages
@@ -57,10 +57,6 @@ def sign(secret: str, seconds: int, body: bytes) -> str:
 def describe_regime(number: int, labels: Mapping[int, str]) -> dict[str, Any]:
     """Describe a regime, counted from 1, as answers and messages do."""
     return {"regime": number, "label": labels.get(number)}
-
-
-class RefusedError(Exception):
-    """The receiver answered, but did not accept the message."""
 
 
 class Sender:
@@ -106,8 +102,6 @@ class Sender:
         except AddressError as error:
             allowed = "the http or https address of a public host"
             raise InvalidError([FieldProblem(field="alerts.webhook", message=str(error), allowed=allowed)]) from None
-
-    # --- the outbox -------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         if self._secret is not None:
@@ -180,28 +174,30 @@ class Sender:
         self._names.shutdown(wait=False, cancel_futures=True)
         await asyncio.to_thread(self._rows.shutdown)
 
-    # --- one message -------------------------------------------------------------------------------------------
-
     async def _deliver(self, message: Message, body: bytes) -> None:
+        is_deadly = message.attempts > MOST_ATTEMPTS  # perhaps this message is what kills the workers
+        failure = "no attempt ended" if is_deadly else await self._attempt(message, body)
+        if failure is not None:
+            await self._record_failure(message, failure)
+            return
+        self._metrics.count_delivery("sent")
+        await self._write(mark_sent, message, self._clock())
+
+    async def _attempt(self, message: Message, body: bytes) -> str | None:
+        """Send a message; return why that failed, or None."""
         import httpx
 
-        if message.attempts > MOST_ATTEMPTS:  # perhaps this message is what kills the workers
-            await self._record_failure(message, "no attempt ended")
-            return
         try:
             async with asyncio.timeout(ATTEMPT_SECONDS):
-                await self._post(message, body)
+                answer = await self._post(message, body)
         except TimeoutError:
-            await self._record_failure(message, f"no answer within {ATTEMPT_SECONDS:g} seconds")
+            return f"no answer within {ATTEMPT_SECONDS:g} seconds"
         except AddressError as error:
-            await self._record_failure(message, f"the address {error}")
-        except RefusedError as error:
-            await self._record_failure(message, str(error))
+            return f"the address {error}"
         except (httpx.HTTPError, OSError) as error:
-            await self._record_failure(message, f"{type(error).__name__}: {error}"[:200].removesuffix(": "))
-        else:
-            self._metrics.count_delivery("sent")
-            await self._write(mark_sent, message, self._clock())
+            return f"{type(error).__name__}: {error}"[:200].removesuffix(": ")
+        note = " (redirects are not followed)" if answer.is_redirect else ""
+        return None if answer.is_success else f"answered {answer.status_code}{note}"
 
     async def _record_failure(self, message: Message, failure: str) -> None:
         fields, due = {"campaign": message.campaign, "event": message.event, "reason": failure}, None
@@ -222,16 +218,16 @@ class Sender:
         with suppress(UnavailableError):  # the message is sent again when its lease ends
             await asyncio.get_running_loop().run_in_executor(self._rows, write)
 
-    async def _post(self, message: Message, body: bytes) -> None:
+    async def _post(self, message: Message, body: bytes) -> "httpx.Response":
         import httpx
 
         assert self._secret is not None
+        assert self._client is not None
         target = parse_target(message.url)
         run = asyncio.get_running_loop().run_in_executor
         addresses = await run(self._names, self._resolve, target.host, target.port)
         if not self._private:
-            target.require_public()
-            require_public(addresses)
+            target.require_public(addresses)
         headers = {
             "host": target.url.netloc.decode("ascii"),
             "content-type": "application/json",
@@ -240,25 +236,19 @@ class Sender:
             "x-undercurrent-delivery": message.delivery,
             "x-undercurrent-signature": sign(self._secret, self._clock() // SECOND, body),
         }
+        names = {"sni_hostname": target.host.rstrip(".")}
         failure: Exception = AddressError("has no address")
         for address in addresses:
+            url = target.url.copy_with(host=str(address))
+            request = self._client.build_request("POST", url, headers=headers, content=body, extensions=names)
             try:
-                await self._send(target.url.copy_with(host=str(address)), target.host.rstrip("."), headers, body)
-                return
+                answer = await self._client.send(request, stream=True)
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:  # nothing was sent: try the next address
                 failure = error
+            else:
+                await answer.aclose()  # without reading the body
+                return answer
         raise failure
-
-    async def _send(self, url: "httpx.URL", name: str, headers: Mapping[str, str], body: bytes) -> None:
-        assert self._client is not None
-        request = self._client.build_request(
-            "POST", url, headers=headers, content=body, extensions={"sni_hostname": name}
-        )
-        answer = await self._client.send(request, stream=True)
-        await answer.aclose()  # without reading the body
-        if not answer.is_success:
-            note = " (redirects are not followed)" if answer.is_redirect else ""
-            raise RefusedError(f"answered {answer.status_code}{note}")
 
 
 def _create_client() -> "httpx.AsyncClient":

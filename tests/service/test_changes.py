@@ -214,7 +214,7 @@ def play_with_changes(script, workers, until):
 )
 def test_changes_survive_restarts_other_workers_and_verify(direct, clock, name, monkeypatch):
     """R15: one worker, two in turns, and restarts with and without snapshots give the same digits."""
-    monkeypatch.setattr("service.engine.snapshots.SNAPSHOT_ROUNDS", 20)
+    monkeypatch.setattr("service.engine.recovery.SNAPSHOT_ROUNDS", 20)
     alone = direct()
     whole = play_with_changes(Script(CONFIGS[name], clock, name="whole").create(alone.post), [alone], 95)
     assert {"message", "fax"} <= {made["action"] for made in whole.decisions}
@@ -239,7 +239,7 @@ def test_changes_survive_restarts_other_workers_and_verify(direct, clock, name, 
 @on_sqlite
 def test_a_rollback_to_before_the_newest_snapshot_can_be_folded(direct, clock, monkeypatch):
     """The fold starts before the newest snapshot, because the restored model is older."""
-    monkeypatch.setattr("service.engine.snapshots.SNAPSHOT_ROUNDS", 20)
+    monkeypatch.setattr("service.engine.recovery.SNAPSHOT_ROUNDS", 20)
     worker = direct()
     script = Script(CONFIGS["default"], clock).create(worker.post).play(worker.post, 50)
     worker.finish_all()
@@ -311,7 +311,7 @@ def test_a_tampered_revision_is_found(direct, clock):
 
 @on_sqlite
 def test_a_rollback_owes_a_snapshot_while_another_is_under_way(direct, clock, monkeypatch):
-    monkeypatch.setattr("service.engine.snapshots.SNAPSHOT_ROUNDS", 20)
+    monkeypatch.setattr("service.engine.recovery.SNAPSHOT_ROUNDS", 20)
     worker = direct()
     script = Script(CONFIGS["one-regime"], clock).create(worker.post).play(worker.post, 30)
     assert len(worker.work) == 1  # under way

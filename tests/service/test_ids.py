@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 from alembic import command
 
-import service.engine.snapshots
+import service.engine.recovery
 from service.base.errors import ConflictError, UnavailableError
 from service.engine.campaigns import Postponed
 from service.engine.operations import KeepSnapshot, Snapshot
@@ -110,7 +110,7 @@ def test_a_restored_backup_is_trusted(new_database, clock, tmp_path):
 @pytest.mark.slow
 def test_a_standby_without_the_last_commits_is_trusted(new_database, clock, monkeypatch):
     """Others decide there before a worker with newer memories returns; its memories are dropped (R17, R23)."""
-    monkeypatch.setattr(service.engine.snapshots, "SNAPSHOT_ROUNDS", 20)
+    monkeypatch.setattr(service.engine.recovery, "SNAPSHOT_ROUNDS", 20)
     url = new_database("postgresql")
     first, second = Direct(url, clock), Direct(url, clock)
     script = Script(KIND, clock).create(first.post).play(first.post, 15)
@@ -140,7 +140,7 @@ def test_a_standby_without_the_last_commits_is_trusted(new_database, clock, monk
 
 @on_sqlite
 def test_a_snapshot_that_the_database_never_reached_is_not_kept(direct, clock, monkeypatch):
-    monkeypatch.setattr(service.engine.snapshots, "SNAPSHOT_ROUNDS", 20)
+    monkeypatch.setattr(service.engine.recovery, "SNAPSHOT_ROUNDS", 20)
     worker = direct()
     script = Script(KIND, clock).create(worker.post).play(worker.post, 20)
     (work,) = worker.work

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from msgspec.structs import replace
 
 import service.engine.boundaries
-import service.engine.snapshots
+import service.engine.recovery
 from policy import StagedPolicy
 from policy.codec import decode_estimate
 from service.engine.background import run_estimation
@@ -117,7 +117,7 @@ def test_a_restart_in_the_middle_of_a_job_changes_no_digit(direct, clock, name):
 @on_sqlite
 def test_a_worker_that_missed_a_publication_catches_up(direct, clock, monkeypatch):
     """R15, R16, R21: even if the result was deleted because a snapshot contains it."""
-    monkeypatch.setattr(service.engine.snapshots, "SNAPSHOT_ROUNDS", 10)
+    monkeypatch.setattr(service.engine.recovery, "SNAPSHOT_ROUNDS", 10)
     first, second = direct(), direct()
     whole = Script(CONFIGS["smoothed"], clock, name="whole").create(first.post)
     parts = Script(CONFIGS["smoothed"], clock, name="parts").create(first.post)

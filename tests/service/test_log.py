@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 import service.engine.boundaries
-import service.engine.snapshots
+import service.engine.recovery
 from policy import StagedPolicy
 from policy.changes import patch_config
 from service.base.errors import ApiError, ConflictError, InvalidError, NotFoundError, UnavailableError
@@ -311,7 +311,7 @@ def test_a_failed_step_is_logged_and_decisions_go_on(start, direct, clock, broke
 @pytest.fixture
 def often(monkeypatch):
     """Take a snapshot every few rounds."""
-    monkeypatch.setattr(service.engine.snapshots, "SNAPSHOT_ROUNDS", 4)
+    monkeypatch.setattr(service.engine.recovery, "SNAPSHOT_ROUNDS", 4)
 
 
 def play_with_snapshots(worker, script, until):

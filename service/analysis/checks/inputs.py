@@ -3,9 +3,10 @@
 from collections import Counter
 from collections.abc import Iterator
 
+import msgspec
 import numpy as np
 
-from service.analysis.checks.finding import ENOUGH_DECISIONS, Finding
+from service.analysis.checks import ENOUGH_DECISIONS, Finding
 from service.analysis.facts import Facts
 from service.base.times import SECOND
 from service.engine.unit import AHEAD_SECONDS
@@ -55,40 +56,36 @@ def _find_constants(facts: Facts) -> tuple[int, dict[str, str]]:
 
 
 def check_actions(facts: Facts) -> Iterator[Finding]:
-    config, since = facts.config, facts.available_since
-    eligible: Counter[str] = Counter()
-    offered: Counter[str] = Counter()
+    config, since = facts.config, _find_first_rounds(facts)
+    eligible, offered = Counter[str](), Counter[str]()
+    counts = np.bincount(facts.state.history.actions[: facts.state.round], minlength=len(config.actions)).tolist()
     for row, explanation in facts.decided:
         eligible.update(score.action for score in explanation.scores)
         offered.update(name for name, start in since.items() if row.round > start)
-    for name in config.actions:
-        plays = facts.plays[name]
+    for name, plays in zip(config.actions, counts, strict=True):
         evidence = {"action": name, "decisions": offered[name], "eligible": eligible[name], "plays": plays}
         if name in config.retired_actions:
-            yield Finding(
-                "action_never_eligible",
-                "info",
-                f"{name} is retired and no longer chosen; it was chosen {plays} times before.",
-                evidence,
-                'To bring it back, POST …/actions {"action": …}.',
-            )
+            message = f"{name} is retired and no longer chosen; it was chosen {plays} times before."
+            advice = 'To bring it back, POST …/actions {"action": …}.'
+            yield Finding("action_never_eligible", "info", message, evidence, advice)
         elif not eligible[name] and offered[name] >= ENOUGH_DECISIONS:
-            yield Finding(
-                "action_never_eligible",
-                "warning",
-                f"{name} was excluded from each of the last {offered[name]} decisions: nothing is learned about it.",
-                evidence,
-                "Check the excluded_actions of the requests. If they are intended, retire the action.",
-            )
+            message = f"{name} was excluded from the last {offered[name]} decisions: nothing is learned about it."
+            advice = "Check the excluded_actions of the requests. If they are intended, retire the action."
+            yield Finding("action_never_eligible", "warning", message, evidence, advice)
         elif not plays and eligible[name] >= PLAYS_EXPECTED * len(since):
-            yield Finding(
-                "action_never_chosen",
-                "warning",
-                f"{name} was eligible in {eligible[name]} decisions and never chosen: nothing is known about it.",
-                evidence,
-                "To have it tried, PATCH propensity_floor (0.01, say) or control, or clone the campaign with more "
-                "warm_start_rounds.",
-            )
+            message = f"{name} was eligible in {eligible[name]} decisions and never chosen: nothing is known about it."
+            advice = "To have it tried, PATCH propensity_floor or control, or clone with more warm_start_rounds."
+            yield Finding("action_never_chosen", "warning", message, evidence, advice)
+
+
+def _find_first_rounds(facts: Facts) -> dict[str, int]:
+    """The round after which each action became available. Retired actions have none."""
+    since: dict[str, int] = {}
+    for revision in facts.tx.read_revisions(facts.campaign, 0):
+        config = msgspec.json.decode(revision.config)
+        active = [name for name in config["actions"] if name not in config.get("retired_actions", ())]
+        since = {name: since.get(name, revision.round) for name in active}
+    return since
 
 
 def check_clock(facts: Facts) -> Iterator[Finding]:

@@ -1,14 +1,18 @@
-"""Does the model learn: the warm start, the regimes, the belief in them, exploration?"""
+"""Is the campaign running, and does its model learn: updates, warm start, regimes, the belief in them, exploration?"""
 
 from collections.abc import Iterator
+from operator import attrgetter
 
 import numpy as np
 
 from policy.description import get_warm_start
 from policy.regimes import explain_no_regimes, get_likeliest_regime
-from service.analysis.checks.finding import CHANCE, Finding
+from service.analysis.checks import CHANCE, Finding
 from service.analysis.facts import Facts
+from service.base.times import SECOND
+from service.engine.boundaries import LEASE_SECONDS
 
+MAX_JOB_SECONDS = 2.0 * LEASE_SECONDS  # by then a job is done, or another worker has taken it over
 LATE_ESTIMATE = 200  # rounds: from here on, a missing estimate is not just early
 CERTAIN, UNDECIDED = 0.99, 0.05  # a belief this high is sure; one this little above even is not
 STUCK_ROUNDS = 500
@@ -19,6 +23,52 @@ UNSETTLED_SHARE = 0.25  # of decisions, between actions that the estimates canno
 RANDOM_SHARE = 0.05  # of decisions made at random: with more, the bonus need not explore
 OVERRULED_SHARE = 0.5  # of decisions made by the bonus and not by the estimate
 LATE_ROUNDS = 1_000  # from here on, the bonus should have become small
+
+
+def check_closed(facts: Facts) -> Iterator[Finding]:
+    evidence = {"round": facts.state.round}
+    if facts.row.archived_at is not None:
+        message = f"The campaign has been archived since round {facts.state.round}: it makes no decisions."
+        yield Finding("archived", "warning", message, evidence, "To reopen it, POST …/unarchive.")
+    if facts.config.paused:
+        message = (
+            f"The campaign has been paused since round {facts.state.round}: it accepts rewards but makes no decisions."
+        )
+        yield Finding("paused", "warning", message, evidence, 'To resume, PATCH {"paused": false}.')
+
+
+def check_decisions(facts: Facts) -> Iterator[Finding]:
+    if not facts.state.round:
+        advice = "Send the first customer to POST /decide."
+        yield Finding("no_decisions", "info", "No decisions yet.", {"round": 0}, advice)
+
+
+def check_last_update(facts: Facts) -> Iterator[Finding]:
+    failure, version = facts.row.failure, facts.state.model_version
+    if failure is not None:
+        yield Finding(
+            "update_failed",
+            "problem",
+            f"The last update failed, so the earlier model {version} is still in force: {failure}.",
+            {"failure": failure, "model_version": version},
+            "The next update will try again. If it keeps failing, look in the service's log for the error and check "
+            "for rewards that are far too large. POST …/rollback returns to an earlier model.",
+        )
+
+
+def check_job(facts: Facts) -> Iterator[Finding]:
+    job = facts.job
+    seconds = 0.0 if job is None else (facts.now - job.created_at) / SECOND
+    if job is not None and seconds > MAX_JOB_SECONDS:
+        yield Finding(
+            "job_waiting",
+            "warning",
+            f"The re-estimation of round {job.input_round} has been waiting for {seconds / 60:.0f} minutes: the "
+            "regimes are out of date.",
+            {"input_round": job.input_round, "seconds": seconds, "attempts": job.attempts},
+            "Check whether the service is overloaded or out of memory. If a worker dies, another one takes the job "
+            f"over after {LEASE_SECONDS // 60} minutes. Fewer signals or regimes make re-estimations smaller.",
+        )
 
 
 def check_warm_start(facts: Facts) -> Iterator[Finding]:
@@ -61,8 +111,7 @@ def check_estimate(facts: Facts) -> Iterator[Finding]:
         "warning" if obstacle and is_due and state.round >= LATE_ESTIMATE else "info",
         f"There is no estimate of several regimes yet: {reason}. The next attempt is before round {next_try}.",
         {"reason": reason, "next_try": next_try, "rounds": state.round, "start_round": config.beliefs.start_round},
-        "Wait for the next attempt. If that fails too, check the signals: do they vary, and do they vary with the "
-        "regime?",
+        "Wait for the next attempt. If that fails too, check the signals: do they vary, and with the regime?",
     )
 
 
@@ -116,9 +165,10 @@ def check_belief(facts: Facts) -> Iterator[Finding]:
 
 def check_exploration(facts: Facts) -> Iterator[Finding]:
     config, scored = facts.config, facts.scored
-    if len(scored) < ENOUGH_SCORES or facts.uncertainty is None:
+    uncertainty = facts.measure_uncertainty() if len(scored) >= ENOUGH_SCORES else None
+    if uncertainty is None:
         return
-    ratio, unsettled = facts.uncertainty
+    ratio, unsettled = uncertainty
     active = len(config.actions) - len(config.retired_actions)
     at_random = active * config.propensity_floor + (config.control.share if config.control.kind == "uniform" else 0.0)
     evidence = {"decisions": len(scored), "bonus_in_standard_errors": ratio, "scale": config.bonus.scale}
@@ -133,7 +183,9 @@ def check_exploration(facts: Facts) -> Iterator[Finding]:
             {**evidence, "undecided_share": unsettled, "random_share": at_random},
             f"PATCH a larger bonus.scale {unit}, or a propensity_floor.",
         )
-    overruled = float(np.mean([np.argmax(one.estimates + one.bonuses) != np.argmax(one.estimates) for one in scored]))
+    by_score, by_estimate = attrgetter("score"), attrgetter("estimate")
+    changed = [max(why.scores, key=by_score) is not max(why.scores, key=by_estimate) for _, why in scored]
+    overruled = sum(changed) / len(scored)
     if facts.state.round >= LATE_ROUNDS and ratio > GREAT_BONUS and overruled > OVERRULED_SHARE:
         yield Finding(
             "exploration_large",
@@ -148,7 +200,7 @@ def check_exploration(facts: Facts) -> Iterator[Finding]:
 
 def check_overlap(facts: Facts) -> Iterator[Finding]:
     config, scored = facts.config, facts.scored
-    certain = all(decision.propensity > 1.0 - 1e-9 for decision in scored)
+    certain = all(row.propensity > 1.0 - 1e-9 for row, _ in scored)
     if len(scored) >= ENOUGH_SCORES and certain and not config.control.share and not config.propensity_floor:
         yield Finding(
             "no_overlap",

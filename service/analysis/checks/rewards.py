@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from service.analysis.checks.finding import CHANCE, ENOUGH_DECISIONS, Finding
+from service.analysis.checks import CHANCE, ENOUGH_DECISIONS, Finding, Severity
 from service.analysis.facts import Facts
 from service.base.times import SECOND
 
@@ -21,9 +21,9 @@ SCALE_VALUES = 10  # at most this many distinct rewards are a scale (0 or 1, one
 
 def check_any_reward(facts: Facts) -> Iterator[Finding]:
     state, wait = facts.state, facts.config.rewards.wait_seconds or 0.0
-    if state.arrived or state.round < ENOUGH_DECISIONS or facts.first_decided_at is None:
+    if state.arrived or state.round < ENOUGH_DECISIONS:
         return
-    seconds = (facts.now - facts.first_decided_at) / SECOND
+    seconds = facts.measure_age(1)
     if seconds >= wait:  # before that, no reward is due
         yield Finding(
             "no_rewards",
@@ -57,14 +57,11 @@ def check_stopped(facts: Facts) -> Iterator[Finding]:
 def check_defaults(facts: Facts) -> Iterator[Finding]:
     sources = Counter(row.source for row in facts.log if row.reward is not None)
     if sources["default"] >= ENOUGH_REWARDS and sources["default"] == sources.total():
-        yield Finding(
-            "only_default_rewards",
-            "problem",
-            f"All {sources.total()} rewards of the last {len(facts.log)} decisions are the default: none was reported.",
-            {"default_rewards": sources["default"], "reported_rewards": 0, "decisions": len(facts.log)},
-            "Check the system that sends POST /reward, and that rewards.wait_seconds is long enough for rewards to "
-            "arrive.",
-        )
+        count = sources.total()
+        message = f"All {count} rewards of the last {len(facts.log)} decisions are the default: none was reported."
+        evidence = {"default_rewards": count, "reported_rewards": 0, "decisions": len(facts.log)}
+        advice = "Check the system that sends POST /reward, and that rewards.wait_seconds is long enough for them."
+        yield Finding("only_default_rewards", "problem", message, evidence, advice)
 
 
 def check_variation(facts: Facts) -> Iterator[Finding]:
@@ -76,24 +73,16 @@ def check_variation(facts: Facts) -> Iterator[Finding]:
     advice = "Check that the right field is sent as the reward. If every action earns the same, nothing can be learned."
     others = np.flatnonzero(earned != value)
     if not others.size:
-        yield Finding(
-            "constant_rewards",
-            "problem" if earned.size >= SURELY_ENOUGH else "warning",
-            f"All {earned.size} rewards are {value:g}: they do not say which action is better.",
-            evidence,
-            advice,
-        )
+        message = f"All {earned.size} rewards are {value:g}: they do not say which action is better."
+        severity: Severity = "problem" if earned.size >= SURELY_ENOUGH else "warning"
+        yield Finding("constant_rewards", severity, message, evidence, advice)
         return
     same = int(earned.size - 1 - others[-1])
     varied = others.size / (earned.size - same)
     if same >= ENOUGH_REWARDS and (1.0 - varied) ** same < CHANCE:
-        yield Finding(
-            "constant_rewards",
-            "warning",
-            f"The last {same} rewards are all {value:g}; before that, {100 * varied:.1f} % had other values.",
-            evidence | {"same_in_a_row": same, "share_of_others_before": varied},
-            advice,
-        )
+        message = f"The last {same} rewards are all {value:g}; before that, {100 * varied:.1f} % had other values."
+        evidence |= {"same_in_a_row": same, "share_of_others_before": varied}
+        yield Finding("constant_rewards", "warning", message, evidence, advice)
 
 
 def check_missing(facts: Facts) -> Iterator[Finding]:
@@ -115,15 +104,21 @@ def check_missing(facts: Facts) -> Iterator[Finding]:
 
 
 def check_overdue(facts: Facts) -> Iterator[Finding]:
-    overdue, wait = facts.overdue, facts.config.rewards.wait_seconds
-    if overdue is not None and wait is not None and overdue.oldest_seconds > LATE * wait:
+    wait, history, first = facts.config.rewards.wait_seconds, facts.state.history, facts.row.settled
+    if wait is None:
+        return
+    last = min(facts.tx.get_last_round(facts.campaign, facts.now - int(wait * SECOND)), facts.state.round)
+    erased = history.contexts.symbols[first:last] < 0
+    missing = np.flatnonzero(np.isnan(history.rewards[first:last]) & ~erased) + first + 1
+    oldest = int(missing[0]) if missing.size else 0
+    if oldest and (seconds := facts.measure_age(oldest)) > LATE * wait:
         yield Finding(
             "rewards_overdue",
             "warning",
-            f"{overdue.decisions} decisions have waited for their reward longer than rewards.wait_seconds ({wait:g} s),"
-            f" the oldest for {overdue.oldest_seconds:.0f} s. They get the default when the stage ends, before round "
+            f"{missing.size} decisions have waited for their reward longer than rewards.wait_seconds ({wait:g} s), the "
+            f"oldest for {seconds:.0f} s. They get the default when the stage ends, before round "
             f"{facts.state.next_update}.",
-            {**overdue._asdict(), "wait_seconds": wait},
+            {"decisions": missing.size, "oldest_round": oldest, "oldest_seconds": seconds, "wait_seconds": wait},
             "Only decisions end a stage: if they are rare, clone the campaign with a shorter stage_length. If the wait "
             "was switched on late, the backlog is worked off stage by stage.",
         )

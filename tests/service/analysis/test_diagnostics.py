@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from policy import StagedPolicy
-from service.analysis.checks.finding import Code
+from service.analysis.checks import Code
 from service.analysis.diagnostics import HEALTHY
 from service.api.diagnostics import Diagnostics
 from service.engine.warm_up import warm_up

@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 import service.engine.boundaries
-import service.engine.snapshots
+import service.engine.recovery
 from policy import Request, StagedPolicy, encode
 from policy.changes import add_config_action, patch_config, retire_config_action
 from service.analysis.preview import explain_decision, preview_decision
@@ -313,7 +313,7 @@ def test_the_model_of_every_decision_is_rebuilt(direct, clock, monkeypatch, name
     """Across snapshots, jobs, changes of the configuration, and added and retired actions. No row changes."""
     if large:
         monkeypatch.setattr(service.engine.boundaries, "INLINE_OPERATIONS", 0)
-    monkeypatch.setattr(service.engine.snapshots, "SNAPSHOT_ROUNDS", 20)
+    monkeypatch.setattr(service.engine.recovery, "SNAPSHOT_ROUNDS", 20)
     worker, states = direct(), {}
     script = Script(CONFIGS[name], clock).create(worker.post)
     changes = {
@@ -340,7 +340,7 @@ def test_the_model_of_every_decision_is_rebuilt(direct, clock, monkeypatch, name
             state = start.state._replace(round=made["round"] - 1)
             expected = start.policy.score_under(state, np.eye(state.belief.size), request)
             for each, scores in zip(regimes, expected, strict=True):
-                found = [(s.action, s.estimate, s.bonus) for s in each.scores]
+                found = [(s.action, s.estimate, s.bonus) for s in each["scores"]]
                 assert found == [(s.action, s.estimate, s.bonus) for s in scores]
     assert read_tables(worker) == before
 

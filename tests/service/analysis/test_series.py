@@ -13,7 +13,7 @@ import sqlalchemy as sa
 import service.analysis.columns
 import service.analysis.series
 from policy.lift import ALONE, Compared, cumulative_lift
-from service.analysis.buckets import bucket_starts, find_lasting_changes
+from service.analysis.series import bucket_starts, find_lasting_changes
 from service.api.series import Series
 from service.base.times import format_timestamp
 from service.storage.campaigns import find_campaign
@@ -359,7 +359,7 @@ def test_regime_changes_follow_the_rule_of_alerts():
         least = chance.choice((1, 2, 5))
         table = np.array([(law + [0.0] * 3)[:3] for law in beliefs])
         found = find_lasting_changes(table, np.array([len(law) for law in beliefs], np.int8), least)
-        listed = [(since + 1, before + 1, after + 1) for since, before, after in zip(*found, strict=True)]
+        listed = [(since + 1, before + 1, after + 1) for since, before, after in found.tolist()]
         assert listed == find_changes(beliefs, least)
 
 
