@@ -4,6 +4,7 @@ Other work, in threads and commands, goes through SQLAlchemy. Its asyncio extens
 statements themselves: a greenlet for each wait, and a task for each connection that goes back to its pool.
 """
 
+import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -65,6 +66,11 @@ class LoopPool:
     async def _prepare(self, connection: Any) -> None:
         row = await connection.fetchrow(PREPARE_SESSION)
         self._health.note_server(row[-1])
+        connection.add_termination_listener(self._note_end)
+
+    def _note_end(self, _: Any) -> None:
+        """If the server has ended this connection, then perhaps others too: they are tested before their next use."""
+        self._health.failed_at = time.monotonic()
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator["LoopConnection"]:
