@@ -173,8 +173,10 @@ class Unit(Boundaries):
         (regimes, announced), state = self.progress.announced, self.state
         if regimes < 2:
             return
+        if count == 1 and state.belief.argmax() == announced:  # nearly always, and quickly seen
+            return
         beliefs = state.history.beliefs[: state.round, :regimes]
-        if (beliefs[-count:].argmax(axis=1) == announced).all():  # nearly always
+        if (beliefs[-count:].argmax(axis=1) == announced).all():
             return
         alerts = self.policy.config.alerts
         changes, announced = find_regime_changes(beliefs, state.round - count, alerts.rounds, announced)
