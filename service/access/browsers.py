@@ -6,7 +6,7 @@ pass for one of our pages (DNS rebinding). So a request must name this machine a
 something must not come from another site's page. Programs do not send the headers that are checked, so nothing changes
 for them.
 
-With keys none of this is needed: another site's page has no key, and a cookie alone changes nothing (credentials.py).
+With keys none of this is needed: another site's page has no key, and a cookie alone changes nothing (keys.py).
 """
 
 from collections.abc import Iterable
@@ -31,14 +31,8 @@ class Visitors:
 
     def admit(self, scope: Scope) -> None:
         """Refuse a request for another host, or one from another site's page that could change something."""
-        host, site, origin = b"", None, None
-        for name, value in scope["headers"]:
-            if name == b"host":
-                host = value
-            elif name == b"sec-fetch-site":
-                site = value
-            elif name == b"origin":
-                origin = value
+        headers = dict(scope["headers"])
+        host, site, origin = headers.get(b"host", b""), headers.get(b"sec-fetch-site"), headers.get(b"origin")
         if host not in self._known:
             self._require_own_host(host)
         if (site or origin) and scope["method"] not in READS and not self._is_own_page(host, site, origin):

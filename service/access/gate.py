@@ -15,8 +15,7 @@ from hashlib import sha256
 
 from starlette.types import Scope
 
-from service.access.credentials import HOW_TO_SEND, KEY, PERSONALIZER, PERSONALIZER_HEADER, read_key
-from service.access.keys import Key
+from service.access.keys import HOW_TO_SEND, KEY, PERSONALIZER, PERSONALIZER_HEADER, Key, read_key
 from service.access.roles import ROLES, Access
 from service.base.errors import ForbiddenError, UnauthorizedError, UnavailableError
 from service.storage.audit import Record, add_record

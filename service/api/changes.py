@@ -1,7 +1,7 @@
 """The routes that change a live campaign's configuration or actions, clone it, or list its changes."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any
 
@@ -11,20 +11,17 @@ from pydantic import BaseModel, ConfigDict, Field, Strict
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Scope
 
-from policy import CampaignConfig, FixedError, PolicyError, StagedPolicy
-from policy.changes import CHANGEABLE, add_config_action, clone_config, patch_config, retire_config_action
+from policy import CampaignConfig, changes
 from policy.config import PLAIN_TEXT
-from service.access.credentials import make_record, require_campaign
+from service.access.keys import require_campaign
 from service.access.roles import ADMINS, READERS, allow
-from service.api.campaigns import CampaignState, apply_change, check_name, load_campaign
-from service.api.paging import Limit
-from service.base.errors import ConflictError, InvalidError
-from service.base.times import format_timestamp
+from service.api.campaigns import CampaignState, apply_change, build_policy, check_name, load_campaign, submit_recorded
+from service.api.fields import Limit, Timestamp
 from service.engine.operations import Change, Create
 from service.engine.recovery import get_campaign
 from service.engine.requests import RequestBody
 from service.engine.worker import Service
-from service.storage.audit import describe_receiver, log_record
+from service.storage.audit import describe_receiver
 from service.storage.campaigns import read_revision_page
 from service.storage.rows import RevisionRow
 from service.web.application import Application
@@ -56,7 +53,7 @@ class Revision(BaseModel):
     changed: Annotated[dict[str, Any], Field(description="the fields that changed, with their new values")]
     restored_model_version: Annotated[int | None, Field(description="of a rollback: the model it went back to")]
     erased_decisions: Annotated[int | None, Field(description="of an erasure: how many decisions were erased")]
-    created_at: str
+    created_at: Timestamp
 
 
 class RevisionPage(BaseModel):
@@ -64,7 +61,7 @@ class RevisionPage(BaseModel):
     next_cursor: int | None
 
 
-def add_change_routes(app: Application, service: Service) -> None:
+def add_routes(app: Application, service: Service) -> None:
     _add_clone(app, service)
     _add_actions(app, service)
     app.describers.append(_describe_patches)
@@ -76,9 +73,9 @@ def add_change_routes(app: Application, service: Service) -> None:
         `propensity_floor`, `bonus.scale` (how much to explore), `regime_labels`, `alerts`, `retention_days`, `paused`.
         Only the fields you send change; null restores a default. Changing any other field would reset the model: the
         answer is 409, and you should clone the campaign instead."""
-        change = partial(patch_config, patch=patch)
+        change = partial(changes.patch_config, patch=patch)
         before = await _load_config(service, name)
-        after = await _build_policy(change, before)  # before the operation: a body may hold 100,000 mistakes
+        after = await build_policy(before, change)  # before the operation: a body may hold 100,000 mistakes
         service.sender.check(after.config, before)
         return await apply_change(service, request, "change", Change(name, change), fields=sorted(patch))
 
@@ -104,15 +101,15 @@ def _add_actions(app: Application, service: Service) -> None:
     async def add_action(name: str, body: ActionRequest, request: Request) -> CampaignState:
         """Add an action, or bring a retired one back. The campaign keeps what it has learned and explores the new
         action."""
-        change = partial(add_config_action, action=body.action)
-        await _build_policy(change, await _load_config(service, name))  # the wider feature map may take a while
+        change = partial(changes.add_config_action, action=body.action)
+        await build_policy(await _load_config(service, name), change)  # before the operation, for the time it takes
         return await apply_change(service, request, "add action", Change(check_name(name), change), action=body.action)
 
     @app.api.post("/campaigns/{name}/actions/retire", tags=["campaigns"], responses=describe_errors(404, 409, 422))
     @allow(ADMINS, campaign="path")
     async def retire_action(name: str, body: ActionRequest, request: Request) -> CampaignState:
         """Stop choosing an action. Its rewards still count, and it can be added again."""
-        operation = Change(check_name(name), partial(retire_config_action, action=body.action))
+        operation = Change(check_name(name), partial(changes.retire_config_action, action=body.action))
         return await apply_change(service, request, "retire action", operation, action=body.action)
 
 
@@ -131,43 +128,26 @@ def _add_clone(app: Application, service: Service) -> None:
         The clone draws its own seed and drops retired actions. Fields that had their default value follow the change,
         as `signals` and `features` follow a new list of `variables`. Null restores a default.
         """
-        policy = await _build_policy(partial(clone_config, patch=patch), await _load_config(service, name))
+        policy = await build_policy(await _load_config(service, name), partial(changes.clone_config, patch=patch))
         config = policy.config
         require_campaign(scope, config.name)
         service.sender.check(config)
         digest = hashlib.blake2b(msgspec.json.encode([name, patch], order="sorted"), digest_size=16).digest()
+        operation = Create(config.name, policy, digest)
         details = {"source": name, "given": sorted(patch), **describe_receiver(config)}
-        record = make_record(scope, "clone", config.name, **details)
-        answer = await service.submit(Create(config.name, policy, digest, record))
-        log_record(record)
-        return answer
+        return await submit_recorded(service, scope, "clone", operation, **details)
 
 
 async def _load_config(service: Service, name: str) -> CampaignConfig:
     return (await run_in_threadpool(load_campaign, service, name)).config
 
 
-async def _build_policy(change: Callable[[CampaignConfig], CampaignConfig], config: CampaignConfig) -> StagedPolicy:
-    """Change a configuration, and build its policy."""
-    try:
-        return await run_in_threadpool(lambda: StagedPolicy(change(config)))
-    except FixedError as error:
-        raise ConflictError.from_fixed(config.name, error) from None
-    except PolicyError as error:
-        raise InvalidError.from_policy(error) from None
-
-
 def _describe_revision(row: RevisionRow, before: RevisionRow | None) -> Revision:
     config = msgspec.json.decode(row.config)
     earlier = msgspec.json.decode(before.config) if before else {}
-    return Revision(
-        revision=row.revision,
-        round=row.round,
-        changed={name: value for name, value in config.items() if name not in earlier or earlier[name] != value},
-        restored_model_version=row.restored,
-        erased_decisions=row.erased,
-        created_at=format_timestamp(row.created_at),
-    )
+    changed = {name: value for name, value in config.items() if name not in earlier or earlier[name] != value}
+    named = {"changed": changed, "restored_model_version": row.restored, "erased_decisions": row.erased}
+    return Revision.model_validate(row._asdict() | named)
 
 
 # --- the schemas of patches -------------------------------------------------------------------------------------------
@@ -178,7 +158,7 @@ def _describe_patches(schema: dict[str, Any]) -> None:
     schemas = schema["components"]["schemas"]
     whole = _make_partial({"$ref": "#/components/schemas/CampaignConfig-Input"}, schemas)
     changeable: dict[str, Any] = {}
-    for field in CHANGEABLE:
+    for field in changes.CHANGEABLE:
         part, _, inner = field.partition(".")
         if inner:  # only some fields of this part
             one = whole["properties"][part]["anyOf"][0]["properties"][inner]

@@ -1,19 +1,17 @@
 """The routes about a campaign's models: the one in force, those before it, and going back to one of them."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from fastapi import FastAPI, Request
+from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field, Strict
 from starlette.concurrency import run_in_threadpool
 
-from policy import CampaignConfig, StagedPolicy, State, describe
+from policy import StagedPolicy, State, describe
 from policy.config import MOST_ROUNDS
-from policy.description import ModelDescription
 from service.access.roles import ADMINS, READERS, allow
 from service.api.campaigns import CampaignState, apply_change, check_name
-from service.api.paging import Limit, NumberCursor
+from service.api.fields import Limit, NumberCursor, Timestamp
 from service.base.errors import UnavailableError
-from service.base.times import format_timestamp
 from service.engine.operations import ReadState
 from service.engine.preparation import prepare_rollback
 from service.engine.recovery import get_campaign, load_config
@@ -21,6 +19,7 @@ from service.engine.requests import RequestBody
 from service.engine.worker import Service
 from service.storage.models import read_model_page
 from service.storage.rows import ModelRow
+from service.web.application import Application
 from service.web.openapi import describe_errors
 
 
@@ -34,7 +33,7 @@ class Stage(BaseModel):
     rewards_folded: int
     regimes: int
     seconds: Annotated[float, Field(description="how long it took to compute")]
-    published_at: str
+    published_at: Timestamp
 
 
 class StagePage(BaseModel):
@@ -103,15 +102,15 @@ class RollbackRequest(RequestBody):
     model_version: Annotated[int, Strict(), Field(ge=1, le=MOST_ROUNDS, description="as GET …/stages lists them")]
 
 
-def add_model_routes(app: FastAPI, service: Service) -> None:
-    @app.get("/campaigns/{name}/model", tags=["models"], name="model", responses=describe_errors(404))
+def add_routes(app: Application, service: Service) -> None:
+    @app.api.get("/campaigns/{name}/model", tags=["models"], name="model", responses=describe_errors(404))
     @allow(READERS, campaign="path")
     async def get_model(name: str) -> Model:
         """The model in force: the regimes, and the meaning of each coefficient in the campaign's own words."""
         policy, state = await load_current(service, name)
-        return _describe_model(policy.config, describe(policy, state))
+        return _describe_model(policy, state)
 
-    @app.get("/campaigns/{name}/stages", tags=["models"], name="stages", responses=describe_errors(404, 422))
+    @app.api.get("/campaigns/{name}/stages", tags=["models"], name="stages", responses=describe_errors(404, 422))
     @allow(READERS, campaign="path")
     def list_stages(name: str, limit: Limit = 50, cursor: NumberCursor = None) -> StagePage:
         """The models so far, newest first, a page at a time."""
@@ -124,7 +123,7 @@ def add_model_routes(app: FastAPI, service: Service) -> None:
             next_cursor=rows[limit - 1].version if len(rows) > limit else None,
         )
 
-    @app.post("/campaigns/{name}/rollback", tags=["models"], responses=describe_errors(404, 409, 422))
+    @app.api.post("/campaigns/{name}/rollback", tags=["models"], responses=describe_errors(404, 409, 422))
     @allow(ADMINS, campaign="path")
     async def rollback(name: str, body: RollbackRequest, request: Request) -> CampaignState:
         """Put an earlier model back in force, as a new version. Rewards folded after it no longer count."""
@@ -143,50 +142,26 @@ async def load_current(service: Service, name: str) -> tuple[StagedPolicy, State
 
 
 def _describe_stage(row: ModelRow, stage_length: int) -> Stage:
-    return Stage.model_validate(
-        {
-            "model_version": row.version,
-            "kind": row.kind,
-            "round": row.round,
-            "stage": row.round // stage_length + 1,
-            "rewards_folded": row.folded,
-            "regimes": row.regimes,
-            "seconds": row.seconds,
-            "published_at": format_timestamp(row.published_at),
-        }
-    )
+    named = {"model_version": row.version, "stage": row.round // stage_length + 1, "rewards_folded": row.folded}
+    return Stage.model_validate(row._asdict() | named)
 
 
-def _describe_model(config: CampaignConfig, description: ModelDescription) -> Model:
-    return Model(
-        campaign=config.name,
-        model_version=description.model_version,
-        round=description.round,
-        rewards_folded=description.folded,
-        regimes=_describe_regimes(config, description),
-        guarded=description.guarded,
-        noise_std=description.noise_std,
-        ridge=description.ridge,
-        centre=description.centre,
-        coefficients=[Coefficient.model_validate(c._asdict()) for c in description.coefficients],
-        candidates=[Candidate.model_validate(c._asdict()) for c in description.candidates],
-    )
-
-
-def _describe_regimes(config: CampaignConfig, description: ModelDescription) -> list[ModelRegime]:
-    hmm, labels = description.hmm, dict(enumerate(config.regime_labels))
-    if hmm is None:
-        return []
-    return [
-        ModelRegime(
-            regime=h + 1,
-            label=labels.get(h),
-            share=hmm.stationary[h],
-            expected_duration=hmm.expected_duration[h],
-            initial=hmm.initial[h],
-            transition=list(hmm.transition[h]),
-            signals=hmm.signal_laws[h],
-            emission=[SymbolProbability(symbol=dict(s.symbol), probability=s.probability) for s in hmm.emission[h]],
-        )
-        for h in range(description.regimes)
-    ]
+def _describe_model(policy: StagedPolicy, state: State) -> Model:
+    model, labels = describe(policy, state), dict(enumerate(policy.config.regime_labels))
+    regimes: list[dict[str, Any]] = []
+    if (hmm := model.hmm) is not None:
+        regimes = [
+            {
+                "regime": h + 1,
+                "label": labels.get(h),
+                "share": hmm.stationary[h],
+                "expected_duration": hmm.expected_duration[h],
+                "initial": hmm.initial[h],
+                "transition": hmm.transition[h],
+                "signals": hmm.signal_laws[h],
+                "emission": hmm.emission[h],
+            }
+            for h in range(model.regimes)
+        ]
+    named = {"campaign": policy.config.name, "rewards_folded": model.folded, "regimes": regimes}
+    return Model.model_validate(model._asdict() | named, from_attributes=True)

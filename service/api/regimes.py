@@ -1,8 +1,8 @@
-"""`GET /campaigns/{name}/regimes`: what each regime looks like, and whether its label can be trusted."""
+"""A campaign's regimes: what each looks like, whether its label can be trusted, and the alerts about changes."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from fastapi import FastAPI
+import msgspec
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
@@ -10,8 +10,13 @@ from policy import StagedPolicy, State
 from policy.hmm import RECENT
 from service.access.roles import READERS, allow
 from service.analysis.regimes import RegimesSummary, summarize_regimes
+from service.api.fields import Limit, NumberCursor, Timestamp
 from service.api.models import SymbolProbability, load_current
+from service.engine.recovery import get_campaign, load_config
+from service.engine.webhooks import describe_regime
 from service.engine.worker import Service
+from service.storage.events import AlertRow, read_alert_page
+from service.web.application import Application
 from service.web.openapi import describe_errors
 
 
@@ -71,28 +76,77 @@ class Regimes(BaseModel):
     labels_note: Annotated[str | None, Field(description="why the labels should be checked")]
 
 
-def add_regime_routes(app: FastAPI, service: Service) -> None:
-    """Add the route."""
+class NamedRegime(BaseModel):
+    """A regime, counted from 1, and its current label."""
 
+    regime: int
+    label: str | None
+
+
+class Delivery(BaseModel):
+    """The message to the webhook that was configured when the alert was raised."""
+
+    status: Literal["waiting", "sent", "failed"]
+    attempts: int
+    failure: Annotated[str | None, Field(description="of the last attempt")]
+    sent_at: Timestamp | None
+
+
+class Alert(BaseModel):
+    """A different regime has been the most likely for `alerts.rounds` decisions in a row."""
+
+    number: Annotated[int, Field(description="of the event; the newest has the highest")]
+    round: Annotated[int, Field(description="in which the alert was raised")]
+    since_round: Annotated[int, Field(description="the first round in which the new regime was the most likely")]
+    before: Annotated[NamedRegime, Field(alias="from")]
+    after: Annotated[NamedRegime, Field(alias="to")]
+    belief: Annotated[list[float], Field(description="in that round, one probability for each regime")]
+    created_at: Timestamp
+    delivery: Annotated[Delivery | None, Field(description="null where no webhook was configured")]
+
+
+class AlertPage(BaseModel):
+    alerts: Annotated[list[Alert], Field(description="newest first")]
+    next_cursor: int | None
+
+
+def add_routes(app: Application, service: Service) -> None:
     def summarize(policy: StagedPolicy, state: State) -> RegimesSummary:
         with service.store.reading() as tx:
             return summarize_regimes(tx, policy, state)
 
-    @app.get("/campaigns/{name}/regimes", tags=["models"], responses=describe_errors(404))
+    @app.api.get("/campaigns/{name}/regimes", tags=["models"], responses=describe_errors(404))
     @allow(READERS, campaign="path")
     async def regimes(name: str) -> Regimes:
         """What each regime looks like: its customers, its share of time, what it earns and its best action."""
         policy, state = await load_current(service, name)
         summary = await run_in_threadpool(summarize, policy, state)
-        labels = {regime.regime: regime.label for regime in summary.regimes}
-        now = summary.current
-        return Regimes(
-            campaign=name,
-            round=state.round,
-            model_version=state.model_version,
-            duration_unit="periods" if policy.config.clock else "decisions",
-            current=CurrentRegime(**now._asdict(), label=labels[now.regime]) if labels else None,
-            regimes=[Regime.model_validate(regime, from_attributes=True) for regime in summary.regimes],
-            note=summary.note,
-            labels_note=summary.labels_note,
+        labels, now = {regime.regime: regime.label for regime in summary.regimes}, summary.current
+        named = {
+            "campaign": name,
+            "round": state.round,
+            "model_version": state.model_version,
+            "duration_unit": "periods" if policy.config.clock else "decisions",
+            "current": {**now._asdict(), "label": labels[now.regime]} if labels else None,
+        }
+        return Regimes.model_validate(summary._asdict() | named, from_attributes=True)
+
+    @app.api.get("/campaigns/{name}/alerts", tags=["campaigns"], name="alerts", responses=describe_errors(404, 422))
+    @allow(READERS, campaign="path")
+    def list_alerts(name: str, limit: Limit = 50, cursor: NumberCursor = None) -> AlertPage:
+        """Lasting changes of the most likely regime, newest first, a page at a time."""
+        with service.store.reading() as tx:
+            row = get_campaign(tx, name)
+            labels = dict(enumerate(load_config(tx, row.campaign_id).regime_labels, 1))
+            rows = read_alert_page(tx, row.campaign_id, cursor, limit + 1)
+        return AlertPage(
+            alerts=[_describe_alert(row, labels) for row in rows[:limit]],
+            next_cursor=rows[limit - 1].number if len(rows) > limit else None,
         )
+
+
+def _describe_alert(row: AlertRow, labels: dict[int, str]) -> Alert:
+    change: dict[str, Any] = msgspec.json.decode(row.body)
+    regimes = {way: describe_regime(change[way], labels) for way in ("from", "to")}
+    fields = row._asdict()
+    return Alert.model_validate(change | fields | regimes | {"delivery": fields if row.status else None})

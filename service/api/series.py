@@ -3,13 +3,14 @@
 from typing import Annotated, Literal
 
 import msgspec
-from fastapi import FastAPI, Query, Response
+from fastapi import Query, Response
 from pydantic import BaseModel, Field
 
 from service.access.roles import READERS, allow
 from service.analysis.columns import ColumnCache
 from service.analysis.series import MAX_POINTS, Beliefs, compute_series
 from service.engine.worker import Service
+from service.web.application import Application
 from service.web.openapi import describe_errors
 from service.web.times import QueryTime, make_interval
 
@@ -110,11 +111,12 @@ class Series(BaseModel):
     revisions: Annotated[list[Note], Field(description="the newest 200, in order")]
 
 
-def add_series_routes(app: FastAPI, service: Service) -> None:
-    """Add the route."""
+def add_routes(app: Application, service: Service) -> None:
     cache = ColumnCache()
 
-    @app.get("/campaigns/{name}/series", tags=["reports"], response_model=Series, responses=describe_errors(404, 422))
+    @app.api.get(
+        "/campaigns/{name}/series", tags=["reports"], response_model=Series, responses=describe_errors(404, 422)
+    )
     @allow(READERS, campaign="path")
     def series(
         name: str,

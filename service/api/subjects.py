@@ -6,24 +6,24 @@ The person is named in the body, never in an address, and in no log.
 import logging
 from typing import Annotated, Any
 
-import msgspec
-from fastapi import FastAPI, Request
+from fastapi import Request
 from msgspec.structs import replace
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
-from service.access.credentials import get_key_campaigns, make_record
+from service.access.keys import get_key_campaigns, make_record
 from service.access.roles import ADMINS, allow
-from service.api.decisions import StoredReward
+from service.api.decisions import StoredReward, describe_logged
+from service.api.fields import Timestamp
 from service.base.errors import NotFoundError
-from service.base.times import format_timestamp
 from service.engine.preparation import prepare_erasure
 from service.engine.recovery import get_campaign
 from service.engine.requests import Text
 from service.engine.worker import Service
 from service.storage.audit import add_record, log_record
 from service.storage.erasure import read_subject_campaigns
-from service.storage.reading import LoggedDecision, read_subject_decisions
+from service.storage.reading import read_subject_decisions
+from service.web.application import Application
 from service.web.openapi import describe_errors
 
 log = logging.getLogger("undercurrent")
@@ -52,8 +52,8 @@ class KeptDecision(BaseModel):
 
     decision_id: str
     round: int
-    decided_at: str
-    at: str | None
+    decided_at: Timestamp
+    at: Timestamp | None
     context: dict[str, Any] | None
     excluded_actions: list[str]
     mode: str
@@ -76,8 +76,8 @@ class SubjectData(BaseModel):
     campaigns: list[Kept]
 
 
-def add_subject_routes(app: FastAPI, service: Service) -> None:
-    @app.post("/subjects/erase", tags=["subjects"], responses=describe_errors(422))
+def add_routes(app: Application, service: Service) -> None:
+    @app.api.post("/subjects/erase", tags=["subjects"], responses=describe_errors(422))
     @allow(ADMINS, campaign="list")
     async def erase(body: SubjectRequest, request: Request) -> Erasures:
         """Erase a person's contexts and rewards, and what was learned from them, in every campaign that the key covers.
@@ -92,7 +92,7 @@ def add_subject_routes(app: FastAPI, service: Service) -> None:
         campaigns = [Erasure(campaign=name, erased_decisions=count) for name, count in counts.items() if count]
         return Erasures(erased_decisions=sum(counts.values()), campaigns=campaigns)
 
-    @app.post("/subjects/export", tags=["subjects"], responses=describe_errors(422))
+    @app.api.post("/subjects/export", tags=["subjects"], responses=describe_errors(422))
     @allow(ADMINS, campaign="list")
     def export(body: SubjectRequest, request: Request) -> SubjectData:
         """Everything stored about a person, to answer their request for access."""
@@ -106,8 +106,8 @@ def add_subject_routes(app: FastAPI, service: Service) -> None:
         with service.store.writing() as tx:  # no export without a record
             add_record(tx, record, service.campaigns.clock())
         log_record(record)
-        kept = [Kept(campaign=name, decisions=[_describe_decision(row) for row in rows[name]]) for name in names]
-        return SubjectData(subject=body.subject, campaigns=kept)
+        kept = [{"campaign": name, "decisions": [describe_logged(row) for row in rows[name]]} for name in names]
+        return SubjectData.model_validate({"subject": body.subject, "campaigns": kept})
 
 
 def _find_campaigns(service: Service, subject: str, request: Request) -> list[str]:
@@ -127,23 +127,3 @@ async def _erase(service: Service, campaign: str, subject: str, request: Request
     if count:
         log_record(record, decisions=count)
     return int(count)
-
-
-def _describe_decision(row: LoggedDecision) -> KeptDecision:
-    reward = None
-    if row.reward is not None:
-        values = {"reward": row.reward, "source": row.source, "received_at": format_timestamp(row.received_at or 0)}
-        reward = StoredReward.model_validate(values)
-    return KeptDecision(
-        decision_id=row.decision_id,
-        round=row.round,
-        decided_at=format_timestamp(row.decided_at),
-        at=None if row.at is None else format_timestamp(row.at),
-        context=None if row.context is None else msgspec.json.decode(row.context),
-        excluded_actions=msgspec.json.decode(row.excluded_actions or "[]"),
-        mode=row.mode,
-        action=row.action,
-        propensity=row.propensity or None,
-        **msgspec.json.decode(row.explanation),
-        reward=reward,
-    )

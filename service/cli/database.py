@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 from service.analysis.verify import find_differences
-from service.api.audit import make_entry
+from service.api.operations import make_entry
 from service.cli.flags import Flags, add_settings, load_settings
 from service.engine.recovery import get_campaign
 from service.storage.audit import read_audit_page

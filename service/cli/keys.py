@@ -11,8 +11,7 @@ from contextlib import closing
 from pydantic import TypeAdapter, ValidationError
 
 from policy.config import Slug
-from service.access.credentials import HOW_TO_SEND
-from service.access.keys import get_key_id, make_key
+from service.access.keys import HOW_TO_SEND, get_key_id, make_key
 from service.access.roles import ROLES
 from service.base.errors import NotFoundError
 from service.cli.flags import Flags, add_settings, load_settings

@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import Scope
 
 from policy.config import PLAIN_TEXT
-from service.access.credentials import get_key_campaigns
+from service.access.keys import get_key_campaigns
 from service.access.roles import DECIDERS, allow
 from service.base.errors import GoneError, InvalidError
 from service.compat.messages import EventReward, RankRequest, RankResponse
@@ -26,8 +26,7 @@ PREFIX = "/personalizer/v1.0"
 EventPath = Annotated[str, Path(alias="eventId", min_length=1, max_length=200, pattern=PLAIN_TEXT)]
 
 
-def add_personalizer_routes(app: Application, service: Service) -> None:
-    """Add the three routes that a client of Personalizer calls."""
+def add_routes(app: Application, service: Service) -> None:
     ranker = Ranker(service)
     event_settings: dict[str, Any] = {
         "tags": ["personalizer"],

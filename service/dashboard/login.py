@@ -5,8 +5,7 @@ from typing import Annotated
 from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
-from service.access.credentials import COOKIE, require_page
-from service.access.keys import Key
+from service.access.keys import COOKIE, Key, require_page
 from service.access.roles import ANYONE, allow
 from service.engine.worker import Service
 

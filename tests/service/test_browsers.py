@@ -4,7 +4,7 @@ import httpx
 import pytest
 
 from service.access.browsers import Visitors
-from service.access.credentials import PAGE
+from service.access.keys import PAGE
 from service.base.errors import ForbiddenError
 from service.base.settings import Settings, SettingsError
 from service.storage.store import Store

@@ -15,8 +15,7 @@ from sqlalchemy.engine import make_url
 
 import service.web.requests
 from policy.errors import ContextError, FieldProblem
-from service.access.credentials import PAGE
-from service.access.keys import get_key_id
+from service.access.keys import PAGE, get_key_id
 from service.base.logs import JsonFormatter, TextFormatter
 from service.base.settings import Settings
 from service.cli.commands import main
