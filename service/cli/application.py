@@ -33,7 +33,6 @@ SUBJECTS = (
     exports,
     series,
 )
-KEEP_ALIVE_SECONDS = 75  # longer than the 60 s of common proxies, so that they close idle connections first
 
 
 def create_app(
@@ -69,20 +68,16 @@ def create_app(
     return app
 
 
-def configure_server(app: object, **options: object) -> uvicorn.Config:
-    """The options of every server we run; these can be overridden."""
-    defaults = {
-        "log_level": "warning",
-        "access_log": False,
-        "server_header": False,
-        "proxy_headers": False,  # no route depends on the caller's address
-        "http": "httptools",
-        "timeout_keep_alive": KEEP_ALIVE_SECONDS,
-        "timeout_graceful_shutdown": 30,  # seconds for clients that never finish sending
-    }
-    return uvicorn.Config(app, **{**defaults, **options})  # type: ignore[arg-type]
-
-
-def configure_server_with_logs(app: object, settings: Settings) -> uvicorn.Config:
-    """The same, and uvicorn sets up our logs."""
-    return configure_server(app, log_config=build_log_config(settings), log_level=None)
+def configure_server(app: Application, settings: Settings | None = None) -> uvicorn.Config:
+    """How uvicorn serves the application. With settings it also sets up our logs."""
+    return uvicorn.Config(
+        app,
+        log_config=None if settings is None else build_log_config(settings),
+        log_level="warning" if settings is None else None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,  # no route depends on the caller's address
+        http="httptools",
+        timeout_keep_alive=75,  # seconds; proxies close idle connections first, commonly after 60
+        timeout_graceful_shutdown=30,  # seconds for clients that never finish sending
+    )

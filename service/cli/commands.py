@@ -9,7 +9,7 @@ from typing import NamedTuple
 from service import __version__
 from service.base.errors import ApiError
 from service.base.settings import SettingsError
-from service.cli import config_check, database, export, imports, keys, serve
+from service.cli import database, files, keys, serve
 from service.cli.flags import Flags, add_settings
 
 
@@ -37,21 +37,21 @@ COMMANDS = {
     ),
     "export": Command(
         "write a campaign's decisions and rewards to a file",
-        export.add_arguments,
-        export.run,
+        files.add_export_arguments,
+        files.run_export,
         "The file is the one of GET /campaigns/NAME/decisions, but read from the database directly.",
     ),
     "import": Command(
         "warm-start a new campaign from a file of past decisions",
-        imports.add_arguments,
-        imports.run,
+        files.add_import_arguments,
+        files.run_import,
         "Rows are taken in their order: all or none. Columns have the names that `undercurrent export` writes; only "
         "the action and the variables are required.",
     ),
     "config-check": Command(
         "check a campaign's configuration (JSON) and print it with every default filled in",
-        config_check.add_arguments,
-        config_check.run,
+        files.add_check_arguments,
+        files.run_check,
     ),
     "audit": Command(
         "print what administrators did, newest first, as lines of JSON",

@@ -1,30 +1,21 @@
-"""`undercurrent migrate | verify | audit`, and how the other commands open the database."""
+"""`undercurrent migrate | verify | audit`."""
 
 import argparse
 import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 
 from service.analysis.verify import find_differences
 from service.api.operations import make_entry
-from service.cli.flags import Flags, add_settings, load_settings
+from service.cli.flags import Flags, add_settings, load_settings, open_database
 from service.engine.recovery import get_campaign
 from service.storage.audit import read_audit_page
 from service.storage.campaigns import read_campaign_page
-from service.storage.schema import require_current, upgrade
+from service.storage.schema import upgrade
 from service.storage.store import Store
 from service.web.times import parse_interval
 
 AUDIT_PAGE = 500
 MAX_PRINTED = 20  # differences of one campaign
-
-
-@contextmanager
-def open_database(flags: Flags) -> Iterator[Store]:
-    """The database of the settings; it must have the current schema."""
-    with closing(Store(load_settings(flags).database_url)) as store:
-        require_current(store)
-        yield store
 
 
 def run_migrate(flags: Flags) -> int:

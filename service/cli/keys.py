@@ -2,33 +2,31 @@
 
 import argparse
 import json
-import math
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from policy.config import Slug
 from service.access.keys import HOW_TO_SEND, get_key_id, make_key
 from service.access.roles import ROLES
 from service.base.errors import NotFoundError
-from service.cli.flags import Flags, add_settings, load_settings
+from service.cli.flags import Flags, add_settings, open_database
 from service.storage.audit import add_record, record_command
 from service.storage.campaigns import find_campaign
 from service.storage.keys import add_key, read_keys, revoke_key
 from service.storage.rows import KeyRow
-from service.storage.schema import require_current, upgrade
 from service.storage.store import Store
 
 MAX_LABEL = 100
 MAX_ID = 16
+Rate = Annotated[float, Field(ge=0.001, le=1_000_000)]
 COLUMNS = ("id", "name", "role", "campaigns", "rate limit", "created", "revoked")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `create`, `list` and `revoke`."""
     commands = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     create = commands.add_parser(
         "create",
@@ -41,11 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="campaigns",
         action="append",
         default=[],
-        type=_parse_campaign,
+        type=_parse(Slug, "a campaign name: up to 64 lower-case letters, digits, - and _"),
         metavar="NAME",
         help="a campaign that the key is valid for; may be repeated; default: all campaigns",
     )
-    create.add_argument("--rate-limit", type=_parse_rate, metavar="N", help="requests per second; default: no limit")
+    rate = _parse(Rate, "a number of requests per second, 0.001 to 1000000")
+    create.add_argument("--rate-limit", type=rate, metavar="N", help="requests per second; default: no limit")
     create.add_argument("--name", type=_parse_label, default="", metavar="LABEL", help="a label for people")
     list_ = commands.add_parser("list", help="list the keys, without their secrets")
     revoke = commands.add_parser("revoke", help="revoke a key; every worker refuses it within a second")
@@ -55,11 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(flags: Flags) -> int:
-    """Run one of the three."""
-    with closing(Store(load_settings(flags).database_url)) as store:
-        if store.embedded and flags["action"] == "create":
-            upgrade(store)  # as `serve` does: the first key may come before the first start
-        require_current(store)
+    with open_database(flags, creating=flags["action"] == "create") as store:  # the first key may precede `serve`
         ACTIONS[flags["action"]](store, flags)
     return 0
 
@@ -126,24 +121,14 @@ ACTIONS: dict[str, Callable[[Store, Flags], None]] = {"create": _create, "list":
 # --- the values of flags ----------------------------------------------------------------------------------------------
 
 
-def _parse_campaign(text: str) -> str:
-    try:
-        name: str = TypeAdapter(Slug).validate_python(text)
-    except ValidationError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a campaign name: up to 64 lower-case letters, digits, - and _"
-        ) from None
-    return name
+def _parse(kind: Any, problem: str) -> Callable[[str], Any]:
+    def parse(text: str) -> Any:
+        try:
+            return TypeAdapter(kind).validate_python(text)
+        except ValidationError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {problem}") from None
 
-
-def _parse_rate(text: str) -> float:
-    try:
-        rate = float(text)
-    except ValueError:
-        rate = math.nan
-    if not 0.001 <= rate <= 1_000_000:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of requests per second, 0.001 to 1000000")
-    return rate
+    return parse
 
 
 def _parse_label(text: str) -> str:

@@ -20,7 +20,7 @@ from service import __version__
 from service.base.errors import ApiError
 from service.base.logs import JsonFormatter, build_log_config
 from service.base.settings import Settings
-from service.cli.application import configure_server_with_logs, create_app
+from service.cli.application import configure_server, create_app
 from service.cli.flags import SETTINGS, Flags, add_settings, load_settings
 from service.cli.supervisor import Supervisor, serve_worker
 from service.engine.metrics import SHARED_FOLDER
@@ -113,7 +113,7 @@ def _serve_with_workers(settings: Settings, listener: socket.socket, announcemen
 
 def _serve_alone(settings: Settings, listener: socket.socket, announcement: str) -> bool:
     """Serve in this process; False if the service could not start."""
-    server = uvicorn.Server(configure_server_with_logs(create_app(settings), settings))
+    server = uvicorn.Server(configure_server(create_app(settings), settings))
 
     # Uvicorn handles signals only while it runs, and afterwards raises the signal that stopped it again. With this
     # handler that is not a failure.

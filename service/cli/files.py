@@ -1,30 +1,82 @@
-"""`undercurrent import`: warm-start a campaign from a file of past decisions, in one transaction."""
+"""`undercurrent export | import | config-check`: files of decisions, and of a campaign's configuration."""
 
 import argparse
 import hashlib
+import os
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 from pydantic import TypeAdapter, ValidationError
 from tqdm import tqdm
 
-from policy import encode
+from policy import CampaignConfig, PolicyError, encode
+from service.analysis.export_files import FORMATS, Pages, open_log
 from service.analysis.import_files import count_rows, read_rows
 from service.base.errors import InvalidError
-from service.cli.database import open_database
-from service.cli.flags import Flags, add_settings
+from service.cli.flags import Flags, add_settings, open_database
 from service.engine.campaigns import Campaigns
 from service.engine.operations import KeepSnapshot, Snapshot
 from service.engine.preparation import prepare_import
 from service.engine.recovery import get_campaign, load_config
 from service.engine.requests import ImportId, ImportRow
 from service.storage.audit import record_command
+from service.web.times import parse_interval
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_export_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("campaign", help="name of the campaign")
+    parser.add_argument("--format", choices=FORMATS, default="ndjson", help="default ndjson: one JSON object per line")
+    parser.add_argument("--from", metavar="TIME", help="decided at or after this time: 2026-10-01T00:00:00Z")
+    parser.add_argument("--to", metavar="TIME", help="decided before this time")
+    parser.add_argument("--output", metavar="FILE", help="default: standard output")
+    add_settings(parser)
+
+
+def run_export(flags: Flags) -> int:
+    """Write the same file as `GET /campaigns/{name}/decisions`, read from the database directly."""
+    times, file = parse_interval(flags["from"], flags["to"]), flags["output"]
+    _, write = FORMATS[flags["format"]]
+    with open_database(flags) as store, store.scanning() as tx:
+        log = open_log(tx, flags["campaign"], times)
+        with tqdm(total=log.decisions, unit=" rounds", disable=None if file else True) as bar:
+            chunks = write(log.config, _count_rounds(log.pages, bar))
+            return _write_to_stdout(chunks) if file is None else _write_to_file(chunks, Path(file))
+
+
+def _count_rounds(pages: Pages, bar: "tqdm[Any]") -> Pages:
+    for page in pages:
+        yield page
+        bar.update(len(page))
+
+
+def _write_to_file(chunks: Iterator[bytes], file: Path) -> int:
+    """The file gets its name only once it is complete."""
+    partial = file.with_name(f"{file.name}.part")
+    try:
+        with partial.open("wb") as output:
+            output.writelines(chunks)
+        partial.replace(file)
+    except OSError as error:
+        print(f"undercurrent: cannot write {file}: {error.strerror}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _write_to_stdout(chunks: Iterator[bytes]) -> int:
+    try:
+        sys.stdout.buffer.writelines(chunks)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader (`head`, say) has seen enough; keep Python from flushing again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return 0
+
+
+def add_import_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("campaign", help="name of the campaign, which must not have decided yet")
     parser.add_argument("file", help=".ndjson, .csv or .parquet")
     parser.add_argument(
@@ -33,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(parser)
 
 
-def run(flags: Flags) -> int:
+def run_import(flags: Flags) -> int:
     """Import all rows of a file, or none. Importing the same file again changes nothing."""
     name, path = flags["campaign"], Path(flags["file"])
     with open_database(flags) as store:
@@ -83,3 +135,25 @@ def _derive_id(path: Path) -> str:
     """An id that depends on the content only."""
     with path.open("rb") as file:
         return f"file-{hashlib.file_digest(file, 'blake2b').hexdigest()[:16]}"
+
+
+def add_check_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", help="a JSON file, or - for standard input")
+
+
+def run_check(flags: Flags) -> int:
+    """Print the configuration with every default filled in, or everything that is wrong with it."""
+    file = flags["file"]
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+        config = CampaignConfig.model_validate_json(text)
+    except PolicyError as error:
+        print(*error.problems, sep="\n", file=sys.stderr)
+    except OSError as error:
+        print(f"undercurrent: cannot read {file}: {error.strerror}", file=sys.stderr)
+    except UnicodeDecodeError:
+        print(f"undercurrent: {file} is not UTF-8 text", file=sys.stderr)
+    else:
+        print(config.model_dump_json(indent=2))
+        return 0
+    return 1
