@@ -109,14 +109,13 @@ class Keys:
         self._watching = asyncio.create_task(self._watch())
 
     async def _watch(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), RELOAD_SECONDS)
                 return
             try:
-                await loop.run_in_executor(None, self.load)
-                await loop.run_in_executor(None, self.record_refusals)
+                await asyncio.to_thread(self.load)
+                await asyncio.to_thread(self.record_refusals)
             except UnavailableError:
                 pass  # the database is away: the keys known last are still valid
             except Exception:
@@ -143,4 +142,4 @@ class Keys:
         if self._watching is not None:
             await self._watching
             with suppress(UnavailableError):
-                await asyncio.get_running_loop().run_in_executor(None, self.record_refusals, True)
+                await asyncio.to_thread(self.record_refusals, closing=True)

@@ -20,7 +20,7 @@ from service.web.errors import install_error_handlers
 from service.web.requests import Requests
 
 # In this order routes are tried, and the documentation lists them.
-SUBJECTS = (
+MODULES = (
     decisions,
     campaigns,
     changes,
@@ -61,8 +61,8 @@ def create_app(
     requests = Requests(worker.metrics, settings.access_log, settings.https)
     app = Application(api, requests, worker.keys, Visitors(settings.hosts))
     install_error_handlers(api)
-    for subject in SUBJECTS:
-        subject.add_routes(app, worker)
+    for module in MODULES:
+        module.add_routes(app, worker)
     add_dashboard(api, worker)
     add_documentation(app)
     return app

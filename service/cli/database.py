@@ -9,7 +9,7 @@ from service.api.operations import make_entry
 from service.cli.flags import Flags, add_settings, load_settings, open_database
 from service.engine.recovery import get_campaign
 from service.storage.audit import read_audit_page
-from service.storage.campaigns import read_campaign_page
+from service.storage.campaigns import read_campaigns
 from service.storage.schema import upgrade
 from service.storage.store import Store
 from service.web.times import parse_interval
@@ -19,6 +19,7 @@ MAX_PRINTED = 20  # differences of one campaign
 
 
 def run_migrate(flags: Flags) -> int:
+    """`serve` does this by itself for SQLite."""
     with closing(Store(load_settings(flags).database_url)) as store:
         upgrade(store)
     print("The database is up to date.")
@@ -31,9 +32,12 @@ def add_verify_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_verify(flags: Flags) -> int:
-    """Verify one campaign or all; the exit code is 1 if anything differs."""
+    """Every decision and every model of one campaign, or of all, is compared, from the first round on. The exit code is
+    1 if anything differs."""
     with open_database(flags) as store:
-        names = _list_campaigns(store) if flags["campaign"] is None else [flags["campaign"]]
+        with store.reading() as tx:
+            all_names = [row.name for row in read_campaigns(tx)]
+        names = all_names if flags["campaign"] is None else [flags["campaign"]]
         results = [_verify(store, name) for name in names]
     return 0 if all(results) else 1
 
@@ -51,14 +55,6 @@ def _verify(store: Store, name: str) -> bool:
     return not count
 
 
-def _list_campaigns(store: Store) -> list[str]:
-    names: list[str] = []
-    with store.reading() as tx:
-        while page := read_campaign_page(tx, names[-1] if names else "", 1_000):
-            names += [row.name for row in page]
-    return names
-
-
 def add_audit_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("campaign", nargs="?", help="only this campaign; default: everything")
     parser.add_argument("--from", metavar="TIME", help="at or after this time: 2026-10-01T00:00:00Z")
@@ -67,7 +63,6 @@ def add_audit_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_audit(flags: Flags) -> int:
-    """Print every entry as a line of JSON, newest first."""
     times, campaign = parse_interval(flags["from"], flags["to"]), flags["campaign"]
     with open_database(flags) as store, store.reading() as tx:
         rows = read_audit_page(tx, None, AUDIT_PAGE, campaign, times)

@@ -37,7 +37,7 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_export(flags: Flags) -> int:
-    """Write the same file as `GET /campaigns/{name}/decisions`, read from the database directly."""
+    """The file is the one of GET /campaigns/NAME/decisions, but read from the database directly."""
     times, file = parse_interval(flags["from"], flags["to"]), flags["output"]
     _, write = FORMATS[flags["format"]]
     with open_database(flags) as store, store.scanning() as tx:
@@ -86,7 +86,8 @@ def add_import_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_import(flags: Flags) -> int:
-    """Import all rows of a file, or none. Importing the same file again changes nothing."""
+    """Rows are taken in their order: all or none. Columns have the names that `undercurrent export` writes; only the
+    action and the variables are required. Importing the same file again changes nothing."""
     name, path = flags["campaign"], Path(flags["file"])
     with open_database(flags) as store:
         campaigns = Campaigns(store, lambda: time.time_ns() // 1_000)
@@ -94,7 +95,7 @@ def run_import(flags: Flags) -> int:
             config = load_config(tx, get_campaign(tx, name).campaign_id)
         rows = read_rows(path, config)
         try:
-            import_id, size = _check_id(flags["import_id"] or _derive_id(path)), count_rows(path)
+            import_id, size = _choose_id(flags["import_id"], path), count_rows(path)
         except OSError as error:
             print(f"undercurrent: cannot read {path}: {error.strerror or error}", file=sys.stderr)
             return 1
@@ -124,17 +125,15 @@ def _check_rows(rows: Iterator[dict[str, object]]) -> Iterator[ImportRow]:
             raise InvalidError.from_pydantic(problems) from None
 
 
-def _check_id(import_id: str) -> str:
+def _choose_id(given: str | None, path: Path) -> str:
+    """Check the id that was given, or derive one from the file's content alone."""
+    if not given:
+        with path.open("rb") as file:
+            return f"file-{hashlib.file_digest(file, 'blake2b').hexdigest()[:16]}"
     try:
-        return str(TypeAdapter(ImportId).validate_python(import_id))
+        return str(TypeAdapter(ImportId).validate_python(given))
     except ValidationError as error:
         raise InvalidError.from_pydantic([{**p, "loc": ("body", "import_id")} for p in error.errors()]) from None
-
-
-def _derive_id(path: Path) -> str:
-    """An id that depends on the content only."""
-    with path.open("rb") as file:
-        return f"file-{hashlib.file_digest(file, 'blake2b').hexdigest()[:16]}"
 
 
 def add_check_arguments(parser: argparse.ArgumentParser) -> None:
@@ -142,7 +141,6 @@ def add_check_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_check(flags: Flags) -> int:
-    """Print the configuration with every default filled in, or everything that is wrong with it."""
     file = flags["file"]
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")

@@ -7,6 +7,7 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -42,20 +43,11 @@ THEIR_NAMES = {"context": "contextFeatures", "excluded_actions": "excludedAction
 
 def add_routes(app: Application, service: Service) -> None:
     ranker = Ranker(service)
-    event_settings: dict[str, Any] = {
-        "tags": ["personalizer"],
-        "status_code": 204,
-        "responses": describe_errors(404, 409, 410, 422),
-    }
+    tags: Any = ["personalizer"]
+    post = partial(app.api.post, tags=tags, status_code=204, responses=describe_errors(404, 409, 410, 422))
+    ranked: Any = {"response_model": RankResponse, "responses": describe_errors(409, 410, 422)}
 
-    @app.post_lean(
-        PREFIX + "/rank",
-        RankRequest,
-        201,
-        tags=["personalizer"],
-        response_model=RankResponse,
-        responses=describe_errors(409, 410, 422),
-    )
+    @app.post_lean(PREFIX + "/rank", RankRequest, 201, tags=tags, **ranked)
     @allow(DECIDERS, campaign="among")
     async def rank(body: RankRequest, campaign: str, scope: Scope) -> bytes:
         """Decide which action to show, like Azure Personalizer's Rank.
@@ -65,7 +57,7 @@ def add_routes(app: Application, service: Service) -> None:
         campaign settles it."""
         return msgspec.json.encode(await ranker.rank(body, get_key_campaigns(scope)))
 
-    @app.api.post(PREFIX + "/events/{eventId:path}/reward", **event_settings)
+    @post(PREFIX + "/events/{eventId:path}/reward")
     @allow(DECIDERS, campaign="among")
     async def reward(request: Request, event_id: EventPath, body: EventReward) -> Response:
         """Report what the action of an event earned. The reward is committed, and the next stage update learns from
@@ -78,7 +70,7 @@ def add_routes(app: Application, service: Service) -> None:
             raise _translate_fields(error) from None
         return Response(status_code=204)
 
-    @app.api.post(PREFIX + "/events/{eventId:path}/activate", **event_settings)
+    @post(PREFIX + "/events/{eventId:path}/activate")
     @allow(DECIDERS, campaign="among")
     def activate(request: Request, event_id: EventPath) -> Response:
         """Report that the action of an event was shown. This has no effect: an event without a reward teaches nothing,
