@@ -17,8 +17,7 @@ from service.access.keys import get_key_campaigns, make_record
 from service.access.roles import ADMINS, READERS, allow
 from service.api.fields import Limit, NameCursor, Timestamp
 from service.base.errors import ConflictError, FieldProblem, InvalidError, NotFoundError
-from service.engine import operations, recovery
-from service.engine.handlers import answer_repeated_creation
+from service.engine import handlers, operations, recovery
 from service.engine.preparation import prepare_import
 from service.engine.requests import CAMPAIGN_EXAMPLE, ImportRequest
 from service.engine.worker import Service
@@ -38,17 +37,15 @@ class CampaignSummary(BaseModel):
     name: str
     paused: bool
     archived_at: Timestamp | None
-    round: Annotated[int, Field(description="decisions so far")]
-    stage: Annotated[int, Field(description="of the last decision")]
+    round: int = Field(description="decisions so far")
+    stage: int = Field(description="of the last decision")
     model_version: int
-    regimes: Annotated[int, Field(description="in use")]
+    regimes: int = Field(description="in use")
     belief: list[float]
     rewards_received: int
-    rewards_waiting: Annotated[int, Field(description="committed; the next stage update folds them")]
-    updated_at: Annotated[Timestamp, Field(description="time of the last decision or reward")]
-    failure: Annotated[
-        str | None, Field(description="of the last update, if it failed: the campaign goes on without it")
-    ]
+    rewards_waiting: int = Field(description="committed; the next stage update folds them")
+    updated_at: Timestamp = Field(description="time of the last decision or reward")
+    failure: str | None = Field(description="of the last update, if it failed: the campaign goes on without it")
 
 
 class CampaignState(CampaignSummary):
@@ -58,7 +55,7 @@ class CampaignState(CampaignSummary):
 
 class CampaignPage(BaseModel):
     campaigns: list[CampaignSummary]
-    next_cursor: Annotated[str | None, Field(description="for the next page; null on the last")]
+    next_cursor: str | None = Field(description="for the next page; null on the last")
 
 
 class Imported(BaseModel):
@@ -210,7 +207,7 @@ def _check_creation(service: Service, operation: operations.Create) -> bytes:
         existing = campaigns.find_campaign(tx, operation.campaign)
         if existing is None:
             return operation.policy.config.model_dump_json().encode()
-        answer = answer_repeated_creation(tx, existing, operation)
+        answer = handlers.answer_repeated_creation(tx, existing, operation)
     if isinstance(answer, ConflictError):
         raise answer
     return answer

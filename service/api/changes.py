@@ -17,13 +17,10 @@ from service.access.keys import require_campaign
 from service.access.roles import ADMINS, READERS, allow
 from service.api.campaigns import CampaignState, apply_change, build_policy, check_name, load_campaign, submit_recorded
 from service.api.fields import Limit, Timestamp
+from service.engine import recovery, requests
 from service.engine.operations import Change, Create
-from service.engine.recovery import get_campaign
-from service.engine.requests import RequestBody
 from service.engine.worker import Service
-from service.storage.audit import describe_receiver
-from service.storage.campaigns import read_revision_page
-from service.storage.rows import RevisionRow
+from service.storage import audit, campaigns, rows
 from service.web.application import Application
 from service.web.openapi import describe_errors
 
@@ -39,7 +36,7 @@ ClonePatch = Annotated[dict[str, Any], Body(examples=[CLONE_EXAMPLE])]
 RevisionCursor = Annotated[int | None, Query(ge=1, le=2**31 - 1)]  # PostgreSQL compares it with 32 bits
 
 
-class ActionRequest(RequestBody):
+class ActionRequest(requests.RequestBody):
     model_config = ConfigDict(json_schema_extra={"examples": [{"action": "message"}]})
 
     action: Annotated[str, Strict(), Field(min_length=1, max_length=100, pattern=PLAIN_TEXT)]
@@ -49,15 +46,15 @@ class Revision(BaseModel):
     """A change of a campaign."""
 
     revision: int
-    round: Annotated[int, Field(description="decisions made before it")]
-    changed: Annotated[dict[str, Any], Field(description="the fields that changed, with their new values")]
-    restored_model_version: Annotated[int | None, Field(description="of a rollback: the model it went back to")]
-    erased_decisions: Annotated[int | None, Field(description="of an erasure: how many decisions were erased")]
+    round: int = Field(description="decisions made before it")
+    changed: dict[str, Any] = Field(description="the fields that changed, with their new values")
+    restored_model_version: int | None = Field(description="of a rollback: the model it went back to")
+    erased_decisions: int | None = Field(description="of an erasure: how many decisions were erased")
     created_at: Timestamp
 
 
 class RevisionPage(BaseModel):
-    revisions: Annotated[list[Revision], Field(description="newest first")]
+    revisions: list[Revision] = Field(description="newest first")
     next_cursor: int | None
 
 
@@ -86,8 +83,8 @@ def add_routes(app: Application, service: Service) -> None:
     def list_revisions(name: str, limit: Limit = 50, cursor: RevisionCursor = None) -> RevisionPage:
         """The changes so far, newest first, a page at a time."""
         with service.store.reading() as tx:
-            row = get_campaign(tx, name)
-            rows = read_revision_page(tx, row.campaign_id, cursor, limit + 1)
+            row = recovery.get_campaign(tx, name)
+            rows = campaigns.read_revision_page(tx, row.campaign_id, cursor, limit + 1)
         older = [*rows[1:], None]
         return RevisionPage(
             revisions=[_describe_revision(row, before) for row, before in zip(rows[:limit], older, strict=False)],
@@ -134,7 +131,7 @@ def _add_clone(app: Application, service: Service) -> None:
         service.sender.check(config)
         digest = hashlib.blake2b(msgspec.json.encode([name, patch], order="sorted"), digest_size=16).digest()
         operation = Create(config.name, policy, digest)
-        details = {"source": name, "given": sorted(patch), **describe_receiver(config)}
+        details = {"source": name, "given": sorted(patch), **audit.describe_receiver(config)}
         return await submit_recorded(service, scope, "clone", operation, **details)
 
 
@@ -142,7 +139,7 @@ async def _load_config(service: Service, name: str) -> CampaignConfig:
     return (await run_in_threadpool(load_campaign, service, name)).config
 
 
-def _describe_revision(row: RevisionRow, before: RevisionRow | None) -> Revision:
+def _describe_revision(row: rows.RevisionRow, before: rows.RevisionRow | None) -> Revision:
     config = msgspec.json.decode(row.config)
     earlier = msgspec.json.decode(before.config) if before else {}
     changed = {name: value for name, value in config.items() if name not in earlier or earlier[name] != value}

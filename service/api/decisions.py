@@ -6,7 +6,7 @@ decision does.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field
@@ -17,13 +17,9 @@ from service.analysis.preview import PastDecision, TriedDecision, explain_decisi
 from service.api.campaigns import check_name
 from service.api.fields import Timestamp
 from service.base.errors import ErrorDetail, GoneError, NotFoundError
-from service.engine import requests
-from service.engine.encoding import hash_request, hash_requests
-from service.engine.operations import Decide, Reward
-from service.engine.recovery import get_campaign, load_config
+from service.engine import encoding, operations, recovery, requests
 from service.engine.worker import Service
-from service.storage.reading import LoggedDecision, find_decision
-from service.storage.rows import LiveRow
+from service.storage import reading, rows
 from service.storage.transaction import Transaction
 from service.web.application import Application
 from service.web.bodies import LARGEST_BODY, SMALL_BODY
@@ -51,14 +47,13 @@ class DecisionAnswer(BaseModel):
     round: int
     stage: int
     model_version: int
-    mode: Annotated[
-        Literal["warm_start", "optimistic", "control", "imported"],
-        Field(description="how the action was chosen; imported: elsewhere, before the campaign began"),
-    ]
+    mode: Literal["warm_start", "optimistic", "control", "imported"] = Field(
+        description="how the action was chosen; imported: elsewhere, before the campaign began"
+    )
     action: str
-    propensity: Annotated[float | None, Field(description="null if it was imported without one")]
-    belief: Annotated[list[float], Field(description="the probability of each regime")]
-    scores: Annotated[list[Score], Field(description="of the actions that were not excluded")]
+    propensity: float | None = Field(description="null if it was imported without one")
+    belief: list[float] = Field(description="the probability of each regime")
+    scores: list[Score] = Field(description="of the actions that were not excluded")
     decided_at: Timestamp
 
 
@@ -98,7 +93,7 @@ class StoredReward(BaseModel):
 class StoredDecision(DecisionAnswer):
     """A decision as it was made, with its request and its reward."""
 
-    context: Annotated[dict[str, Any] | None, Field(description="null if it was imported without one")]
+    context: dict[str, Any] | None = Field(description="null if it was imported without one")
     excluded_actions: list[str]
     at: Timestamp | None
     reward: StoredReward | None
@@ -109,17 +104,15 @@ class PreviewRequest(requests.Customer):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"context": requests.CONTEXT_EXAMPLE}]})
 
-    at: Annotated[
-        requests.ReadTime | None, Field(description="time of the decision, with a time zone; default: now")
-    ] = None
+    at: requests.ReadTime | None = Field(default=None, description="its time, with a time zone; default: now")
 
 
 class RegimeScores(BaseModel):
     """The score of each action if this regime were certain."""
 
-    regime: Annotated[int, Field(description="counted from 1")]
+    regime: int = Field(description="counted from 1")
     label: str | None
-    action: Annotated[str, Field(description="the action with the highest score, which would be chosen")]
+    action: str = Field(description="the action with the highest score, which would be chosen")
     scores: list[Score]
 
 
@@ -127,21 +120,19 @@ class Preview(BaseModel):
     """What `/decide` would answer now. Nothing was decided."""
 
     campaign: str
-    round: Annotated[int, Field(description="the round that this decision would be")]
+    round: int = Field(description="the round that this decision would be")
     stage: int
     model_version: int
     mode: Literal["warm_start", "optimistic", "control"]
-    action: Annotated[str, Field(description="the action that this round's random draw gives")]
+    action: str = Field(description="the action that this round's random draw gives")
     propensity: float
-    belief_before: Annotated[list[float], Field(description="the current belief")]
-    belief: Annotated[list[float], Field(description="the belief after this context")]
-    scores: Annotated[list[Score], Field(description="of the actions that were not excluded")]
-    regimes: Annotated[list[RegimeScores], Field(description="what would be chosen in each regime")]
-    paused: Annotated[bool, Field(description="if true, `/decide` would refuse")]
-    archived: Annotated[bool, Field(description="if true, `/decide` would refuse")]
-    estimation_left_out: Annotated[
-        bool, Field(description="a re-estimation is due but too large for a preview; see docs/data.md")
-    ]
+    belief_before: list[float] = Field(description="the current belief")
+    belief: list[float] = Field(description="the belief after this context")
+    scores: list[Score] = Field(description="of the actions that were not excluded")
+    regimes: list[RegimeScores] = Field(description="what would be chosen in each regime")
+    paused: bool = Field(description="if true, `/decide` would refuse")
+    archived: bool = Field(description="if true, `/decide` would refuse")
+    estimation_left_out: bool = Field(description="a re-estimation is due but too large for a preview (docs/data.md)")
 
 
 class ExplainRequest(BaseModel):
@@ -153,8 +144,8 @@ class ExplainRequest(BaseModel):
 class Explanation(StoredDecision):
     """A decision as it was made, and what the same model would have chosen in each regime."""
 
-    regimes: Annotated[list[RegimeScores] | None, Field(description="null if the model cannot be rebuilt")]
-    regimes_missing: Annotated[str | None, Field(description="why regimes is null")]
+    regimes: list[RegimeScores] | None = Field(description="null if the model cannot be rebuilt")
+    regimes_missing: str | None = Field(description="why regimes is null")
 
 
 def add_routes(app: Application, service: Service) -> None:
@@ -171,7 +162,7 @@ def add_routes(app: Application, service: Service) -> None:
     def get_decision(name: str, decision_id: str) -> StoredDecision:
         """A decision as it was made: its request, answer and explanation, and its reward if one has arrived."""
         with service.store.reading() as tx:
-            return load_decision(tx, get_campaign(tx, name), decision_id)
+            return load_decision(tx, recovery.get_campaign(tx, name), decision_id)
 
 
 def _add_writing(app: Application, service: Service) -> None:
@@ -190,13 +181,13 @@ def _add_writing(app: Application, service: Service) -> None:
     def decide(body: requests.DecideByPath, campaign: str, scope: Scope) -> Awaitable[bytes]:
         """Decide for one customer. The decision is committed before it is returned; a repeated `decision_id` returns
         the same answer."""
-        return submit(Decide(check_name(campaign), [(body, hash_request(body))], False))
+        return submit(operations.Decide(check_name(campaign), [(body, encoding.hash_request(body))], False))
 
     @add("/reward", requests.RewardRequest, requests.RewardByPath, RewardAnswer, 404, 409, 410, 422)
     @allow(DECIDERS, campaign="body")
     def reward(body: requests.RewardByPath, campaign: str, scope: Scope) -> Awaitable[bytes]:
         """Report what a decision earned. The reward is committed, and the next stage update learns from it."""
-        return submit(Reward(check_name(campaign), [body], False))
+        return submit(operations.Reward(check_name(campaign), [body], False))
 
     @add("/decide/batch", requests.DecideBatch, requests.DecideBatchByPath, DecisionBatch, 404, 409, 410, 422)
     @allow(DECIDERS, campaign="body")
@@ -206,14 +197,14 @@ def _add_writing(app: Application, service: Service) -> None:
         for start in range(0, len(body.items), HASHED_AT_ONCE):
             if start:
                 await asyncio.sleep(0)  # let others go on
-            hashes += hash_requests(body.items[start : start + HASHED_AT_ONCE])
-        return await submit(Decide(check_name(campaign), list(zip(body.items, hashes, strict=True)), True))
+            hashes += encoding.hash_requests(body.items[start : start + HASHED_AT_ONCE])
+        return await submit(operations.Decide(check_name(campaign), list(zip(body.items, hashes, strict=True)), True))
 
     @add("/reward/batch", requests.RewardBatch, requests.RewardBatchByPath, RewardResults, 404, 422)
     @allow(DECIDERS, campaign="body")
     def reward_batch(body: requests.RewardBatchByPath, campaign: str, scope: Scope) -> Awaitable[bytes]:
         """Report up to 1,000 rewards, with a result for each."""
-        return submit(Reward(check_name(campaign), body.items, True))
+        return submit(operations.Reward(check_name(campaign), body.items, True))
 
 
 def _add_trying(app: Application, service: Service) -> None:
@@ -225,7 +216,7 @@ def _add_trying(app: Application, service: Service) -> None:
         The answer is what `/decide` would give for the same request now, even if the campaign is paused. Nothing
         changes, and the round does not advance."""
         with service.store.reading() as tx:
-            row = get_campaign(tx, name)
+            row = recovery.get_campaign(tx, name)
             return describe_preview(name, preview_decision(tx, row, service.campaigns, body))
 
     @app.api.post("/campaigns/{name}/explain", tags=["decisions"], responses=describe_errors(404, 410, 422))
@@ -235,7 +226,7 @@ def _add_trying(app: Application, service: Service) -> None:
 
         The model that made the decision is rebuilt from the log. For an old decision this may take seconds."""
         with service.store.reading() as tx:
-            row = get_campaign(tx, name)
+            row = recovery.get_campaign(tx, name)
             decision = load_decision(tx, row, body.decision_id)
             past = PastDecision(*(getattr(decision, field) for field in PastDecision._fields))
             regimes, missing = explain_decision(tx, row, service.campaigns, past)
@@ -243,18 +234,18 @@ def _add_trying(app: Application, service: Service) -> None:
         return Explanation.model_validate(answer, from_attributes=True)
 
 
-def load_decision(tx: Transaction, campaign: LiveRow, decision_id: str) -> StoredDecision:
+def load_decision(tx: Transaction, campaign: rows.LiveRow, decision_id: str) -> StoredDecision:
     """Load a decision with its request, its answer and its reward."""
-    row = find_decision(tx, campaign.campaign_id, decision_id)
+    row = reading.find_decision(tx, campaign.campaign_id, decision_id)
     if row is None:
         raise NotFoundError(f"Campaign {campaign.name} has no decision {decision_id!r}")
     if row.erased:
         raise GoneError(f"Decision {decision_id!r} was erased")
-    stage = (row.round - 1) // load_config(tx, campaign.campaign_id).stage_length + 1
+    stage = (row.round - 1) // recovery.load_config(tx, campaign.campaign_id).stage_length + 1
     return StoredDecision.model_validate(describe_logged(row) | {"campaign": campaign.name, "stage": stage})
 
 
-def describe_logged(row: LoggedDecision) -> dict[str, Any]:
+def describe_logged(row: reading.LoggedDecision) -> dict[str, Any]:
     """Decode a decision of the log: its request, its explanation, and its reward if there is one."""
     fields = row._asdict()
     return fields | {

@@ -10,9 +10,7 @@ from service import __version__
 from service.access.roles import ADMINS, ANYONE, WATCHERS, allow
 from service.api.fields import Limit, NumberCursor, Timestamp
 from service.engine.worker import Service
-from service.storage.audit import read_audit_page
-from service.storage.rows import AuditRow
-from service.storage.schema import require_current
+from service.storage import audit, rows, schema
 from service.web.application import Application
 from service.web.openapi import describe_errors
 from service.web.times import TIME, QueryTime, make_interval
@@ -28,9 +26,9 @@ class Health(BaseModel):
 class AuditEntry(BaseModel):
     """An action of an administrator, or an attempt."""
 
-    number: Annotated[int, Field(description="the newest has the highest")]
+    number: int = Field(description="the newest has the highest")
     at: Timestamp
-    actor: Annotated[str, Field(description='the id of a key, "local" if no keys are needed, or "command line"')]
+    actor: str = Field(description='the id of a key, "local" if no keys are needed, or "command line"')
     role: str | None
     action: str
     campaign: str | None
@@ -40,7 +38,7 @@ class AuditEntry(BaseModel):
 
 
 class AuditPage(BaseModel):
-    entries: Annotated[list[AuditEntry], Field(description="newest first")]
+    entries: list[AuditEntry] = Field(description="newest first")
     next_cursor: int | None
 
 
@@ -55,7 +53,7 @@ def add_routes(app: Application, service: Service) -> None:
     @allow(ANYONE)
     def check_readiness() -> Health:
         """Can the service decide? The database answers, accepts writes and has the schema that this version needs."""
-        require_current(service.store)
+        schema.require_current(service.store)
         service.store.require_writes()
         return Health()
 
@@ -80,13 +78,13 @@ def add_routes(app: Application, service: Service) -> None:
         """Administrators' actions, newest first, a page at a time; also those on campaigns that were deleted since."""
         times = make_interval(start, end)
         with service.store.reading() as tx:
-            rows = read_audit_page(tx, cursor, limit + 1, campaign, times)
+            rows = audit.read_audit_page(tx, cursor, limit + 1, campaign, times)
         return AuditPage(
             entries=[make_entry(row) for row in rows[:limit]],
             next_cursor=rows[limit - 1].number if len(rows) > limit else None,
         )
 
 
-def make_entry(row: AuditRow) -> AuditEntry:
+def make_entry(row: rows.AuditRow) -> AuditEntry:
     """Make the entry of a row; `undercurrent audit` prints the same ones."""
     return AuditEntry.model_validate(row._asdict() | {"details": json.loads(row.details)})

@@ -1,6 +1,6 @@
 """A campaign's regimes: what each looks like, whether its label can be trusted, and the alerts about changes."""
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 from pydantic import BaseModel, Field
@@ -12,8 +12,7 @@ from service.access.roles import READERS, allow
 from service.analysis.regimes import RegimesSummary, summarize_regimes
 from service.api.fields import Limit, NumberCursor, Timestamp
 from service.api.models import SymbolProbability, load_current
-from service.engine.recovery import get_campaign, load_config
-from service.engine.webhooks import describe_regime
+from service.engine import recovery, webhooks
 from service.engine.worker import Service
 from service.storage.events import AlertRow, read_alert_page
 from service.web.application import Application
@@ -24,12 +23,12 @@ class LevelShare(BaseModel):
     signal: str
     level: str
     probability: float
-    average: Annotated[float, Field(description="average over all regimes, weighted by their shares")]
+    average: float = Field(description="average over all regimes, weighted by their shares")
 
 
 class ExpectedReward(BaseModel):
     action: str
-    expected_reward: Annotated[float, Field(description="by the model, for the customers seen in this regime")]
+    expected_reward: float = Field(description="by the model, for the customers seen in this regime")
     retired: bool
 
 
@@ -37,20 +36,20 @@ class Regime(BaseModel):
     """What one regime looks like. Shares and means are weighted by the belief in it."""
 
     regime: int
-    label: Annotated[str | None, Field(description="from regime_labels")]
-    words: Annotated[str, Field(description="a description in one sentence")]
-    belief: Annotated[float, Field(description="probability that it is the current regime")]
-    share: Annotated[float | None, Field(description="share of all decisions so far")]
-    recent_share: Annotated[float | None, Field(description="share of the last `recent_rounds` decisions")]
-    long_run_share: Annotated[float, Field(description="share that the model expects in the long run")]
-    expected_duration: Annotated[float | None, Field(description="in `duration_unit`; null if the regime never ends")]
-    expected_seconds: Annotated[float | None, Field(description="the same in seconds, if the campaign has a clock")]
-    typical: Annotated[list[SymbolProbability], Field(description="the most likely combinations of signal levels")]
-    more_often: Annotated[list[LevelShare], Field(description="levels seen more often than on average")]
-    best_action: Annotated[str | None, Field(description="by expected reward; null during the warm start")]
-    expected_rewards: Annotated[list[ExpectedReward], Field(description="of every action; empty during the warm start")]
-    mean_reward: Annotated[float | None, Field(description="observed, over all actions")]
-    reward_weight: Annotated[float, Field(description="number of rewards behind that mean")]
+    label: str | None = Field(description="from regime_labels")
+    words: str = Field(description="a description in one sentence")
+    belief: float = Field(description="probability that it is the current regime")
+    share: float | None = Field(description="share of all decisions so far")
+    recent_share: float | None = Field(description="share of the last `recent_rounds` decisions")
+    long_run_share: float = Field(description="share that the model expects in the long run")
+    expected_duration: float | None = Field(description="in `duration_unit`; null if the regime never ends")
+    expected_seconds: float | None = Field(description="the same in seconds, if the campaign has a clock")
+    typical: list[SymbolProbability] = Field(description="the most likely combinations of signal levels")
+    more_often: list[LevelShare] = Field(description="levels seen more often than on average")
+    best_action: str | None = Field(description="by expected reward; null during the warm start")
+    expected_rewards: list[ExpectedReward] = Field(description="of every action; empty during the warm start")
+    mean_reward: float | None = Field(description="observed, over all actions")
+    reward_weight: float = Field(description="number of rewards behind that mean")
 
 
 class CurrentRegime(BaseModel):
@@ -59,7 +58,7 @@ class CurrentRegime(BaseModel):
     regime: int
     label: str | None
     belief: float
-    since_round: Annotated[int | None, Field(description="it has been the most likely since this round")]
+    since_round: int | None = Field(description="it has been the most likely since this round")
 
 
 class Regimes(BaseModel):
@@ -71,9 +70,9 @@ class Regimes(BaseModel):
     duration_unit: Literal["decisions", "periods"]
     recent_rounds: int = RECENT
     current: CurrentRegime | None
-    regimes: Annotated[list[Regime], Field(description="empty with one regime, or before the first estimate")]
-    note: Annotated[str | None, Field(description="why there are no regimes")]
-    labels_note: Annotated[str | None, Field(description="why the labels should be checked")]
+    regimes: list[Regime] = Field(description="empty with one regime, or before the first estimate")
+    note: str | None = Field(description="why there are no regimes")
+    labels_note: str | None = Field(description="why the labels should be checked")
 
 
 class NamedRegime(BaseModel):
@@ -88,25 +87,25 @@ class Delivery(BaseModel):
 
     status: Literal["waiting", "sent", "failed"]
     attempts: int
-    failure: Annotated[str | None, Field(description="of the last attempt")]
+    failure: str | None = Field(description="of the last attempt")
     sent_at: Timestamp | None
 
 
 class Alert(BaseModel):
     """A different regime has been the most likely for `alerts.rounds` decisions in a row."""
 
-    number: Annotated[int, Field(description="of the event; the newest has the highest")]
-    round: Annotated[int, Field(description="in which the alert was raised")]
-    since_round: Annotated[int, Field(description="the first round in which the new regime was the most likely")]
-    before: Annotated[NamedRegime, Field(alias="from")]
-    after: Annotated[NamedRegime, Field(alias="to")]
-    belief: Annotated[list[float], Field(description="in that round, one probability for each regime")]
+    number: int = Field(description="of the event; the newest has the highest")
+    round: int = Field(description="in which the alert was raised")
+    since_round: int = Field(description="the first round in which the new regime was the most likely")
+    before: NamedRegime = Field(alias="from")
+    after: NamedRegime = Field(alias="to")
+    belief: list[float] = Field(description="in that round, one probability for each regime")
     created_at: Timestamp
-    delivery: Annotated[Delivery | None, Field(description="null where no webhook was configured")]
+    delivery: Delivery | None = Field(description="null where no webhook was configured")
 
 
 class AlertPage(BaseModel):
-    alerts: Annotated[list[Alert], Field(description="newest first")]
+    alerts: list[Alert] = Field(description="newest first")
     next_cursor: int | None
 
 
@@ -136,8 +135,8 @@ def add_routes(app: Application, service: Service) -> None:
     def list_alerts(name: str, limit: Limit = 50, cursor: NumberCursor = None) -> AlertPage:
         """Lasting changes of the most likely regime, newest first, a page at a time."""
         with service.store.reading() as tx:
-            row = get_campaign(tx, name)
-            labels = dict(enumerate(load_config(tx, row.campaign_id).regime_labels, 1))
+            row = recovery.get_campaign(tx, name)
+            labels = dict(enumerate(recovery.load_config(tx, row.campaign_id).regime_labels, 1))
             rows = read_alert_page(tx, row.campaign_id, cursor, limit + 1)
         return AlertPage(
             alerts=[_describe_alert(row, labels) for row in rows[:limit]],
@@ -147,6 +146,6 @@ def add_routes(app: Application, service: Service) -> None:
 
 def _describe_alert(row: AlertRow, labels: dict[int, str]) -> Alert:
     change: dict[str, Any] = msgspec.json.decode(row.body)
-    regimes = {way: describe_regime(change[way], labels) for way in ("from", "to")}
+    regimes = {way: webhooks.describe_regime(change[way], labels) for way in ("from", "to")}
     fields = row._asdict()
     return Alert.model_validate(change | fields | regimes | {"delivery": fields if row.status else None})

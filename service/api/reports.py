@@ -53,12 +53,12 @@ class Rounds(BaseModel):
 class Decisions(BaseModel):
     total: int
     by_mode: dict[str, int]
-    erased: Annotated[int, Field(description="part of the total, and counted nowhere else")]
+    erased: int = Field(description="part of the total, and counted nowhere else")
 
 
 class Rewards(BaseModel):
     received: int
-    awaited: Annotated[int, Field(description="decisions without a reward that counts")]
+    awaited: int = Field(description="decisions without a reward that counts")
     open: Annotated[
         int,
         Field(
@@ -67,7 +67,7 @@ class Rewards(BaseModel):
         ),
     ]
     by_source: dict[str, int]
-    rate: Annotated[float | None, Field(description="received / decisions that are neither erased nor open")]
+    rate: float | None = Field(description="received / decisions that are neither erased nor open")
     mean: float | None
 
 
@@ -84,7 +84,7 @@ class Cell(BaseModel):
 
     action: str
     decisions: float
-    rewards: Annotated[float, Field(description="weight behind the mean")]
+    rewards: float = Field(description="weight behind the mean")
     mean_reward: float | None
 
 
@@ -94,7 +94,7 @@ class RegimeRow(BaseModel):
     regime: int
     label: str | None
     decisions: float
-    rewards: Annotated[float, Field(description="weight behind the mean")]
+    rewards: float = Field(description="weight behind the mean")
     mean_reward: float | None
     actions: list[Cell]
 
@@ -108,7 +108,7 @@ class Regimes(BaseModel):
 
 class Group(BaseModel):
     rewards: int
-    mean_reward: Annotated[float | None, Field(description="weighted if control.share changed")]
+    mean_reward: float | None = Field(description="weighted if control.share changed")
 
 
 class Lift(BaseModel):
@@ -117,8 +117,8 @@ class Lift(BaseModel):
     control_kind: Literal["uniform", "baseline"] | None
     decided: Group
     control: Group
-    difference: Annotated[Estimate | None, Field(description="per decision; Welch's interval, clustered by subject")]
-    relative: Annotated[Estimate | None, Field(description="0.1 means 10 % more than control; Fieller's interval")]
+    difference: Estimate | None = Field(description="per decision; Welch's interval, clustered by subject")
+    relative: Estimate | None = Field(description="0.1 means 10 % more than control; Fieller's interval")
     refusal: Refusal | None
     relative_refusal: Refusal | None
 
@@ -127,12 +127,12 @@ class PolicyValue(BaseModel):
     """What a policy would have earned per decision, by three estimators; or why the log cannot tell."""
 
     policy: Literal["action", "baseline", "model"]
-    action: Annotated[str | None, Field(description="the action that policy `action` always takes")]
+    action: str | None = Field(description="the action that policy `action` always takes")
     model_version: int | None
-    after_round: Annotated[int, Field(description="only later decisions count")]
+    after_round: int = Field(description="only later decisions count")
     note: str | None
-    decisions: Annotated[int, Field(description="decisions used")]
-    effective_sample_size: Annotated[float, Field(description="how many decisions those are worth after weighting")]
+    decisions: int = Field(description="decisions used")
+    effective_sample_size: float = Field(description="how many decisions those are worth after weighting")
     ips: Estimate | None
     snips: Estimate | None
     dr: Estimate | None
@@ -143,9 +143,9 @@ class LeftOut(BaseModel):
     """Decisions that say nothing about other policies."""
 
     erased: int
-    imported: Annotated[int, Field(description="decided elsewhere, with unknown probabilities")]
-    awaited: Annotated[int, Field(description="decided here, no reward yet")]
-    unexplained: Annotated[int, Field(description="propensity does not follow from the log: run `verify`")]
+    imported: int = Field(description="decided elsewhere, with unknown probabilities")
+    awaited: int = Field(description="decided here, no reward yet")
+    unexplained: int = Field(description="propensity does not follow from the log: run `verify`")
 
 
 class OffPolicy(BaseModel):
@@ -157,7 +157,7 @@ class Report(BaseModel):
     """A summary of a campaign's decisions in a range of time."""
 
     campaign: str
-    start: Annotated[str | None, Field(alias="from")]
+    start: str | None = Field(alias="from")
     to: str | None
     rounds: Rounds | None
     decisions: Decisions
@@ -174,15 +174,15 @@ class Finding(BaseModel):
     code: Code
     severity: Severity
     message: str
-    evidence: Annotated[dict[str, Any], Field(description="the numbers behind the message")]
-    advice: Annotated[str, Field(description="what to do")]
+    evidence: dict[str, Any] = Field(description="the numbers behind the message")
+    advice: str = Field(description="what to do")
 
 
 class Diagnostics(BaseModel):
     campaign: str
     round: int
-    verdict: Annotated[str, Field(description="in one line")]
-    findings: Annotated[list[Finding], Field(description="worst first")]
+    verdict: str = Field(description="in one line")
+    findings: list[Finding] = Field(description="worst first")
 
 
 def add_routes(app: Application, service: Service) -> None:

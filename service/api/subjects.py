@@ -4,7 +4,7 @@ The person is named in the body, never in an address, and in no log.
 """
 
 import logging
-from typing import Annotated, Any
+from typing import Any
 
 from fastapi import Request
 from msgspec.structs import replace
@@ -16,13 +16,9 @@ from service.access.roles import ADMINS, allow
 from service.api.decisions import StoredReward, describe_logged
 from service.api.fields import Timestamp
 from service.base.errors import NotFoundError
-from service.engine.preparation import prepare_erasure
-from service.engine.recovery import get_campaign
-from service.engine.requests import Text
+from service.engine import preparation, recovery, requests
 from service.engine.worker import Service
-from service.storage.audit import add_record, log_record
-from service.storage.erasure import read_subject_campaigns
-from service.storage.reading import read_subject_decisions
+from service.storage import audit, erasure, reading
 from service.web.application import Application
 from service.web.openapi import describe_errors
 
@@ -32,7 +28,7 @@ log = logging.getLogger("undercurrent")
 class SubjectRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"subject": "customer-4711"}]})
 
-    subject: Annotated[Text, Field(description="as it was given to /decide")]
+    subject: requests.Text = Field(description="as it was given to /decide")
 
 
 class Erasure(BaseModel):
@@ -97,22 +93,23 @@ def add_routes(app: Application, service: Service) -> None:
     def export(body: SubjectRequest, request: Request) -> SubjectData:
         """Everything stored about a person, to answer their request for access."""
         with service.store.reading() as tx:
-            names = read_subject_campaigns(tx, body.subject, get_key_campaigns(request.scope))
+            names = erasure.read_subject_campaigns(tx, body.subject, get_key_campaigns(request.scope))
             rows = {
-                name: read_subject_decisions(tx, get_campaign(tx, name).campaign_id, body.subject) for name in names
+                name: reading.read_subject_decisions(tx, recovery.get_campaign(tx, name).campaign_id, body.subject)
+                for name in names
             }
         count = sum(map(len, rows.values()))
         record = make_record(request.scope, "export subject", campaigns=names, decisions=count)
         with service.store.writing() as tx:  # no export without a record
-            add_record(tx, record, service.campaigns.clock())
-        log_record(record)
+            audit.add_record(tx, record, service.campaigns.clock())
+        audit.log_record(record)
         kept = [{"campaign": name, "decisions": [describe_logged(row) for row in rows[name]]} for name in names]
         return SubjectData.model_validate({"subject": body.subject, "campaigns": kept})
 
 
 def _find_campaigns(service: Service, subject: str, request: Request) -> list[str]:
     with service.store.reading() as tx:
-        return read_subject_campaigns(tx, subject, get_key_campaigns(request.scope))
+        return erasure.read_subject_campaigns(tx, subject, get_key_campaigns(request.scope))
 
 
 async def _erase(service: Service, campaign: str, subject: str, request: Request) -> int:
@@ -120,10 +117,10 @@ async def _erase(service: Service, campaign: str, subject: str, request: Request
     record, count = make_record(request.scope, "erase", campaign), None
     while count is None:  # another erasure came first, which this one's fold does not include
         try:
-            operation = await run_in_threadpool(prepare_erasure, service.campaigns, campaign, subject)
+            operation = await run_in_threadpool(preparation.prepare_erasure, service.campaigns, campaign, subject)
             count = 0 if operation is None else await service.submit(replace(operation, record=record))
         except NotFoundError:  # the campaign was deleted meanwhile
             return 0
     if count:
-        log_record(record, decisions=count)
+        audit.log_record(record, decisions=count)
     return int(count)

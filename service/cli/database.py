@@ -8,9 +8,7 @@ from service.analysis.verify import find_differences
 from service.api.operations import make_entry
 from service.cli.flags import Flags, add_settings, load_settings, open_database
 from service.engine.recovery import get_campaign
-from service.storage.audit import read_audit_page
-from service.storage.campaigns import read_campaigns
-from service.storage.schema import upgrade
+from service.storage import audit, campaigns, schema
 from service.storage.store import Store
 from service.web.times import parse_interval
 
@@ -21,7 +19,7 @@ MAX_PRINTED = 20  # differences of one campaign
 def run_migrate(flags: Flags) -> int:
     """`serve` does this by itself for SQLite."""
     with closing(Store(load_settings(flags).database_url)) as store:
-        upgrade(store)
+        schema.upgrade(store)
     print("The database is up to date.")
     return 0
 
@@ -36,7 +34,7 @@ def run_verify(flags: Flags) -> int:
     1 if anything differs."""
     with open_database(flags) as store:
         with store.reading() as tx:
-            all_names = [row.name for row in read_campaigns(tx)]
+            all_names = [row.name for row in campaigns.read_campaigns(tx)]
         names = all_names if flags["campaign"] is None else [flags["campaign"]]
         results = [_verify(store, name) for name in names]
     return 0 if all(results) else 1
@@ -65,9 +63,9 @@ def add_audit_arguments(parser: argparse.ArgumentParser) -> None:
 def run_audit(flags: Flags) -> int:
     times, campaign = parse_interval(flags["from"], flags["to"]), flags["campaign"]
     with open_database(flags) as store, store.reading() as tx:
-        rows = read_audit_page(tx, None, AUDIT_PAGE, campaign, times)
+        rows = audit.read_audit_page(tx, None, AUDIT_PAGE, campaign, times)
         while rows:
             for row in rows:
                 print(make_entry(row).model_dump_json())
-            rows = read_audit_page(tx, rows[-1].number, AUDIT_PAGE, campaign, times)
+            rows = audit.read_audit_page(tx, rows[-1].number, AUDIT_PAGE, campaign, times)
     return 0

@@ -18,11 +18,8 @@ from service.analysis.export_files import FORMATS, Pages, open_log
 from service.analysis.import_files import count_rows, read_rows
 from service.base.errors import InvalidError
 from service.cli.flags import Flags, add_settings, open_database
+from service.engine import operations, preparation, recovery, requests
 from service.engine.campaigns import Campaigns
-from service.engine.operations import KeepSnapshot, Snapshot
-from service.engine.preparation import prepare_import
-from service.engine.recovery import get_campaign, load_config
-from service.engine.requests import ImportId, ImportRow
 from service.storage.audit import record_command
 from service.web.times import parse_interval
 
@@ -92,7 +89,7 @@ def run_import(flags: Flags) -> int:
     with open_database(flags) as store:
         campaigns = Campaigns(store, lambda: time.time_ns() // 1_000)
         with store.reading() as tx:
-            config = load_config(tx, get_campaign(tx, name).campaign_id)
+            config = recovery.load_config(tx, recovery.get_campaign(tx, name).campaign_id)
         rows = read_rows(path, config)
         try:
             import_id, size = _choose_id(flags["import_id"], path), count_rows(path)
@@ -100,7 +97,7 @@ def run_import(flags: Flags) -> int:
             print(f"undercurrent: cannot read {path}: {error.strerror or error}", file=sys.stderr)
             return 1
         with tqdm(_check_rows(rows), path.name, total=size, unit=" rows", disable=None) as bar:
-            operation = prepare_import(campaigns, name, import_id, bar)
+            operation = preparation.prepare_import(campaigns, name, import_id, bar)
         summary = operation.summary
         if not operation.unit.has_changed:
             print(f"{name}: {summary['import_id']!r} has already been imported; nothing to do")
@@ -110,16 +107,16 @@ def run_import(flags: Flags) -> int:
         if isinstance(outcome, Exception):
             raise outcome
         for snapshot in work:  # saves the service from replaying all this when it starts
-            if isinstance(snapshot, Snapshot):
-                campaigns.process([KeepSnapshot(name, snapshot, encode(snapshot.state))])
+            if isinstance(snapshot, operations.Snapshot):
+                campaigns.process([operations.KeepSnapshot(name, snapshot, encode(snapshot.state))])
     print(f"{name}: imported {summary['rows']} decisions and {summary['rewards']} rewards as {summary['import_id']!r}")
     return 0
 
 
-def _check_rows(rows: Iterator[dict[str, object]]) -> Iterator[ImportRow]:
+def _check_rows(rows: Iterator[dict[str, object]]) -> Iterator[requests.ImportRow]:
     for number, row in enumerate(rows):
         try:
-            yield ImportRow.model_validate(row)
+            yield requests.ImportRow.model_validate(row)
         except ValidationError as error:
             problems = [{**problem, "loc": ("body", "rows", number, *problem["loc"])} for problem in error.errors()]
             raise InvalidError.from_pydantic(problems) from None
@@ -131,7 +128,7 @@ def _choose_id(given: str | None, path: Path) -> str:
         with path.open("rb") as file:
             return f"file-{hashlib.file_digest(file, 'blake2b').hexdigest()[:16]}"
     try:
-        return str(TypeAdapter(ImportId).validate_python(given))
+        return str(TypeAdapter(requests.ImportId).validate_python(given))
     except ValidationError as error:
         raise InvalidError.from_pydantic([{**p, "loc": ("body", "import_id")} for p in error.errors()]) from None
 

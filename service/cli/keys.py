@@ -14,10 +14,7 @@ from service.access.keys import HOW_TO_SEND, get_key_id, make_key
 from service.access.roles import ROLES
 from service.base.errors import NotFoundError
 from service.cli.flags import Flags, add_settings, open_database
-from service.storage.audit import add_record, record_command
-from service.storage.campaigns import find_campaign
-from service.storage.keys import add_key, read_keys, revoke_key
-from service.storage.rows import KeyRow
+from service.storage import audit, campaigns, keys, rows
 from service.storage.store import Store
 
 MAX_LABEL = 100
@@ -62,10 +59,10 @@ def run(flags: Flags) -> int:
 def _create(store: Store, flags: Flags) -> None:
     key, row = make_key(flags["role"], flags["campaigns"], flags["rate_limit"], flags["name"], _now())
     with store.writing() as tx:
-        add_key(tx, row)
-        record = record_command("create key", key=row.id, role=row.role, rate_limit=row.rate_limit)
-        add_record(tx, record, row.created_at, campaigns=flags["campaigns"] or None)
-        missing = [name for name in flags["campaigns"] if find_campaign(tx, name) is None]
+        keys.add_key(tx, row)
+        record = audit.record_command("create key", key=row.id, role=row.role, rate_limit=row.rate_limit)
+        audit.add_record(tx, record, row.created_at, campaigns=flags["campaigns"] or None)
+        missing = [name for name in flags["campaigns"] if campaigns.find_campaign(tx, name) is None]
     print(key)
     print(
         f"Keep it: it is not shown again. It is valid for services on {store.engine.url!r}. {HOW_TO_SEND}.",
@@ -77,7 +74,7 @@ def _create(store: Store, flags: Flags) -> None:
 
 def _list(store: Store, _: Flags) -> None:
     with store.reading() as tx:
-        rows = [_format_row(key) for key in read_keys(tx)]
+        rows = [_format_row(key) for key in keys.read_keys(tx)]
     if not rows:
         print("There are no keys yet. Without keys the service listens on this machine only.", file=sys.stderr)
         return
@@ -86,7 +83,7 @@ def _list(store: Store, _: Flags) -> None:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
-def _format_row(key: KeyRow) -> Sequence[str]:
+def _format_row(key: rows.KeyRow) -> Sequence[str]:
     campaigns = "all" if key.campaigns is None else ", ".join(json.loads(key.campaigns))
     rate = "-" if key.rate_limit is None else f"{key.rate_limit:g}/s"
     revoked = "-" if key.revoked_at is None else _format_time(key.revoked_at)
@@ -97,10 +94,10 @@ def _revoke(store: Store, flags: Flags) -> None:
     key_id = flags["id"]
     with store.writing() as tx:
         now = _now()
-        revoked = revoke_key(tx, key_id, now)
+        revoked = keys.revoke_key(tx, key_id, now)
         if revoked:
-            add_record(tx, record_command("revoke key", key=key_id), now)
-        known = any(key.id == key_id for key in read_keys(tx))
+            audit.add_record(tx, audit.record_command("revoke key", key=key_id), now)
+        known = any(key.id == key_id for key in keys.read_keys(tx))
     if not known:
         # A longer text may be a secret, which must not be printed.
         problem = f"There is no key {key_id!r}" if len(key_id) <= MAX_ID else "There is no key with that id"

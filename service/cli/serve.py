@@ -25,9 +25,7 @@ from service.cli.flags import SETTINGS, Flags, add_settings, load_settings
 from service.cli.supervisor import Supervisor, serve_worker
 from service.engine.metrics import SHARED_FOLDER
 from service.engine.warm_up import load_first, warm_up
-from service.storage.engines import hide_password
-from service.storage.keys import read_keys
-from service.storage.schema import require_current, upgrade
+from service.storage import engines, keys, schema
 from service.storage.store import Store
 
 Report = Callable[[str, int], None]  # shows a message, with its log level, to the person who starts the service
@@ -56,7 +54,7 @@ def serve(settings: Settings, report: Report) -> int:
     has_keys = _prepare_database(settings)
     host = settings.host if has_keys else choose_host(settings.host)
     if host != settings.host:
-        database = hide_password(settings.database_url)
+        database = engines.hide_password(settings.database_url)
         report(
             f"there are no keys yet, so the service listens on {host} only, not on {settings.host}. "
             f"Create a key and start again: undercurrent keys create --role admin --database-url {database}",
@@ -82,12 +80,12 @@ def _prepare_database(settings: Settings) -> bool:
     """Check the database, and bring an embedded one up to date; True if it has keys."""
     with closing(Store(settings.database_url)) as store:
         if store.embedded:
-            upgrade(store)  # no other process uses it, so there is no need to ask
+            schema.upgrade(store)  # no other process uses it, so there is no need to ask
             store.require_writes()
-        require_current(store)
+        schema.require_current(store)
         store.require_own_sessions()
         with store.reading() as tx:
-            return bool(read_keys(tx))
+            return bool(keys.read_keys(tx))
 
 
 def _load_kernels(report: Report) -> None:
@@ -129,7 +127,7 @@ def _serve_alone(settings: Settings, listener: socket.socket, announcement: str)
 
 def _announcement(settings: Settings, url: str, has_keys: bool) -> str:
     """Where the service is, in the format of the logs."""
-    head, data = f"Undercurrent {__version__} is at {url}", hide_password(settings.database_url)
+    head, data = f"Undercurrent {__version__} is at {url}", engines.hide_password(settings.database_url)
     if settings.log_format == "json":
         fields = {"docs": f"{url}/docs", "data": data, "keys": has_keys}
         record = {"name": log.name, "levelname": "INFO", "msg": head, **fields}

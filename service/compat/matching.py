@@ -13,8 +13,7 @@ from policy import CampaignConfig
 from policy.config import Variable
 from service.base.errors import ApiError, ConflictError, FieldProblem, InvalidError
 from service.compat.messages import MOST_FEATURES
-from service.storage.campaigns import get_newest_revisions, read_campaigns
-from service.storage.rows import LiveRow, RevisionRow
+from service.storage import campaigns, rows
 from service.storage.store import Store
 
 RELOAD_SECONDS = 0.5  # how soon changes by other workers are known, as with keys
@@ -93,8 +92,8 @@ class Wanted(NamedTuple):
 class Shape(NamedTuple):
     """What requests are matched with: one revision of a campaign's configuration (R23)."""
 
-    row: LiveRow  # the revision is the newest as long as the row's `changes` are the same
-    revision: RevisionRow
+    row: rows.LiveRow  # the revision is the newest as long as the row's `changes` are the same
+    revision: rows.RevisionRow
     config: CampaignConfig
     actions: frozenset[str]
     variables: frozenset[str]
@@ -191,9 +190,9 @@ class Directory:
         """Read all campaigns, but only the configurations that are new: there may be thousands."""
         held = self._index.shapes
         with self._store.reading() as tx:
-            rows = {row.campaign_id: row for row in read_campaigns(tx)}
+            rows = {row.campaign_id: row for row in campaigns.read_campaigns(tx)}
             changes = {number: shape.row.changes for number, shape in held.items()}
-            new = get_newest_revisions(
+            new = campaigns.get_newest_revisions(
                 tx, [number for number, row in rows.items() if changes.get(number) != row.changes]
             )
         shapes: dict[int, Shape] = {}
@@ -255,6 +254,6 @@ def _refuse_several(fitting: list[Shape]) -> ApiError:
     return ConflictError(f"{len(fitting)} campaigns fit: {names}{rest}; {HINT}", problems)
 
 
-def _make_shape(row: LiveRow, revision: RevisionRow) -> Shape:
+def _make_shape(row: rows.LiveRow, revision: rows.RevisionRow) -> Shape:
     config = CampaignConfig.model_validate_json(revision.config)
     return Shape(row, revision, config, frozenset(config.actions), frozenset(v.name for v in config.variables))

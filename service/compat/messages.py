@@ -38,10 +38,9 @@ class RankableAction(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     id: Annotated[str, Strict(), Field(min_length=1, max_length=256)]
-    features: Annotated[
-        list[Any] | None,
-        Field(max_length=MOST_FEATURES, description="accepted but not used: campaigns have no action features"),
-    ] = None
+    features: list[Any] | None = Field(
+        default=None, max_length=MOST_FEATURES, description="accepted but not used: campaigns have no action features"
+    )
 
 
 class RankRequest(BaseModel):
@@ -49,7 +48,7 @@ class RankRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [RANK_EXAMPLE]})
 
-    actions: Annotated[list[RankableAction], Field(min_length=1, max_length=MOST_ACTIONS)]
+    actions: list[RankableAction] = Field(min_length=1, max_length=MOST_ACTIONS)
     contextFeatures: Annotated[  # noqa: N815
         list[Features] | None,
         Field(
@@ -72,7 +71,7 @@ class RankRequest(BaseModel):
 
 class RankedAction(BaseModel):
     id: str
-    probability: Annotated[float, Field(description="of being the answer; 0 if it was excluded")]
+    probability: float = Field(description="of being the answer; 0 if it was excluded")
 
 
 class RankResponse(BaseModel):
@@ -80,10 +79,9 @@ class RankResponse(BaseModel):
 
     model_config = ConfigDict(json_schema_extra={"examples": [ANSWER_EXAMPLE]})
 
-    ranking: Annotated[
-        list[RankedAction],
-        Field(description="the chosen one, then the others by probability; excluded ones keep their place"),
-    ]
+    ranking: list[RankedAction] = Field(
+        description="the chosen one, then the others by probability; excluded ones keep their place"
+    )
     eventId: str  # noqa: N815
     rewardActionId: str  # noqa: N815
 
