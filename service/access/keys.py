@@ -106,7 +106,6 @@ def require_page(scope: Scope) -> None:
 
 
 def require_campaign(scope: Scope, campaign: str) -> None:
-    """Refuse a request whose key does not cover the campaign."""
     key: Key | None = scope.get(KEY)
     if key is not None:
         key.require(campaign)
@@ -119,7 +118,6 @@ def get_key_campaigns(scope: Scope) -> frozenset[str] | None:
 
 
 def make_record(scope: Scope, what: str, /, campaign: str | None = None, **details: Any) -> Record:
-    """Make the audit log's record of what a request does."""
     key: Key | None = scope.get(KEY)
     actor, role = (LOCAL, None) if key is None else (key.row.id, key.row.role)
     return record_request(actor, role, what, campaign, details)

@@ -156,7 +156,6 @@ def check_name(name: str) -> str:
 
 
 def load_campaign(service: Service, name: str) -> CampaignState:
-    """Load the current state of a campaign, and its configuration."""
     with service.store.reading() as tx:
         row = recovery.get_campaign(tx, name)
         return CampaignState.model_validate(_summarize(row, recovery.load_config(tx, row.campaign_id)))
@@ -202,7 +201,6 @@ async def _prepare_creation(service: Service, config: CampaignConfig) -> operati
 
 
 def _check_creation(service: Service, operation: operations.Create) -> bytes:
-    """Return what creating the campaign would answer."""
     with service.store.reading() as tx:
         existing = campaigns.find_campaign(tx, operation.campaign)
         if existing is None:

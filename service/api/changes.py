@@ -76,11 +76,9 @@ def add_routes(app: Application, service: Service) -> None:
         service.sender.check(after.config, before)
         return await apply_change(service, request, "change", Change(name, change), fields=sorted(patch))
 
-    @app.api.get(
-        "/campaigns/{name}/revisions", tags=["campaigns"], name="revisions", responses=describe_errors(404, 422)
-    )
+    @app.api.get("/campaigns/{name}/revisions", tags=["campaigns"], responses=describe_errors(404, 422))
     @allow(READERS, campaign="path")
-    def list_revisions(name: str, limit: Limit = 50, cursor: RevisionCursor = None) -> RevisionPage:
+    def revisions(name: str, limit: Limit = 50, cursor: RevisionCursor = None) -> RevisionPage:
         """The changes so far, newest first, a page at a time."""
         with service.store.reading() as tx:
             row = recovery.get_campaign(tx, name)
@@ -111,14 +109,9 @@ def _add_actions(app: Application, service: Service) -> None:
 
 
 def _add_clone(app: Application, service: Service) -> None:
-    @app.post_lean(
-        "/campaigns/{name}/clone",
-        ClonePatch,
-        201,
-        tags=["campaigns"],
-        response_model=CampaignConfig,
-        responses=describe_errors(404, 409, 422),
-    )
+    answers: Any = {"response_model": CampaignConfig, "responses": describe_errors(404, 409, 422)}
+
+    @app.post_lean("/campaigns/{name}/clone", ClonePatch, 201, tags=["campaigns"], **answers)
     @allow(ADMINS, campaign="path")  # and for the new campaign, whose name is in the body
     async def clone(patch: dict[str, Any], name: str, scope: Scope) -> bytes:
         """Create a new campaign like this one, without its history: send its `name` and any changes of configuration.

@@ -151,15 +151,11 @@ class Explanation(StoredDecision):
 def add_routes(app: Application, service: Service) -> None:
     _add_writing(app, service)
     _add_trying(app, service)
+    tags: Any = ["decisions"]
 
-    @app.api.get(
-        "/campaigns/{name}/decisions/{decision_id:path}",
-        tags=["decisions"],
-        name="decision",
-        responses=describe_errors(404, 410),
-    )
+    @app.api.get("/campaigns/{name}/decisions/{decision_id:path}", tags=tags, responses=describe_errors(404, 410))
     @allow(READERS, campaign="path")
-    def get_decision(name: str, decision_id: str) -> StoredDecision:
+    def decision(name: str, decision_id: str) -> StoredDecision:
         """A decision as it was made: its request, answer and explanation, and its reward if one has arrived."""
         with service.store.reading() as tx:
             return load_decision(tx, recovery.get_campaign(tx, name), decision_id)
@@ -235,7 +231,6 @@ def _add_trying(app: Application, service: Service) -> None:
 
 
 def load_decision(tx: Transaction, campaign: rows.LiveRow, decision_id: str) -> StoredDecision:
-    """Load a decision with its request, its answer and its reward."""
     row = reading.find_decision(tx, campaign.campaign_id, decision_id)
     if row is None:
         raise NotFoundError(f"Campaign {campaign.name} has no decision {decision_id!r}")
@@ -258,6 +253,5 @@ def describe_logged(row: reading.LoggedDecision) -> dict[str, Any]:
 
 
 def describe_preview(name: str, tried: TriedDecision) -> Preview:
-    """The answer to a preview."""
     decision = tried.decision._asdict() | {"scores": tried.decision.scores}
     return Preview.model_validate({"campaign": name} | decision | tried._asdict(), from_attributes=True)

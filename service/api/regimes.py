@@ -52,11 +52,16 @@ class Regime(BaseModel):
     reward_weight: float = Field(description="number of rewards behind that mean")
 
 
-class CurrentRegime(BaseModel):
-    """The most likely regime now."""
+class NamedRegime(BaseModel):
+    """A regime, counted from 1, and its current label."""
 
     regime: int
     label: str | None
+
+
+class CurrentRegime(NamedRegime):
+    """The most likely regime now."""
+
     belief: float
     since_round: int | None = Field(description="it has been the most likely since this round")
 
@@ -73,13 +78,6 @@ class Regimes(BaseModel):
     regimes: list[Regime] = Field(description="empty with one regime, or before the first estimate")
     note: str | None = Field(description="why there are no regimes")
     labels_note: str | None = Field(description="why the labels should be checked")
-
-
-class NamedRegime(BaseModel):
-    """A regime, counted from 1, and its current label."""
-
-    regime: int
-    label: str | None
 
 
 class Delivery(BaseModel):

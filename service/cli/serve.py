@@ -28,7 +28,7 @@ from service.engine.warm_up import load_first, warm_up
 from service.storage import engines, keys, schema
 from service.storage.store import Store
 
-Report = Callable[[str, int], None]  # shows a message, with its log level, to the person who starts the service
+Report = Callable[[int, str], None]  # shows a message, with its log level, to the person who starts the service
 log = logging.getLogger("undercurrent")
 
 
@@ -41,11 +41,11 @@ def run(flags: Flags) -> int:
     report: Report = _print
     if settings.log_format == "json":
         logging.config.dictConfig(build_log_config(settings))
-        report = _log
+        report = log.log
     try:
         return serve(settings, report)
     except ApiError as error:
-        report(error.message, logging.ERROR)
+        report(logging.ERROR, error.message)
         return 1
 
 
@@ -56,9 +56,9 @@ def serve(settings: Settings, report: Report) -> int:
     if host != settings.host:
         database = engines.hide_password(settings.database_url)
         report(
+            logging.WARNING,
             f"there are no keys yet, so the service listens on {host} only, not on {settings.host}. "
             f"Create a key and start again: undercurrent keys create --role admin --database-url {database}",
-            logging.WARNING,
         )
     _load_kernels(report)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -67,7 +67,7 @@ def serve(settings: Settings, report: Report) -> int:
     except OSError as error:
         reason, _, _ = str(error.strerror).partition(" (while")  # create_server repeats the address there
         message = f"cannot listen on {host} port {settings.port}: {reason}. Choose another with --host and --port."
-        report(message, logging.ERROR)
+        report(logging.ERROR, message)
         return 1
     address, port = listener.getsockname()[:2]
     url = f"http://[{address}]:{port}" if family == socket.AF_INET6 else f"http://{address}:{port}"
@@ -90,7 +90,7 @@ def _prepare_database(settings: Settings) -> bool:
 
 def _load_kernels(report: Report) -> None:
     message = "compiling the kernels, which takes about a minute; only the first start does"
-    slow = threading.Timer(15.0, report, [message, logging.INFO])
+    slow = threading.Timer(15.0, report, [logging.INFO, message])
     slow.start()
     if not load_first():  # otherwise a worker loads the rest while it already answers
         warm_up()
@@ -149,9 +149,5 @@ def choose_host(host: str) -> str:
     return "::1" if ":" in host else "127.0.0.1"
 
 
-def _print(message: str, _: int) -> None:
+def _print(_: int, message: str) -> None:
     print(f"undercurrent: {message}", file=sys.stderr, flush=True)
-
-
-def _log(message: str, level: int) -> None:
-    log.log(level, message)

@@ -89,7 +89,6 @@ def _stop_with_parent() -> None:
 
 
 def serve_worker(ready: Connection, settings: Settings, listener: socket.socket) -> None:
-    """Serve in a worker process."""
     # A cleaner of temporary files may have removed it.
     Path(os.environ[SHARED_FOLDER]).mkdir(mode=0o700, exist_ok=True)
 

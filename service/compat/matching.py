@@ -111,12 +111,10 @@ class Shape(NamedTuple):
         )
 
     def select_context(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Select the values of the campaign's variables."""
         selected = {variable.name: values.get(variable.name) for variable in self.config.variables}
         return {name: str(value).lower() if isinstance(value, bool) else value for name, value in selected.items()}
 
     def count_misfits(self, wanted: Wanted) -> int:
-        """Count what keeps a request from fitting this campaign."""
         unknown = sum(action not in self.actions for action in wanted.actions)
         variables = self.config.variables
         return self.archived + unknown + sum(_explain_misfit(v, wanted.values) is not None for v in variables)
@@ -214,7 +212,6 @@ class Directory:
         )
 
     def list_archived(self, wanted: Wanted) -> list[str]:
-        """List the names of archived campaigns that would fit."""
         return [shape.row.name for shape in self._find_fitting(wanted) if shape.archived]
 
     def _find_fitting(self, wanted: Wanted) -> Iterator[Shape]:

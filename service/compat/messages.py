@@ -49,24 +49,20 @@ class RankRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [RANK_EXAMPLE]})
 
     actions: list[RankableAction] = Field(min_length=1, max_length=MOST_ACTIONS)
-    contextFeatures: Annotated[  # noqa: N815
-        list[Features] | None,
-        Field(
-            max_length=MOST_FEATURES,
-            description="objects, nested or not, with a value for each of the campaign's variables",
-        ),
-    ] = None
-    excludedActions: Annotated[  # noqa: N815
-        list[str] | None, Field(max_length=MOST_ACTIONS, description="the actions that this customer must not get")
-    ] = None
-    eventId: Annotated[  # noqa: N815
-        EventId | None, Field(description="your id; repeating it with the same request returns the same answer")
-    ] = None
-    deferActivation: Annotated[  # noqa: N815
-        bool | None,
-        Strict(),
-        Field(description="true if the action may never be shown; only for a campaign without a default reward"),
-    ] = None
+    contextFeatures: list[Features] | None = Field(  # noqa: N815
+        default=None,
+        max_length=MOST_FEATURES,
+        description="a value for each of the campaign's variables, nested or not",
+    )
+    excludedActions: list[str] | None = Field(  # noqa: N815
+        default=None, max_length=MOST_ACTIONS, description="the actions that this customer must not get"
+    )
+    eventId: EventId | None = Field(  # noqa: N815
+        default=None, description="your id; repeating it with the same request returns the same answer"
+    )
+    deferActivation: bool | None = Field(  # noqa: N815
+        default=None, strict=True, description="the action may never be shown; for campaigns without a default reward"
+    )
 
 
 class RankedAction(BaseModel):

@@ -164,7 +164,6 @@ class Ranker:
         return decided
 
     async def _find_decided(self, event_id: str | None, among: Collection[str] | None) -> Shape | None:
-        """Find the campaign that has decided an event."""
         if event_id is None:
             return None
         try:
