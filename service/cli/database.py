@@ -33,9 +33,10 @@ def run_verify(flags: Flags) -> int:
     """Every decision and every model of one campaign, or of all, is compared, from the first round on. The exit code is
     1 if anything differs."""
     with open_database(flags) as store:
-        with store.reading() as tx:
-            all_names = [row.name for row in campaigns.read_campaigns(tx)]
-        names = all_names if flags["campaign"] is None else [flags["campaign"]]
+        names = [flags["campaign"]]
+        if flags["campaign"] is None:
+            with store.reading() as tx:
+                names = [row.name for row in campaigns.read_campaigns(tx)]
         results = [_verify(store, name) for name in names]
     return 0 if all(results) else 1
 
