@@ -6,10 +6,11 @@ pass for one of our pages (DNS rebinding). So a request must name this machine a
 something must not come from another site's page. Programs do not send the headers that are checked, so nothing changes
 for them.
 
-With keys none of this is needed: another site's page has no key, and a cookie alone changes nothing (credentials.py).
+With keys none of this is needed: another site's page has no key, and a cookie alone changes nothing (keys.py).
 """
 
 from collections.abc import Iterable
+from functools import lru_cache
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -19,7 +20,7 @@ from service.base.errors import ForbiddenError
 
 READS = frozenset({"GET", "HEAD", "OPTIONS"})  # change nothing (R25); other sites cannot read their answers
 OWN_SITES = frozenset({b"same-origin", b"none"})  # values of Sec-Fetch-Site: our pages, or the address bar
-MOST_KNOWN = 100  # hosts remembered as allowed
+MOST_KNOWN = 100  # hosts remembered, allowed or not
 
 
 class Visitors:
@@ -27,37 +28,26 @@ class Visitors:
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._names = {_parse_host(f"[{name}]" if name.count(":") > 1 else name) for name in names}
-        self._known = {b""}  # programs may send no host; browsers always do
+        self._is_own_host = lru_cache(MOST_KNOWN)(self._check_host)  # the same few hosts come with every request
 
     def admit(self, scope: Scope) -> None:
         """Refuse a request for another host, or one from another site's page that could change something."""
-        host, site, origin = b"", None, None
-        for name, value in scope["headers"]:
-            if name == b"host":
-                host = value
-            elif name == b"sec-fetch-site":
-                site = value
-            elif name == b"origin":
-                origin = value
-        if host not in self._known:
-            self._require_own_host(host)
+        headers = dict(scope["headers"])
+        host, site, origin = headers.get(b"host", b""), headers.get(b"sec-fetch-site"), headers.get(b"origin")
+        if host and not self._is_own_host(host):  # programs may send no host; browsers always do
+            raise ForbiddenError(
+                f"Host {host.decode('latin-1')!r:.100} is not allowed: a service without keys only answers to "
+                "localhost and to the names in UNDERCURRENT_ALLOWED_HOSTS"
+            )
         if (site or origin) and scope["method"] not in READS and not self._is_own_page(host, site, origin):
             raise ForbiddenError(
                 "This request comes from another site's page. A service without keys only accepts changes from "
                 "programs and from its own pages; create a key (undercurrent keys create) for others"
             )
 
-    def _require_own_host(self, host: bytes) -> None:
-        if not self._is_own_name(_parse_host(host.decode("latin-1"))):
-            raise ForbiddenError(
-                f"Host {host.decode('latin-1')!r:.100} is not allowed: a service without keys only answers to "
-                "localhost and to the names in UNDERCURRENT_ALLOWED_HOSTS"
-            )
-        if len(self._known) < MOST_KNOWN:
-            self._known.add(host)
-
-    def _is_own_name(self, name: str) -> bool:
+    def _check_host(self, host: bytes) -> bool:
         """Return whether this is a name of this machine that no other machine can have."""
+        name = _parse_host(host.decode("latin-1"))
         if name in self._names or name == "localhost" or name.endswith(".localhost"):
             return True
         try:

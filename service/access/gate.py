@@ -15,8 +15,7 @@ from hashlib import sha256
 
 from starlette.types import Scope
 
-from service.access.credentials import HOW_TO_SEND, KEY, PERSONALIZER, PERSONALIZER_HEADER, read_key
-from service.access.keys import Key
+from service.access.keys import HOW_TO_SEND, KEY, PERSONALIZER, PERSONALIZER_HEADER, Key, read_key
 from service.access.roles import ROLES, Access
 from service.base.errors import ForbiddenError, UnauthorizedError, UnavailableError
 from service.storage.audit import Record, add_record
@@ -110,14 +109,13 @@ class Keys:
         self._watching = asyncio.create_task(self._watch())
 
     async def _watch(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), RELOAD_SECONDS)
                 return
             try:
-                await loop.run_in_executor(None, self.load)
-                await loop.run_in_executor(None, self.record_refusals)
+                await asyncio.to_thread(self.load)
+                await asyncio.to_thread(self.record_refusals)
             except UnavailableError:
                 pass  # the database is away: the keys known last are still valid
             except Exception:
@@ -144,4 +142,4 @@ class Keys:
         if self._watching is not None:
             await self._watching
             with suppress(UnavailableError):
-                await asyncio.get_running_loop().run_in_executor(None, self.record_refusals, True)
+                await asyncio.to_thread(self.record_refusals, closing=True)

@@ -1,7 +1,10 @@
-"""Keys: how they are made and stored, and how often each may be used.
+"""Keys: how they are made and stored, how often each may be used, and how a request presents one.
 
 A key is `uc_ID_SECRET`. The database holds its id and the SHA-256 of its secret. The secret is 256 random bits, so it
 needs no salt and no slow hash.
+
+Programs send a key in a header. The dashboard's pages keep it in a cookie that scripts cannot read. Other sites can
+make a browser send that cookie, so a request that could change something also needs a header that they cannot set.
 """
 
 import json
@@ -9,9 +12,22 @@ import math
 import secrets
 from collections.abc import Collection
 from hashlib import sha256
+from typing import Any
+
+from fastapi import Request
+from starlette.types import Scope
 
 from service.base.errors import ForbiddenError, TooManyRequestsError
+from service.storage.audit import Record, record_request
 from service.storage.rows import KeyRow
+
+KEY = "undercurrent.key"  # in the scope: the key of the request
+HOW_TO_SEND = "Send it in the header Authorization: Bearer KEY, or X-API-Key: KEY"
+PERSONALIZER = "/personalizer/"  # the clients of these routes send a key in a header of their own
+PERSONALIZER_HEADER = "Ocp-Apim-Subscription-Key"
+COOKIE = "undercurrent_key"  # holds a page's key
+PAGE = "X-Undercurrent-Page"  # the header that a page's requests have; its value does not matter
+LOCAL = "local"  # the actor in the audit log while there are no keys
 
 
 def make_key(
@@ -61,3 +77,47 @@ class Key:
         """Refuse a campaign that the key does not cover, whether it exists or not."""
         if self.campaigns is not None and campaign not in self.campaigns:
             raise ForbiddenError(f"This key does not cover campaign {campaign!r}")
+
+
+# --- how a request presents a key -------------------------------------------------------------------------------------
+
+
+def read_key(scope: Scope, path: str) -> bytes | None:
+    """Read the key that a request presents; None if there is none."""
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            scheme, _, key = value.partition(b" ")
+            if scheme.lower() == b"bearer":
+                return bytes(key.strip())
+        elif name == b"x-api-key" or (name == PERSONALIZER_HEADER.lower().encode() and path.startswith(PERSONALIZER)):
+            return bytes(value.strip())
+    cookie = Request(scope).cookies.get(COOKIE)
+    if cookie is None:
+        return None
+    if scope["method"] not in ("GET", "HEAD"):  # without the pages' header, the cookie is only good for reading
+        require_page(scope)
+    return cookie.encode("latin-1")
+
+
+def require_page(scope: Scope) -> None:
+    """Refuse a request without the pages' header. Another site's page cannot send it: we never grant a preflight."""
+    if PAGE not in Request(scope).headers:
+        raise ForbiddenError(f"A cookie is not enough to make changes: send the header {PAGE} as well")
+
+
+def require_campaign(scope: Scope, campaign: str) -> None:
+    key: Key | None = scope.get(KEY)
+    if key is not None:
+        key.require(campaign)
+
+
+def get_key_campaigns(scope: Scope) -> frozenset[str] | None:
+    """Return the campaigns that the request's key covers, None for all."""
+    key: Key | None = scope.get(KEY)
+    return None if key is None else key.campaigns
+
+
+def make_record(scope: Scope, what: str, /, campaign: str | None = None, **details: Any) -> Record:
+    key: Key | None = scope.get(KEY)
+    actor, role = (LOCAL, None) if key is None else (key.row.id, key.row.role)
+    return record_request(actor, role, what, campaign, details)

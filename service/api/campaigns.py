@@ -1,7 +1,9 @@
 """The routes that list, create, fill, close and delete campaigns."""
 
 import hashlib
-from typing import Annotated, Any
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from fastapi import Body, Query, Request, Response
@@ -10,24 +12,21 @@ from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Scope
 
-from policy import CampaignConfig, PolicyError, StagedPolicy
-from service.access.credentials import get_key_campaigns, make_record
+from policy import CampaignConfig, FixedError, PolicyError, StagedPolicy
+from service.access.keys import get_key_campaigns, make_record
 from service.access.roles import ADMINS, READERS, allow
-from service.api.paging import Limit, NameCursor
+from service.api.fields import Limit, NameCursor, Timestamp
 from service.base.errors import ConflictError, FieldProblem, InvalidError, NotFoundError
-from service.base.times import format_timestamp
-from service.engine.handlers import answer_repeated_creation
-from service.engine.operations import Archive, Change, Create, Delete, ReadState, RollBack
+from service.engine import handlers, operations, recovery
 from service.engine.preparation import prepare_import
-from service.engine.recovery import get_campaign, load_config
 from service.engine.requests import CAMPAIGN_EXAMPLE, ImportRequest
 from service.engine.worker import Service
-from service.storage.audit import describe_receiver, log_record
-from service.storage.campaigns import find_campaign, read_campaign_page
+from service.storage import audit, campaigns
 from service.storage.rows import LiveRow
 from service.web.application import Application
 from service.web.openapi import describe_errors
 
+T = TypeVar("T")
 NewCampaign = Annotated[CampaignConfig, Body(examples=[CAMPAIGN_EXAMPLE])]
 Confirmation = Annotated[str, Query(description="the campaign's name, again")]
 
@@ -37,28 +36,26 @@ class CampaignSummary(BaseModel):
 
     name: str
     paused: bool
-    archived_at: str | None
-    round: Annotated[int, Field(description="decisions so far")]
-    stage: Annotated[int, Field(description="of the last decision")]
+    archived_at: Timestamp | None
+    round: int = Field(description="decisions so far")
+    stage: int = Field(description="of the last decision")
     model_version: int
-    regimes: Annotated[int, Field(description="in use")]
+    regimes: int = Field(description="in use")
     belief: list[float]
     rewards_received: int
-    rewards_waiting: Annotated[int, Field(description="committed; the next stage update folds them")]
-    updated_at: Annotated[str, Field(description="time of the last decision or reward")]
-    failure: Annotated[
-        str | None, Field(description="of the last update, if it failed: the campaign goes on without it")
-    ]
+    rewards_waiting: int = Field(description="committed; the next stage update folds them")
+    updated_at: Timestamp = Field(description="time of the last decision or reward")
+    failure: str | None = Field(description="of the last update, if it failed: the campaign goes on without it")
 
 
 class CampaignState(CampaignSummary):
-    created_at: str
+    created_at: Timestamp
     config: CampaignConfig
 
 
 class CampaignPage(BaseModel):
     campaigns: list[CampaignSummary]
-    next_cursor: Annotated[str | None, Field(description="for the next page; null on the last")]
+    next_cursor: str | None = Field(description="for the next page; null on the last")
 
 
 class Imported(BaseModel):
@@ -70,7 +67,7 @@ class Imported(BaseModel):
     rewards: int
 
 
-def add_campaign_routes(app: Application, service: Service) -> None:
+def add_routes(app: Application, service: Service) -> None:
     _add_creation(app, service)
     _add_removal(app, service)
 
@@ -81,10 +78,10 @@ def add_campaign_routes(app: Application, service: Service) -> None:
     ) -> CampaignPage:
         """The campaigns that your key covers, by name, a page at a time: those in use, or the archived ones."""
         with service.store.reading() as tx:
-            rows = read_campaign_page(tx, cursor, limit + 1, archived, get_key_campaigns(request.scope))
-            configs = [load_config(tx, row.campaign_id) for row in rows[:limit]]
+            rows = campaigns.read_campaign_page(tx, cursor, limit + 1, archived, get_key_campaigns(request.scope))
+            page = [_summarize(row, recovery.load_config(tx, row.campaign_id)) for row in rows[:limit]]
         return CampaignPage(
-            campaigns=[CampaignSummary(**_summarize(r, c)) for r, c in zip(rows, configs, strict=False)],
+            campaigns=[CampaignSummary.model_validate(summary) for summary in page],
             next_cursor=rows[limit - 1].name if len(rows) > limit else None,
         )
 
@@ -94,13 +91,26 @@ def add_campaign_routes(app: Application, service: Service) -> None:
         """The current state of a campaign, and its configuration."""
         return load_campaign(service, name)
 
-    @app.post_lean(
-        "/campaigns/{name}/import",
-        ImportRequest,
-        tags=["campaigns"],
-        response_model=Imported,
-        responses=describe_errors(404, 409, 422),
-    )
+
+def _add_creation(app: Application, service: Service) -> None:
+    post = partial(app.post_lean, tags=["campaigns"])
+    described: Any = {"response_model": CampaignConfig, "responses": describe_errors(409, 422)}
+
+    @post("/campaigns", NewCampaign, 201, **described)
+    @allow(ADMINS, campaign="body")
+    async def create(config: CampaignConfig, name: str, scope: Scope) -> bytes:
+        """Create a campaign. The answer is its configuration, with all defaults filled in."""
+        operation = await _prepare_creation(service, config)
+        return await submit_recorded(service, scope, "create", operation, **audit.describe_receiver(config))
+
+    @post("/campaigns/check", NewCampaign, **described)
+    @allow(ADMINS, campaign="body")
+    async def check(config: CampaignConfig, name: str, scope: Scope) -> bytes:
+        """Check whether this campaign could be created. The answers and errors are those of `POST /campaigns`, but
+        nothing is created."""
+        return await run_in_threadpool(_check_creation, service, await _prepare_creation(service, config))
+
+    @post("/campaigns/{name}/import", ImportRequest, response_model=Imported, responses=describe_errors(404, 409, 422))
     @allow(ADMINS, campaign="path")
     async def import_rows(body: ImportRequest, name: str, scope: Scope) -> bytes:
         """Warm-start a new campaign from historical decisions, in their order: all rows or none.
@@ -110,42 +120,8 @@ def add_campaign_routes(app: Application, service: Service) -> None:
         checked = check_name(name)
         operation = await run_in_threadpool(prepare_import, service.campaigns, checked, body.import_id, body.rows)
         if operation.unit.has_changed:
-            record = make_record(scope, "import", name, rows=operation.summary["rows"])
-            await service.submit(replace(operation, record=record))
-            log_record(record)
+            await submit_recorded(service, scope, "import", operation, rows=operation.summary["rows"])
         return Imported.model_validate({"campaign": name, **operation.summary}).model_dump_json().encode()
-
-
-def _add_creation(app: Application, service: Service) -> None:
-    @app.post_lean(
-        "/campaigns",
-        NewCampaign,
-        201,
-        tags=["campaigns"],
-        response_model=CampaignConfig,
-        responses=describe_errors(409, 422),
-    )
-    @allow(ADMINS, campaign="body")
-    async def create(config: CampaignConfig, name: str, scope: Scope) -> bytes:
-        """Create a campaign. The answer is its configuration, with all defaults filled in."""
-        record = make_record(scope, "create", name, **describe_receiver(config))
-        operation = await _prepare_creation(service, config)
-        answer: bytes = await service.submit(replace(operation, record=record))
-        log_record(record)
-        return answer
-
-    @app.post_lean(
-        "/campaigns/check",
-        NewCampaign,
-        tags=["campaigns"],
-        response_model=CampaignConfig,
-        responses=describe_errors(409, 422),
-    )
-    @allow(ADMINS, campaign="body")
-    async def check(config: CampaignConfig, name: str, scope: Scope) -> bytes:
-        """Check whether this campaign could be created. The answers and errors are those of `POST /campaigns`, but
-        nothing is created."""
-        return await run_in_threadpool(_check_creation, service, await _prepare_creation(service, config))
 
 
 def _add_removal(app: Application, service: Service) -> None:
@@ -153,13 +129,13 @@ def _add_removal(app: Application, service: Service) -> None:
     @allow(ADMINS, campaign="path")
     async def archive(request: Request, name: str) -> CampaignState:
         """Close a campaign: it stops deciding and leaves the list. It still takes rewards for its decisions."""
-        return await apply_change(service, request, "archive", Archive(check_name(name), True))
+        return await apply_change(service, request, "archive", operations.Archive(check_name(name), True))
 
     @app.api.post("/campaigns/{name}/unarchive", tags=["campaigns"], responses=describe_errors(404))
     @allow(ADMINS, campaign="path")
     async def unarchive(request: Request, name: str) -> CampaignState:
         """Reopen an archived campaign."""
-        return await apply_change(service, request, "unarchive", Archive(check_name(name), False))
+        return await apply_change(service, request, "unarchive", operations.Archive(check_name(name), False))
 
     @app.api.delete("/campaigns/{name}", tags=["campaigns"], status_code=204, responses=describe_errors(404, 409, 422))
     @allow(ADMINS, campaign="path")
@@ -168,9 +144,7 @@ def _add_removal(app: Application, service: Service) -> None:
         if confirm != name:
             message = "is not the campaign's name"
             raise InvalidError([FieldProblem(field="confirm", message=message, allowed=name)])
-        record = make_record(request.scope, "delete", name)
-        await service.submit(Delete(check_name(name), record))
-        log_record(record)
+        await submit_recorded(service, request.scope, "delete", operations.Delete(check_name(name)))
         return Response(status_code=204)
 
 
@@ -182,41 +156,56 @@ def check_name(name: str) -> str:
 
 
 def load_campaign(service: Service, name: str) -> CampaignState:
-    """Load the current state of a campaign, and its configuration."""
     with service.store.reading() as tx:
-        row = get_campaign(tx, name)
-        config = load_config(tx, row.campaign_id)
-    return CampaignState(**_summarize(row, config), created_at=format_timestamp(row.created_at), config=config)
+        row = recovery.get_campaign(tx, name)
+        return CampaignState.model_validate(_summarize(row, recovery.load_config(tx, row.campaign_id)))
+
+
+async def submit_recorded(
+    service: Service, scope: Scope, what: str, operation: operations.Operation[T], **details: Any
+) -> T:
+    """Carry out an operation, and record it in the audit log as `what`; only reading leaves no record there."""
+    record = make_record(scope, what, operation.campaign, **details)
+    is_read = isinstance(operation, operations.ReadState)
+    answer = await service.submit(operation if is_read else replace(operation, record=record))
+    audit.log_record(record)
+    return answer
 
 
 async def apply_change(
-    service: Service, request: Request, what: str, operation: Change | Archive | RollBack | ReadState, **details: Any
+    service: Service, request: Request, what: str, operation: operations.Operation[Any], **details: Any
 ) -> CampaignState:
     """Carry out a change, record it in the audit log as `what`, and return the campaign's new state."""
-    record = make_record(request.scope, what, operation.campaign, **details)
-    await service.submit(operation if isinstance(operation, ReadState) else replace(operation, record=record))
-    log_record(record)
+    await submit_recorded(service, request.scope, what, operation, **details)
     return await run_in_threadpool(load_campaign, service, operation.campaign)
 
 
-async def _prepare_creation(service: Service, config: CampaignConfig) -> Create:
-    """Run every check that needs no other campaign."""
-    body = config.model_dump_json(exclude_unset=True).encode()
+async def build_policy(
+    config: CampaignConfig, change: Callable[[CampaignConfig], CampaignConfig] = lambda config: config
+) -> StagedPolicy:
+    """Change a configuration and build its policy, in a thread, since a wide feature map takes a while."""
     try:
-        policy = await run_in_threadpool(StagedPolicy, config)  # a wide feature map takes a while
+        return await run_in_threadpool(lambda: StagedPolicy(change(config)))
+    except FixedError as error:
+        raise ConflictError.from_fixed(config.name, error) from None
     except PolicyError as error:
         raise InvalidError.from_policy(error) from None
+
+
+async def _prepare_creation(service: Service, config: CampaignConfig) -> operations.Create:
+    """Run every check that needs no other campaign."""
+    body = config.model_dump_json(exclude_unset=True).encode()
+    policy = await build_policy(config)
     service.sender.check(config)
-    return Create(config.name, policy, hashlib.blake2b(body, digest_size=16).digest())
+    return operations.Create(config.name, policy, hashlib.blake2b(body, digest_size=16).digest())
 
 
-def _check_creation(service: Service, operation: Create) -> bytes:
-    """Return what creating the campaign would answer."""
+def _check_creation(service: Service, operation: operations.Create) -> bytes:
     with service.store.reading() as tx:
-        existing = find_campaign(tx, operation.campaign)
+        existing = campaigns.find_campaign(tx, operation.campaign)
         if existing is None:
             return operation.policy.config.model_dump_json().encode()
-        answer = answer_repeated_creation(tx, existing, operation)
+        answer = handlers.answer_repeated_creation(tx, existing, operation)
     if isinstance(answer, ConflictError):
         raise answer
     return answer
@@ -224,17 +213,13 @@ def _check_creation(service: Service, operation: Create) -> bytes:
 
 def _summarize(row: LiveRow, config: CampaignConfig) -> dict[str, Any]:
     belief = msgspec.json.decode(row.belief)
-    return {
-        "name": row.name,
+    return row._asdict() | {
         "paused": config.paused,
-        "archived_at": None if row.archived_at is None else format_timestamp(row.archived_at),
-        "round": row.round,
         "stage": -(-row.round // config.stage_length),
-        "model_version": row.model_version,
         "regimes": len(belief),
         "belief": belief,
         "rewards_received": row.arrived,
         "rewards_waiting": row.arrived - row.folded,
-        "updated_at": format_timestamp(row.clock),
-        "failure": row.failure,
+        "updated_at": row.clock,
+        "config": config,
     }

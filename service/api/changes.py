@@ -1,7 +1,7 @@
 """The routes that change a live campaign's configuration or actions, clone it, or list its changes."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any
 
@@ -11,22 +11,16 @@ from pydantic import BaseModel, ConfigDict, Field, Strict
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Scope
 
-from policy import CampaignConfig, FixedError, PolicyError, StagedPolicy
-from policy.changes import CHANGEABLE, add_config_action, clone_config, patch_config, retire_config_action
+from policy import CampaignConfig, changes
 from policy.config import PLAIN_TEXT
-from service.access.credentials import make_record, require_campaign
+from service.access.keys import require_campaign
 from service.access.roles import ADMINS, READERS, allow
-from service.api.campaigns import CampaignState, apply_change, check_name, load_campaign
-from service.api.paging import Limit
-from service.base.errors import ConflictError, InvalidError
-from service.base.times import format_timestamp
+from service.api.campaigns import CampaignState, apply_change, build_policy, check_name, load_campaign, submit_recorded
+from service.api.fields import Limit, Timestamp
+from service.engine import recovery, requests
 from service.engine.operations import Change, Create
-from service.engine.recovery import get_campaign
-from service.engine.requests import RequestBody
 from service.engine.worker import Service
-from service.storage.audit import describe_receiver, log_record
-from service.storage.campaigns import read_revision_page
-from service.storage.rows import RevisionRow
+from service.storage import audit, campaigns, rows
 from service.web.application import Application
 from service.web.openapi import describe_errors
 
@@ -42,7 +36,7 @@ ClonePatch = Annotated[dict[str, Any], Body(examples=[CLONE_EXAMPLE])]
 RevisionCursor = Annotated[int | None, Query(ge=1, le=2**31 - 1)]  # PostgreSQL compares it with 32 bits
 
 
-class ActionRequest(RequestBody):
+class ActionRequest(requests.RequestBody):
     model_config = ConfigDict(json_schema_extra={"examples": [{"action": "message"}]})
 
     action: Annotated[str, Strict(), Field(min_length=1, max_length=100, pattern=PLAIN_TEXT)]
@@ -52,19 +46,19 @@ class Revision(BaseModel):
     """A change of a campaign."""
 
     revision: int
-    round: Annotated[int, Field(description="decisions made before it")]
-    changed: Annotated[dict[str, Any], Field(description="the fields that changed, with their new values")]
-    restored_model_version: Annotated[int | None, Field(description="of a rollback: the model it went back to")]
-    erased_decisions: Annotated[int | None, Field(description="of an erasure: how many decisions were erased")]
-    created_at: str
+    round: int = Field(description="decisions made before it")
+    changed: dict[str, Any] = Field(description="the fields that changed, with their new values")
+    restored_model_version: int | None = Field(description="of a rollback: the model it went back to")
+    erased_decisions: int | None = Field(description="of an erasure: how many decisions were erased")
+    created_at: Timestamp
 
 
 class RevisionPage(BaseModel):
-    revisions: Annotated[list[Revision], Field(description="newest first")]
+    revisions: list[Revision] = Field(description="newest first")
     next_cursor: int | None
 
 
-def add_change_routes(app: Application, service: Service) -> None:
+def add_routes(app: Application, service: Service) -> None:
     _add_clone(app, service)
     _add_actions(app, service)
     app.describers.append(_describe_patches)
@@ -76,21 +70,19 @@ def add_change_routes(app: Application, service: Service) -> None:
         `propensity_floor`, `bonus.scale` (how much to explore), `regime_labels`, `alerts`, `retention_days`, `paused`.
         Only the fields you send change; null restores a default. Changing any other field would reset the model: the
         answer is 409, and you should clone the campaign instead."""
-        change = partial(patch_config, patch=patch)
+        change = partial(changes.patch_config, patch=patch)
         before = await _load_config(service, name)
-        after = await _build_policy(change, before)  # before the operation: a body may hold 100,000 mistakes
+        after = await build_policy(before, change)  # before the operation: a body may hold 100,000 mistakes
         service.sender.check(after.config, before)
         return await apply_change(service, request, "change", Change(name, change), fields=sorted(patch))
 
-    @app.api.get(
-        "/campaigns/{name}/revisions", tags=["campaigns"], name="revisions", responses=describe_errors(404, 422)
-    )
+    @app.api.get("/campaigns/{name}/revisions", tags=["campaigns"], responses=describe_errors(404, 422))
     @allow(READERS, campaign="path")
-    def list_revisions(name: str, limit: Limit = 50, cursor: RevisionCursor = None) -> RevisionPage:
+    def revisions(name: str, limit: Limit = 50, cursor: RevisionCursor = None) -> RevisionPage:
         """The changes so far, newest first, a page at a time."""
         with service.store.reading() as tx:
-            row = get_campaign(tx, name)
-            rows = read_revision_page(tx, row.campaign_id, cursor, limit + 1)
+            row = recovery.get_campaign(tx, name)
+            rows = campaigns.read_revision_page(tx, row.campaign_id, cursor, limit + 1)
         older = [*rows[1:], None]
         return RevisionPage(
             revisions=[_describe_revision(row, before) for row, before in zip(rows[:limit], older, strict=False)],
@@ -104,70 +96,48 @@ def _add_actions(app: Application, service: Service) -> None:
     async def add_action(name: str, body: ActionRequest, request: Request) -> CampaignState:
         """Add an action, or bring a retired one back. The campaign keeps what it has learned and explores the new
         action."""
-        change = partial(add_config_action, action=body.action)
-        await _build_policy(change, await _load_config(service, name))  # the wider feature map may take a while
+        change = partial(changes.add_config_action, action=body.action)
+        await build_policy(await _load_config(service, name), change)  # before the operation, for the time it takes
         return await apply_change(service, request, "add action", Change(check_name(name), change), action=body.action)
 
     @app.api.post("/campaigns/{name}/actions/retire", tags=["campaigns"], responses=describe_errors(404, 409, 422))
     @allow(ADMINS, campaign="path")
     async def retire_action(name: str, body: ActionRequest, request: Request) -> CampaignState:
         """Stop choosing an action. Its rewards still count, and it can be added again."""
-        operation = Change(check_name(name), partial(retire_config_action, action=body.action))
+        operation = Change(check_name(name), partial(changes.retire_config_action, action=body.action))
         return await apply_change(service, request, "retire action", operation, action=body.action)
 
 
 def _add_clone(app: Application, service: Service) -> None:
-    @app.post_lean(
-        "/campaigns/{name}/clone",
-        ClonePatch,
-        201,
-        tags=["campaigns"],
-        response_model=CampaignConfig,
-        responses=describe_errors(404, 409, 422),
-    )
+    answers: Any = {"response_model": CampaignConfig, "responses": describe_errors(404, 409, 422)}
+
+    @app.post_lean("/campaigns/{name}/clone", ClonePatch, 201, tags=["campaigns"], **answers)
     @allow(ADMINS, campaign="path")  # and for the new campaign, whose name is in the body
     async def clone(patch: dict[str, Any], name: str, scope: Scope) -> bytes:
         """Create a new campaign like this one, without its history: send its `name` and any changes of configuration.
         The clone draws its own seed and drops retired actions. Fields that had their default value follow the change,
         as `signals` and `features` follow a new list of `variables`. Null restores a default.
         """
-        policy = await _build_policy(partial(clone_config, patch=patch), await _load_config(service, name))
+        policy = await build_policy(await _load_config(service, name), partial(changes.clone_config, patch=patch))
         config = policy.config
         require_campaign(scope, config.name)
         service.sender.check(config)
         digest = hashlib.blake2b(msgspec.json.encode([name, patch], order="sorted"), digest_size=16).digest()
-        details = {"source": name, "given": sorted(patch), **describe_receiver(config)}
-        record = make_record(scope, "clone", config.name, **details)
-        answer = await service.submit(Create(config.name, policy, digest, record))
-        log_record(record)
-        return answer
+        operation = Create(config.name, policy, digest)
+        details = {"source": name, "given": sorted(patch), **audit.describe_receiver(config)}
+        return await submit_recorded(service, scope, "clone", operation, **details)
 
 
 async def _load_config(service: Service, name: str) -> CampaignConfig:
     return (await run_in_threadpool(load_campaign, service, name)).config
 
 
-async def _build_policy(change: Callable[[CampaignConfig], CampaignConfig], config: CampaignConfig) -> StagedPolicy:
-    """Change a configuration, and build its policy."""
-    try:
-        return await run_in_threadpool(lambda: StagedPolicy(change(config)))
-    except FixedError as error:
-        raise ConflictError.from_fixed(config.name, error) from None
-    except PolicyError as error:
-        raise InvalidError.from_policy(error) from None
-
-
-def _describe_revision(row: RevisionRow, before: RevisionRow | None) -> Revision:
+def _describe_revision(row: rows.RevisionRow, before: rows.RevisionRow | None) -> Revision:
     config = msgspec.json.decode(row.config)
     earlier = msgspec.json.decode(before.config) if before else {}
-    return Revision(
-        revision=row.revision,
-        round=row.round,
-        changed={name: value for name, value in config.items() if name not in earlier or earlier[name] != value},
-        restored_model_version=row.restored,
-        erased_decisions=row.erased,
-        created_at=format_timestamp(row.created_at),
-    )
+    changed = {name: value for name, value in config.items() if name not in earlier or earlier[name] != value}
+    named = {"changed": changed, "restored_model_version": row.restored, "erased_decisions": row.erased}
+    return Revision.model_validate(row._asdict() | named)
 
 
 # --- the schemas of patches -------------------------------------------------------------------------------------------
@@ -178,7 +148,7 @@ def _describe_patches(schema: dict[str, Any]) -> None:
     schemas = schema["components"]["schemas"]
     whole = _make_partial({"$ref": "#/components/schemas/CampaignConfig-Input"}, schemas)
     changeable: dict[str, Any] = {}
-    for field in CHANGEABLE:
+    for field in changes.CHANGEABLE:
         part, _, inner = field.partition(".")
         if inner:  # only some fields of this part
             one = whole["properties"][part]["anyOf"][0]["properties"][inner]

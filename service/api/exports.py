@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from typing import Annotated
 
 import anyio
-from fastapi import FastAPI, Query
+from fastapi import Query
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
@@ -15,6 +15,7 @@ from service.access.roles import WATCHERS, allow
 from service.analysis.export_files import FORMATS, Format, open_log
 from service.base.errors import TooManyRequestsError
 from service.engine.worker import Service
+from service.web.application import Application
 from service.web.openapi import describe_errors
 from service.web.times import TIME, QueryTime, make_interval
 
@@ -50,12 +51,11 @@ class Export(StreamingResponse):
         self._held.close()
 
 
-def add_export_routes(app: FastAPI, service: Service) -> None:
-    """Add the route."""
+def add_routes(app: Application, service: Service) -> None:
     slots = threading.BoundedSemaphore(MAX_EXPORTS)
     content = {media_type.partition(";")[0]: {"schema": {"type": "string"}} for media_type, _ in FORMATS.values()}
 
-    @app.get(
+    @app.api.get(
         "/campaigns/{name}/decisions",
         tags=["decisions"],
         response_class=StreamingResponse,

@@ -1,26 +1,21 @@
 """The routes about a campaign's models: the one in force, those before it, and going back to one of them."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from fastapi import FastAPI, Request
+from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field, Strict
 from starlette.concurrency import run_in_threadpool
 
-from policy import CampaignConfig, StagedPolicy, State, describe
+from policy import StagedPolicy, State, describe
 from policy.config import MOST_ROUNDS
-from policy.description import ModelDescription
 from service.access.roles import ADMINS, READERS, allow
 from service.api.campaigns import CampaignState, apply_change, check_name
-from service.api.paging import Limit, NumberCursor
+from service.api.fields import Limit, NumberCursor, Timestamp
 from service.base.errors import UnavailableError
-from service.base.times import format_timestamp
-from service.engine.operations import ReadState
-from service.engine.preparation import prepare_rollback
-from service.engine.recovery import get_campaign, load_config
-from service.engine.requests import RequestBody
+from service.engine import operations, preparation, recovery, requests
 from service.engine.worker import Service
-from service.storage.models import read_model_page
-from service.storage.rows import ModelRow
+from service.storage import models, rows
+from service.web.application import Application
 from service.web.openapi import describe_errors
 
 
@@ -29,16 +24,16 @@ class Stage(BaseModel):
 
     model_version: int
     kind: Literal["update", "estimation", "actions", "rollback", "erasure"]
-    round: Annotated[int, Field(description="decisions made before it")]
-    stage: Annotated[int, Field(description="the first stage that it decides in")]
+    round: int = Field(description="decisions made before it")
+    stage: int = Field(description="the first stage that it decides in")
     rewards_folded: int
     regimes: int
-    seconds: Annotated[float, Field(description="how long it took to compute")]
-    published_at: str
+    seconds: float = Field(description="how long it took to compute")
+    published_at: Timestamp
 
 
 class StagePage(BaseModel):
-    stages: Annotated[list[Stage], Field(description="newest first")]
+    stages: list[Stage] = Field(description="newest first")
     next_cursor: int | None
 
 
@@ -46,15 +41,15 @@ class Coefficient(BaseModel):
     """What a column of the feature map adds to the expected reward."""
 
     term: str
-    action: Annotated[str | None, Field(description="only for this action")]
-    level: Annotated[str | None, Field(description="only at this level of the term's variable")]
-    regime: Annotated[int | None, Field(description="only in this regime, counted from 1")]
+    action: str | None = Field(description="only for this action")
+    level: str | None = Field(description="only at this level of the term's variable")
+    regime: int | None = Field(description="only in this regime, counted from 1")
     estimate: float
     standard_error: float | None
 
 
 class SymbolProbability(BaseModel):
-    symbol: Annotated[dict[str, str], Field(description="a level of each signal")]
+    symbol: dict[str, str] = Field(description="a level of each signal")
     probability: float
 
 
@@ -62,12 +57,12 @@ class ModelRegime(BaseModel):
     """What one regime looks like."""
 
     regime: int
-    label: Annotated[str | None, Field(description="the campaign's own name for it")]
-    share: Annotated[float, Field(description="of the time, in the long run")]
-    expected_duration: Annotated[float | None, Field(description="in decisions, or in periods of the clock")]
+    label: str | None = Field(description="the campaign's own name for it")
+    share: float = Field(description="of the time, in the long run")
+    expected_duration: float | None = Field(description="in decisions, or in periods of the clock")
     initial: float
-    transition: Annotated[list[float], Field(description="to each regime")]
-    signals: Annotated[dict[str, dict[str, float]], Field(description="how often each level of each signal occurs")]
+    transition: list[float] = Field(description="to each regime")
+    signals: dict[str, dict[str, float]] = Field(description="how often each level of each signal occurs")
     emission: list[SymbolProbability]
 
 
@@ -88,105 +83,81 @@ class Model(BaseModel):
     model_version: int
     round: int
     rewards_folded: int
-    regimes: Annotated[list[ModelRegime], Field(description="empty with one regime, or before the first estimate")]
-    guarded: Annotated[bool, Field(description="more regimes were tried and did not pay")]
+    regimes: list[ModelRegime] = Field(description="empty with one regime, or before the first estimate")
+    guarded: bool = Field(description="more regimes were tried and did not pay")
     noise_std: float | None
     ridge: float
-    centre: Annotated[float, Field(description="expected reward = centre + the coefficients of the active columns")]
+    centre: float = Field(description="expected reward = centre + the coefficients of the active columns")
     coefficients: list[Coefficient]
     candidates: list[Candidate]
 
 
-class RollbackRequest(RequestBody):
+class RollbackRequest(requests.RequestBody):
     model_config = ConfigDict(json_schema_extra={"examples": [{"model_version": 3}]})
 
     model_version: Annotated[int, Strict(), Field(ge=1, le=MOST_ROUNDS, description="as GET …/stages lists them")]
 
 
-def add_model_routes(app: FastAPI, service: Service) -> None:
-    @app.get("/campaigns/{name}/model", tags=["models"], name="model", responses=describe_errors(404))
+def add_routes(app: Application, service: Service) -> None:
+    @app.api.get("/campaigns/{name}/model", tags=["models"], name="model", responses=describe_errors(404))
     @allow(READERS, campaign="path")
     async def get_model(name: str) -> Model:
         """The model in force: the regimes, and the meaning of each coefficient in the campaign's own words."""
         policy, state = await load_current(service, name)
-        return _describe_model(policy.config, describe(policy, state))
+        return _describe_model(policy, state)
 
-    @app.get("/campaigns/{name}/stages", tags=["models"], name="stages", responses=describe_errors(404, 422))
+    @app.api.get("/campaigns/{name}/stages", tags=["models"], name="stages", responses=describe_errors(404, 422))
     @allow(READERS, campaign="path")
     def list_stages(name: str, limit: Limit = 50, cursor: NumberCursor = None) -> StagePage:
         """The models so far, newest first, a page at a time."""
         with service.store.reading() as tx:
-            row = get_campaign(tx, name)
-            length = load_config(tx, row.campaign_id).stage_length
-            rows = read_model_page(tx, row.campaign_id, cursor, limit + 1)
+            row = recovery.get_campaign(tx, name)
+            length = recovery.load_config(tx, row.campaign_id).stage_length
+            rows = models.read_model_page(tx, row.campaign_id, cursor, limit + 1)
         return StagePage(
             stages=[_describe_stage(model, length) for model in rows[:limit]],
             next_cursor=rows[limit - 1].version if len(rows) > limit else None,
         )
 
-    @app.post("/campaigns/{name}/rollback", tags=["models"], responses=describe_errors(404, 409, 422))
+    @app.api.post("/campaigns/{name}/rollback", tags=["models"], responses=describe_errors(404, 409, 422))
     @allow(ADMINS, campaign="path")
     async def rollback(name: str, body: RollbackRequest, request: Request) -> CampaignState:
         """Put an earlier model back in force, as a new version. Rewards folded after it no longer count."""
         version = body.model_version
-        operation = await run_in_threadpool(prepare_rollback, service.campaigns, check_name(name), version)
+        operation = await run_in_threadpool(preparation.prepare_rollback, service.campaigns, check_name(name), version)
         return await apply_change(service, request, "rollback", operation, model_version=version)
 
 
 async def load_current(service: Service, name: str) -> tuple[StagedPolicy, State]:
     """Load a campaign's current policy and state. This works as long as the database can be read."""
     try:
-        policy, state = await service.submit(ReadState(check_name(name)))
+        policy, state = await service.submit(operations.ReadState(check_name(name)))
     except UnavailableError:
         policy, state = await run_in_threadpool(service.campaigns.read_state, name)
     return policy, state
 
 
-def _describe_stage(row: ModelRow, stage_length: int) -> Stage:
-    return Stage.model_validate(
-        {
-            "model_version": row.version,
-            "kind": row.kind,
-            "round": row.round,
-            "stage": row.round // stage_length + 1,
-            "rewards_folded": row.folded,
-            "regimes": row.regimes,
-            "seconds": row.seconds,
-            "published_at": format_timestamp(row.published_at),
-        }
-    )
+def _describe_stage(row: rows.ModelRow, stage_length: int) -> Stage:
+    named = {"model_version": row.version, "stage": row.round // stage_length + 1, "rewards_folded": row.folded}
+    return Stage.model_validate(row._asdict() | named)
 
 
-def _describe_model(config: CampaignConfig, description: ModelDescription) -> Model:
-    return Model(
-        campaign=config.name,
-        model_version=description.model_version,
-        round=description.round,
-        rewards_folded=description.folded,
-        regimes=_describe_regimes(config, description),
-        guarded=description.guarded,
-        noise_std=description.noise_std,
-        ridge=description.ridge,
-        centre=description.centre,
-        coefficients=[Coefficient.model_validate(c._asdict()) for c in description.coefficients],
-        candidates=[Candidate.model_validate(c._asdict()) for c in description.candidates],
-    )
-
-
-def _describe_regimes(config: CampaignConfig, description: ModelDescription) -> list[ModelRegime]:
-    hmm, labels = description.hmm, dict(enumerate(config.regime_labels))
-    if hmm is None:
-        return []
-    return [
-        ModelRegime(
-            regime=h + 1,
-            label=labels.get(h),
-            share=hmm.stationary[h],
-            expected_duration=hmm.expected_duration[h],
-            initial=hmm.initial[h],
-            transition=list(hmm.transition[h]),
-            signals=hmm.signal_laws[h],
-            emission=[SymbolProbability(symbol=dict(s.symbol), probability=s.probability) for s in hmm.emission[h]],
-        )
-        for h in range(description.regimes)
-    ]
+def _describe_model(policy: StagedPolicy, state: State) -> Model:
+    model, labels = describe(policy, state), dict(enumerate(policy.config.regime_labels))
+    regimes: list[dict[str, Any]] = []
+    if (hmm := model.hmm) is not None:
+        regimes = [
+            {
+                "regime": h + 1,
+                "label": labels.get(h),
+                "share": hmm.stationary[h],
+                "expected_duration": hmm.expected_duration[h],
+                "initial": hmm.initial[h],
+                "transition": hmm.transition[h],
+                "signals": hmm.signal_laws[h],
+                "emission": hmm.emission[h],
+            }
+            for h in range(model.regimes)
+        ]
+    named = {"campaign": policy.config.name, "rewards_folded": model.folded, "regimes": regimes}
+    return Model.model_validate(model._asdict() | named, from_attributes=True)

@@ -1,14 +1,20 @@
-"""`GET /campaigns/{name}/report`: does it pay, which action, in which regime, and what would another policy earn?"""
+"""Reports for people: does a campaign pay, and why is nothing learning?"""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from fastapi import FastAPI, Query
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import Query
+from pydantic import BaseModel, Field
+from starlette.concurrency import run_in_threadpool
 
+from policy import StagedPolicy, State
 from policy.config import MOST_ROUNDS
 from service.access.roles import READERS, allow
+from service.analysis.checks import Code, Severity
+from service.analysis.diagnostics import Diagnosis, diagnose
 from service.analysis.report import build_report
+from service.api.models import load_current
 from service.engine.worker import Service
+from service.web.application import Application
 from service.web.openapi import describe_errors
 from service.web.times import QueryTime, make_interval
 
@@ -19,11 +25,7 @@ Versions = Annotated[
 ]
 
 
-class _Answer(BaseModel):
-    model_config = ConfigDict(from_attributes=True)
-
-
-class Refusal(_Answer):
+class Refusal(BaseModel):
     """Why there is no number, and what to do about it."""
 
     code: Literal[
@@ -34,7 +36,7 @@ class Refusal(_Answer):
     remedy: str
 
 
-class Estimate(_Answer):
+class Estimate(BaseModel):
     """A number with its 95 % interval."""
 
     value: float
@@ -43,20 +45,20 @@ class Estimate(_Answer):
     high: float
 
 
-class Rounds(_Answer):
+class Rounds(BaseModel):
     first: int
     last: int
 
 
-class Decisions(_Answer):
+class Decisions(BaseModel):
     total: int
     by_mode: dict[str, int]
-    erased: Annotated[int, Field(description="part of the total, and counted nowhere else")]
+    erased: int = Field(description="part of the total, and counted nowhere else")
 
 
-class Rewards(_Answer):
+class Rewards(BaseModel):
     received: int
-    awaited: Annotated[int, Field(description="decisions without a reward that counts")]
+    awaited: int = Field(description="decisions without a reward that counts")
     open: Annotated[
         int,
         Field(
@@ -65,11 +67,11 @@ class Rewards(_Answer):
         ),
     ]
     by_source: dict[str, int]
-    rate: Annotated[float | None, Field(description="received / decisions that are neither erased nor open")]
+    rate: float | None = Field(description="received / decisions that are neither erased nor open")
     mean: float | None
 
 
-class ActionRow(_Answer):
+class ActionRow(BaseModel):
     action: str
     retired: bool
     decisions: int
@@ -77,85 +79,85 @@ class ActionRow(_Answer):
     mean_reward: float | None
 
 
-class Cell(_Answer):
+class Cell(BaseModel):
     """An action in a regime. Each decision is weighted by its belief in that regime."""
 
     action: str
     decisions: float
-    rewards: Annotated[float, Field(description="weight behind the mean")]
+    rewards: float = Field(description="weight behind the mean")
     mean_reward: float | None
 
 
-class RegimeRow(_Answer):
+class RegimeRow(BaseModel):
     """A regime. Each decision is weighted by its belief in it."""
 
     regime: int
     label: str | None
     decisions: float
-    rewards: Annotated[float, Field(description="weight behind the mean")]
+    rewards: float = Field(description="weight behind the mean")
     mean_reward: float | None
     actions: list[Cell]
 
 
-class Regimes(_Answer):
+class Regimes(BaseModel):
     """The regimes in use now. Decisions made with a different number of regimes are left out."""
 
     regimes: list[RegimeRow]
     left_out: int
 
 
-class Group(_Answer):
+class Group(BaseModel):
     rewards: int
-    mean_reward: Annotated[float | None, Field(description="weighted if control.share changed")]
+    mean_reward: float | None = Field(description="weighted if control.share changed")
 
 
-class Lift(_Answer):
+class Lift(BaseModel):
     """How much more the model's decisions earn than control's, after the warm start and while control was on."""
 
     control_kind: Literal["uniform", "baseline"] | None
     decided: Group
     control: Group
-    difference: Annotated[Estimate | None, Field(description="per decision; Welch's interval, clustered by subject")]
-    relative: Annotated[Estimate | None, Field(description="0.1 means 10 % more than control; Fieller's interval")]
+    difference: Estimate | None = Field(description="per decision; Welch's interval, clustered by subject")
+    relative: Estimate | None = Field(description="0.1 means 10 % more than control; Fieller's interval")
     refusal: Refusal | None
     relative_refusal: Refusal | None
 
 
-class PolicyValue(_Answer):
+class PolicyValue(BaseModel):
     """What a policy would have earned per decision, by three estimators; or why the log cannot tell."""
 
     policy: Literal["action", "baseline", "model"]
-    action: Annotated[str | None, Field(description="the action that policy `action` always takes")]
+    action: str | None = Field(description="the action that policy `action` always takes")
     model_version: int | None
-    after_round: Annotated[int, Field(description="only later decisions count")]
+    after_round: int = Field(description="only later decisions count")
     note: str | None
-    decisions: Annotated[int, Field(description="decisions used")]
-    effective_sample_size: Annotated[float, Field(description="how many decisions those are worth after weighting")]
+    decisions: int = Field(description="decisions used")
+    effective_sample_size: float = Field(description="how many decisions those are worth after weighting")
     ips: Estimate | None
     snips: Estimate | None
     dr: Estimate | None
     refusal: Refusal | None
 
 
-class LeftOut(_Answer):
+class LeftOut(BaseModel):
     """Decisions that say nothing about other policies."""
 
     erased: int
-    imported: Annotated[int, Field(description="decided elsewhere, with unknown probabilities")]
-    awaited: Annotated[int, Field(description="decided here, no reward yet")]
-    unexplained: Annotated[int, Field(description="propensity does not follow from the log: run `verify`")]
+    imported: int = Field(description="decided elsewhere, with unknown probabilities")
+    awaited: int = Field(description="decided here, no reward yet")
+    unexplained: int = Field(description="propensity does not follow from the log: run `verify`")
 
 
-class OffPolicy(_Answer):
+class OffPolicy(BaseModel):
     left_out: LeftOut
     policies: list[PolicyValue]
 
 
-class Report(_Answer):
+class Report(BaseModel):
     """A summary of a campaign's decisions in a range of time."""
 
     campaign: str
-    start: Annotated[str | None, Field(alias="from")]
+    start: str | None = Field(alias="from")
     to: str | None
     rounds: Rounds | None
     decisions: Decisions
@@ -166,10 +168,25 @@ class Report(_Answer):
     off_policy: OffPolicy
 
 
-def add_report_routes(app: FastAPI, service: Service) -> None:
-    """Add the route."""
+class Finding(BaseModel):
+    """Something that keeps the campaign from learning, or is worth knowing."""
 
-    @app.get("/campaigns/{name}/report", tags=["reports"], responses=describe_errors(404, 422))
+    code: Code
+    severity: Severity
+    message: str
+    evidence: dict[str, Any] = Field(description="the numbers behind the message")
+    advice: str = Field(description="what to do")
+
+
+class Diagnostics(BaseModel):
+    campaign: str
+    round: int
+    verdict: str = Field(description="in one line")
+    findings: list[Finding] = Field(description="worst first")
+
+
+def add_routes(app: Application, service: Service) -> None:
+    @app.api.get("/campaigns/{name}/report", tags=["reports"], responses=describe_errors(404, 422))
     @allow(READERS, campaign="path")
     def report(
         name: str,
@@ -181,4 +198,18 @@ def add_report_routes(app: FastAPI, service: Service) -> None:
         over control, and what other policies would have earned. Where the log cannot tell, the report says why."""
         times = make_interval(start, to)
         with service.store.reading() as tx:
-            return Report.model_validate(build_report(tx, name, times, model_version))
+            return Report.model_validate(build_report(tx, name, times, model_version), from_attributes=True)
+
+    def run(policy: StagedPolicy, state: State) -> Diagnosis:
+        with service.store.reading() as tx:
+            return diagnose(tx, policy, state, service.campaigns.clock())
+
+    @app.api.get("/campaigns/{name}/diagnostics", tags=["campaigns"], responses=describe_errors(404))
+    @allow(READERS, campaign="path")
+    async def diagnostics(name: str) -> Diagnostics:
+        """Why is nothing learning? Missing or constant rewards, signals that do not vary, actions that are never
+        eligible, too much or too little exploration, wrong clocks …: what was found, the evidence, and what to do."""
+        policy, state = await load_current(service, name)
+        diagnosis = await run_in_threadpool(run, policy, state)
+        answer = {"campaign": name, "round": state.round, **diagnosis._asdict()}
+        return Diagnostics.model_validate(answer, from_attributes=True)

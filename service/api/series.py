@@ -3,13 +3,14 @@
 from typing import Annotated, Literal
 
 import msgspec
-from fastapi import FastAPI, Query, Response
+from fastapi import Query, Response
 from pydantic import BaseModel, Field
 
 from service.access.roles import READERS, allow
 from service.analysis.columns import ColumnCache
 from service.analysis.series import MAX_POINTS, Beliefs, compute_series
 from service.engine.worker import Service
+from service.web.application import Application
 from service.web.openapi import describe_errors
 from service.web.times import QueryTime, make_interval
 
@@ -29,8 +30,8 @@ class Lift(BaseModel):
     decided_mean: float | None
     control_rewards: int
     control_mean: float | None
-    difference: Annotated[float | None, Field(description="null until each group has 20 rewards (one per subject)")]
-    low: Annotated[float | None, Field(description="lower end of the 95 % interval")]
+    difference: float | None = Field(description="null until each group has 20 rewards (one per subject)")
+    low: float | None = Field(description="lower end of the 95 % interval")
     high: float | None
 
 
@@ -41,38 +42,38 @@ class Bucket(BaseModel):
     last_round: int
     first_decided_at: str
     last_decided_at: str
-    belief: Annotated[list[float] | None, Field(description="mean probability of each regime; null if erased")]
-    last_belief: Annotated[list[float] | None, Field(description="belief in the last round")]
-    actions: Annotated[dict[str, int], Field(description="decisions by action")]
-    modes: Annotated[dict[str, int], Field(description="decisions by mode")]
-    models: Annotated[int, Field(description="models published before one of these rounds")]
+    belief: list[float] | None = Field(description="mean probability of each regime; null if erased")
+    last_belief: list[float] | None = Field(description="belief in the last round")
+    actions: dict[str, int] = Field(description="decisions by action")
+    modes: dict[str, int] = Field(description="decisions by mode")
+    models: int = Field(description="models published before one of these rounds")
     rewards: Rewards
-    decided: Annotated[Rewards, Field(description="rewards of the model's decisions, after the warm start")]
-    control: Annotated[Rewards, Field(description="rewards of control's decisions")]
+    decided: Rewards = Field(description="rewards of the model's decisions, after the warm start")
+    control: Rewards = Field(description="rewards of control's decisions")
     lift: Lift
 
 
 class RegimeChange(BaseModel):
     """A different regime became the most likely and stayed so for at least `alert_rounds` rounds."""
 
-    since_round: Annotated[int, Field(description="the first round of the new regime; a bucket starts here")]
-    round: Annotated[int, Field(description="the round in which it had lasted `alert_rounds` rounds")]
-    decided_at: Annotated[str, Field(description="time of since_round")]
-    before: Annotated[int, Field(description="regimes count from 1")]
+    since_round: int = Field(description="the first round of the new regime; a bucket starts here")
+    round: int = Field(description="the round in which it had lasted `alert_rounds` rounds")
+    decided_at: str = Field(description="time of since_round")
+    before: int = Field(description="regimes count from 1")
     after: int
     before_label: str | None
     after_label: str | None
 
 
 class RegimesInUse(BaseModel):
-    round: Annotated[int, Field(description="the first round with this number of regimes")]
+    round: int = Field(description="the first round with this number of regimes")
     regimes: int
 
 
 class Publication(BaseModel):
     model_version: int
     kind: Literal["update", "estimation", "actions", "rollback", "erasure"]
-    round: Annotated[int, Field(description="decisions made before it")]
+    round: int = Field(description="decisions made before it")
     regimes: int
     published_at: str
 
@@ -82,8 +83,8 @@ class Note(BaseModel):
 
     revision: int
     kind: Literal["created", "configuration", "rollback", "erasure"]
-    round: Annotated[int, Field(description="decisions made before it")]
-    changed: Annotated[list[str], Field(description="configuration fields with a new value")]
+    round: int = Field(description="decisions made before it")
+    changed: list[str] = Field(description="configuration fields with a new value")
     restored_model_version: int | None
     erased_decisions: int | None
     created_at: str
@@ -93,28 +94,29 @@ class Series(BaseModel):
     """A campaign over time, in buckets of rounds."""
 
     campaign: str
-    round: Annotated[int, Field(description="decisions so far")]
-    first_round: Annotated[int | None, Field(description="first round of the range; null without decisions")]
+    round: int = Field(description="decisions so far")
+    first_round: int | None = Field(description="first round of the range; null without decisions")
     last_round: int | None
     beliefs: Beliefs
-    regimes: Annotated[int, Field(description="number of regimes in use now")]
+    regimes: int = Field(description="number of regimes in use now")
     regime_labels: list[str]
     action_names: list[str]
     alert_rounds: int
     buckets: list[Bucket]
-    regime_changes: Annotated[list[RegimeChange], Field(description="all in the range, unless some were left out")]
-    regime_changes_left_out: Annotated[int, Field(description="beyond 2,000 changes, the shortest-lived are left out")]
-    regimes_in_use: Annotated[list[RegimesInUse], Field(description="at the start, and wherever it changed")]
-    models: Annotated[dict[str, int], Field(description="models published in the range, by kind")]
-    publications: Annotated[list[Publication], Field(description="except stage updates; the newest 200, in order")]
-    revisions: Annotated[list[Note], Field(description="the newest 200, in order")]
+    regime_changes: list[RegimeChange] = Field(description="all in the range, unless some were left out")
+    regime_changes_left_out: int = Field(description="beyond 2,000 changes, the shortest-lived are left out")
+    regimes_in_use: list[RegimesInUse] = Field(description="at the start, and wherever it changed")
+    models: dict[str, int] = Field(description="models published in the range, by kind")
+    publications: list[Publication] = Field(description="except stage updates; the newest 200, in order")
+    revisions: list[Note] = Field(description="the newest 200, in order")
 
 
-def add_series_routes(app: FastAPI, service: Service) -> None:
-    """Add the route."""
+def add_routes(app: Application, service: Service) -> None:
     cache = ColumnCache()
 
-    @app.get("/campaigns/{name}/series", tags=["reports"], response_model=Series, responses=describe_errors(404, 422))
+    @app.api.get(
+        "/campaigns/{name}/series", tags=["reports"], response_model=Series, responses=describe_errors(404, 422)
+    )
     @allow(READERS, campaign="path")
     def series(
         name: str,

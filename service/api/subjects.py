@@ -4,26 +4,22 @@ The person is named in the body, never in an address, and in no log.
 """
 
 import logging
-from typing import Annotated, Any
+from typing import Any
 
-import msgspec
-from fastapi import FastAPI, Request
+from fastapi import Request
 from msgspec.structs import replace
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
-from service.access.credentials import get_key_campaigns, make_record
+from service.access.keys import get_key_campaigns, make_record
 from service.access.roles import ADMINS, allow
-from service.api.decisions import StoredReward
+from service.api.decisions import StoredReward, describe_logged
+from service.api.fields import Timestamp
 from service.base.errors import NotFoundError
-from service.base.times import format_timestamp
-from service.engine.preparation import prepare_erasure
-from service.engine.recovery import get_campaign
-from service.engine.requests import Text
+from service.engine import preparation, recovery, requests
 from service.engine.worker import Service
-from service.storage.audit import add_record, log_record
-from service.storage.erasure import read_subject_campaigns
-from service.storage.reading import LoggedDecision, read_subject_decisions
+from service.storage import audit, erasure, reading
+from service.web.application import Application
 from service.web.openapi import describe_errors
 
 log = logging.getLogger("undercurrent")
@@ -32,7 +28,7 @@ log = logging.getLogger("undercurrent")
 class SubjectRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"subject": "customer-4711"}]})
 
-    subject: Annotated[Text, Field(description="as it was given to /decide")]
+    subject: requests.Text = Field(description="as it was given to /decide")
 
 
 class Erasure(BaseModel):
@@ -52,8 +48,8 @@ class KeptDecision(BaseModel):
 
     decision_id: str
     round: int
-    decided_at: str
-    at: str | None
+    decided_at: Timestamp
+    at: Timestamp | None
     context: dict[str, Any] | None
     excluded_actions: list[str]
     mode: str
@@ -76,8 +72,8 @@ class SubjectData(BaseModel):
     campaigns: list[Kept]
 
 
-def add_subject_routes(app: FastAPI, service: Service) -> None:
-    @app.post("/subjects/erase", tags=["subjects"], responses=describe_errors(422))
+def add_routes(app: Application, service: Service) -> None:
+    @app.api.post("/subjects/erase", tags=["subjects"], responses=describe_errors(422))
     @allow(ADMINS, campaign="list")
     async def erase(body: SubjectRequest, request: Request) -> Erasures:
         """Erase a person's contexts and rewards, and what was learned from them, in every campaign that the key covers.
@@ -92,27 +88,28 @@ def add_subject_routes(app: FastAPI, service: Service) -> None:
         campaigns = [Erasure(campaign=name, erased_decisions=count) for name, count in counts.items() if count]
         return Erasures(erased_decisions=sum(counts.values()), campaigns=campaigns)
 
-    @app.post("/subjects/export", tags=["subjects"], responses=describe_errors(422))
+    @app.api.post("/subjects/export", tags=["subjects"], responses=describe_errors(422))
     @allow(ADMINS, campaign="list")
     def export(body: SubjectRequest, request: Request) -> SubjectData:
         """Everything stored about a person, to answer their request for access."""
         with service.store.reading() as tx:
-            names = read_subject_campaigns(tx, body.subject, get_key_campaigns(request.scope))
+            names = erasure.read_subject_campaigns(tx, body.subject, get_key_campaigns(request.scope))
             rows = {
-                name: read_subject_decisions(tx, get_campaign(tx, name).campaign_id, body.subject) for name in names
+                name: reading.read_subject_decisions(tx, recovery.get_campaign(tx, name).campaign_id, body.subject)
+                for name in names
             }
         count = sum(map(len, rows.values()))
         record = make_record(request.scope, "export subject", campaigns=names, decisions=count)
         with service.store.writing() as tx:  # no export without a record
-            add_record(tx, record, service.campaigns.clock())
-        log_record(record)
-        kept = [Kept(campaign=name, decisions=[_describe_decision(row) for row in rows[name]]) for name in names]
-        return SubjectData(subject=body.subject, campaigns=kept)
+            audit.add_record(tx, record, service.campaigns.clock())
+        audit.log_record(record)
+        kept = [{"campaign": name, "decisions": [describe_logged(row) for row in rows[name]]} for name in names]
+        return SubjectData.model_validate({"subject": body.subject, "campaigns": kept})
 
 
 def _find_campaigns(service: Service, subject: str, request: Request) -> list[str]:
     with service.store.reading() as tx:
-        return read_subject_campaigns(tx, subject, get_key_campaigns(request.scope))
+        return erasure.read_subject_campaigns(tx, subject, get_key_campaigns(request.scope))
 
 
 async def _erase(service: Service, campaign: str, subject: str, request: Request) -> int:
@@ -120,30 +117,10 @@ async def _erase(service: Service, campaign: str, subject: str, request: Request
     record, count = make_record(request.scope, "erase", campaign), None
     while count is None:  # another erasure came first, which this one's fold does not include
         try:
-            operation = await run_in_threadpool(prepare_erasure, service.campaigns, campaign, subject)
+            operation = await run_in_threadpool(preparation.prepare_erasure, service.campaigns, campaign, subject)
             count = 0 if operation is None else await service.submit(replace(operation, record=record))
         except NotFoundError:  # the campaign was deleted meanwhile
             return 0
     if count:
-        log_record(record, decisions=count)
+        audit.log_record(record, decisions=count)
     return int(count)
-
-
-def _describe_decision(row: LoggedDecision) -> KeptDecision:
-    reward = None
-    if row.reward is not None:
-        values = {"reward": row.reward, "source": row.source, "received_at": format_timestamp(row.received_at or 0)}
-        reward = StoredReward.model_validate(values)
-    return KeptDecision(
-        decision_id=row.decision_id,
-        round=row.round,
-        decided_at=format_timestamp(row.decided_at),
-        at=None if row.at is None else format_timestamp(row.at),
-        context=None if row.context is None else msgspec.json.decode(row.context),
-        excluded_actions=msgspec.json.decode(row.excluded_actions or "[]"),
-        mode=row.mode,
-        action=row.action,
-        propensity=row.propensity or None,
-        **msgspec.json.decode(row.explanation),
-        reward=reward,
-    )

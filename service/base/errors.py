@@ -27,20 +27,7 @@ MOST_FIELDS = 50  # named by one error
 
 
 class ApiError(Exception):
-    """An error answer: its status, a message that says what to do, and the fields it is about.
-
-    ApiError
-    ├── UnauthorizedError      401  no key, or an invalid one
-    ├── ForbiddenError         403  a valid key that may not do this
-    ├── NotFoundError          404
-    ├── RequestTimeoutError    408  the body did not arrive
-    ├── ConflictError          409
-    ├── GoneError              410  erased on request
-    ├── TooLargeError          413
-    ├── InvalidError           422
-    ├── TooManyRequestsError   429
-    └── UnavailableError       503  temporarily unavailable; safe to retry
-    """
+    """An error answer: its status, a message that says what to do, and the fields it is about."""
 
     status = 500
     headers: Mapping[str, str] = {}
@@ -52,12 +39,12 @@ class ApiError(Exception):
 
 
 class UnauthorizedError(ApiError):
-    status = 401
+    status = 401  # no key, or an invalid one
     headers: Mapping[str, str] = {"www-authenticate": "Bearer"}
 
 
 class ForbiddenError(ApiError):
-    status = 403
+    status = 403  # a valid key that may not do this
 
 
 class NotFoundError(ApiError):
@@ -65,7 +52,7 @@ class NotFoundError(ApiError):
 
 
 class RequestTimeoutError(ApiError):
-    status = 408
+    status = 408  # the body did not arrive
     headers: Mapping[str, str] = {"connection": "close"}  # bytes that still arrive are not a new request
 
 
@@ -83,7 +70,7 @@ class ConflictError(ApiError):
 
 
 class GoneError(ApiError):
-    status = 410
+    status = 410  # erased on request
 
 
 class TooLargeError(ApiError):
@@ -118,7 +105,7 @@ class TooManyRequestsError(ApiError):
 
 
 class UnavailableError(ApiError):
-    status = 503
+    status = 503  # temporarily unavailable; safe to retry
     headers: Mapping[str, str] = {"retry-after": "1"}
 
 
@@ -158,7 +145,6 @@ class ErrorBody(BaseModel):
 
 
 def build_error_detail(error: ApiError) -> ErrorDetail:
-    """The error as the body of an answer."""
     return ErrorDetail(code=CODES[error.status], message=error.public, fields=list(error.fields))
 
 

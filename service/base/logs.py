@@ -18,17 +18,7 @@ REQUEST_ID: ContextVar[str | None] = ContextVar("request_id", default=None)
 STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime", "color_message", "taskName"}
 # Exceptions whose messages quote values.
 QUOTING = (LookupError, ValueError)
-QUOTING_LIBRARIES = {
-    "asyncpg",
-    "fastapi",
-    "msgspec",
-    "policy",
-    "psycopg",
-    "pydantic",
-    "pydantic_core",
-    "sqlalchemy",
-    "sqlite3",
-}
+QUOTING_LIBRARIES = ("asyncpg", "fastapi", "msgspec", "policy", "psycopg", "pydantic", "sqlalchemy", "sqlite3")
 CAUSE = "The above exception was the direct cause of the following exception:"
 CONTEXT = "During handling of the above exception, another exception occurred:"
 
@@ -47,7 +37,6 @@ class _Formatter(logging.Formatter):
         return {**standard, **own, **standard}
 
     def format_error(self, record: logging.LogRecord) -> str:
-        """The traceback, or an empty string."""
         error = record.exc_info[1] if record.exc_info else None
         return "" if error is None else _format_traceback(error)
 
@@ -78,7 +67,7 @@ def _format_traceback(error: BaseException) -> str:
         frames = traceback.format_tb(error.__traceback__)
         parts.append("Traceback (most recent call last):\n" + "".join(frames).rstrip("\n"))
     kind = type(error)
-    quotes = isinstance(error, QUOTING) or kind.__module__.partition(".")[0] in QUOTING_LIBRARIES
+    quotes = isinstance(error, QUOTING) or kind.__module__.startswith(QUOTING_LIBRARIES)
     last = f"{kind.__module__}.{kind.__qualname__}" if quotes else "".join(traceback.format_exception_only(error))
     return "\n".join([*parts, last.strip()])
 

@@ -11,6 +11,7 @@ from sqlalchemy.exc import ArgumentError
 PREFIX = "UNDERCURRENT_"
 # A file, not :memory:, which would lose everything; the service chooses the driver.
 DATABASES = r"^(sqlite:///[^:?]+|postgresql(\+psycopg)?://.+)$"
+LogLevel = Literal["debug", "info", "warning", "error"]
 HOSTS = r"^[A-Za-z0-9.,: _-]*$"  # names or addresses, without ports
 
 NOT_AN_ADDRESS = "not a database address like sqlite:///FILE or postgresql://USER@HOST/NAME"
@@ -25,18 +26,21 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
-    port: Annotated[int, Field(ge=0, le=65535)] = 8000  # 0: any free port
-    database_url: Annotated[str, Field(pattern=DATABASES)] = "sqlite:///undercurrent.db"
-    workers: Annotated[int, Field(ge=1, le=64)] = 1
-    log_format: Literal["text", "json"] = "text"
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    access_log: bool = False
-    https: bool = False  # browsers reach the service by https, through a proxy
-    allowed_hosts: Annotated[str, Field(pattern=HOSTS)] = ""  # host names it answers to without keys, besides localhost
-    # Signs messages. It has no flag: other users can read command lines.
-    webhook_secret: Annotated[SecretStr, Field(min_length=16)] | None = None
-    webhook_private: bool = False  # webhooks may have addresses in private networks
+    host: str = Field(default="127.0.0.1", min_length=1, description="address to listen on")
+    port: int = Field(default=8000, ge=0, le=65535, description="port, 0 for any free one")
+    database_url: str = Field(
+        default="sqlite:///undercurrent.db", pattern=DATABASES, description="sqlite:///FILE or postgresql://…"
+    )
+    workers: int = Field(default=1, ge=1, le=64, description="processes, only with PostgreSQL")
+    log_format: Literal["text", "json"] = Field(default="text", description="text or json")
+    log_level: LogLevel = Field(default="info", description="debug, info, warning or error")
+    access_log: bool = Field(default=False, description="log every request, not only slow and failed ones")
+    https: bool = Field(default=False, description="tell browsers to use HTTPS only, for a year")
+    allowed_hosts: str = Field(
+        default="", pattern=HOSTS, description="more host names that a service without keys answers to: a,b"
+    )
+    webhook_secret: Annotated[SecretStr, Field(min_length=16)] | None = None  # signs messages
+    webhook_private: bool = Field(default=False, description="allow webhooks to private addresses")
 
     @field_validator("database_url")
     @classmethod

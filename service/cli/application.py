@@ -8,23 +8,10 @@ from fastapi import FastAPI
 
 from service import __version__
 from service.access.browsers import Visitors
-from service.api.alerts import add_alert_routes
-from service.api.audit import add_audit_routes
-from service.api.campaigns import add_campaign_routes
-from service.api.changes import add_change_routes
-from service.api.decisions import add_decision_routes
-from service.api.diagnostics import add_diagnostics
-from service.api.exports import add_export_routes
-from service.api.health import add_health_routes
-from service.api.models import add_model_routes
-from service.api.preview import add_preview_routes
-from service.api.regimes import add_regime_routes
-from service.api.reports import add_report_routes
-from service.api.series import add_series_routes
-from service.api.subjects import add_subject_routes
+from service.api import campaigns, changes, decisions, exports, models, operations, regimes, reports, series, subjects
 from service.base.logs import build_log_config
 from service.base.settings import Settings
-from service.compat.personalizer import add_personalizer_routes
+from service.compat import personalizer
 from service.dashboard import add_dashboard
 from service.documentation import add_documentation
 from service.engine.worker import Service
@@ -32,7 +19,20 @@ from service.web.application import Application
 from service.web.errors import install_error_handlers
 from service.web.requests import Requests
 
-KEEP_ALIVE_SECONDS = 75  # longer than the 60 s of common proxies, so that they close idle connections first
+# In this order routes are tried, and the documentation lists them.
+MODULES = (
+    decisions,
+    campaigns,
+    changes,
+    models,
+    operations,
+    subjects,
+    reports,
+    personalizer,
+    regimes,
+    exports,
+    series,
+)
 
 
 def create_app(
@@ -61,40 +61,23 @@ def create_app(
     requests = Requests(worker.metrics, settings.access_log, settings.https)
     app = Application(api, requests, worker.keys, Visitors(settings.hosts))
     install_error_handlers(api)
-    add_decision_routes(app, worker)  # first, because routes are tried in order
-    add_campaign_routes(app, worker)
-    add_change_routes(app, worker)
-    add_model_routes(api, worker)
-    add_health_routes(api, worker)
-    add_subject_routes(api, worker)
-    add_alert_routes(api, worker)
-    add_audit_routes(api, worker)
-    add_report_routes(api, worker)
-    add_personalizer_routes(app, worker)
-    add_regime_routes(api, worker)
-    add_diagnostics(api, worker)
-    add_export_routes(api, worker)
-    add_preview_routes(api, worker)
-    add_series_routes(api, worker)
+    for module in MODULES:
+        module.add_routes(app, worker)
     add_dashboard(api, worker)
     add_documentation(app)
     return app
 
 
-def configure_server(app: object, **options: object) -> uvicorn.Config:
-    """The options of every server we run; these can be overridden."""
-    defaults = {
-        "log_level": "warning",
-        "access_log": False,
-        "server_header": False,
-        "proxy_headers": False,  # no route depends on the caller's address
-        "http": "httptools",
-        "timeout_keep_alive": KEEP_ALIVE_SECONDS,
-        "timeout_graceful_shutdown": 30,  # seconds for clients that never finish sending
-    }
-    return uvicorn.Config(app, **{**defaults, **options})  # type: ignore[arg-type]
-
-
-def configure_server_with_logs(app: object, settings: Settings) -> uvicorn.Config:
-    """The same, and uvicorn sets up our logs."""
-    return configure_server(app, log_config=build_log_config(settings), log_level=None)
+def configure_server(app: Application, settings: Settings | None = None) -> uvicorn.Config:
+    """How uvicorn serves the application. With settings it also sets up our logs."""
+    return uvicorn.Config(
+        app,
+        log_config=None if settings is None else build_log_config(settings),
+        log_level="warning" if settings is None else None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,  # no route depends on the caller's address
+        http="httptools",
+        timeout_keep_alive=75,  # seconds; proxies close idle connections first, commonly after 60
+        timeout_graceful_shutdown=30,  # seconds for clients that never finish sending
+    )

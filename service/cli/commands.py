@@ -9,52 +9,35 @@ from typing import NamedTuple
 from service import __version__
 from service.base.errors import ApiError
 from service.base.settings import SettingsError
-from service.cli import config_check, database, export, imports, keys, serve
+from service.cli import database, files, keys, serve
 from service.cli.flags import Flags, add_settings
 
 
 class Command(NamedTuple):
     help: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[Flags], int]  # gives the exit code
-    details: str = ""  # for `undercurrent COMMAND --help`
+    run: Callable[[Flags], int]  # gives the exit code; `undercurrent COMMAND --help` shows its docstring
 
 
 COMMANDS = {
     "serve": Command("start the service", serve.add_arguments, serve.run),
-    "migrate": Command(
-        "bring the database's schema up to date",
-        add_settings,
-        database.run_migrate,
-        "`serve` does this by itself for SQLite.",
-    ),
+    "migrate": Command("bring the database's schema up to date", add_settings, database.run_migrate),
     "verify": Command(
-        "replay the log and compare it with what is stored",
-        database.add_verify_arguments,
-        database.run_verify,
-        "Every decision and every model of one campaign, or of all, is compared, from the first round on. "
-        "The exit code is 1 if anything differs.",
+        "replay the log and compare it with what is stored", database.add_verify_arguments, database.run_verify
     ),
     "export": Command(
-        "write a campaign's decisions and rewards to a file",
-        export.add_arguments,
-        export.run,
-        "The file is the one of GET /campaigns/NAME/decisions, but read from the database directly.",
+        "write a campaign's decisions and rewards to a file", files.add_export_arguments, files.run_export
     ),
     "import": Command(
-        "warm-start a new campaign from a file of past decisions",
-        imports.add_arguments,
-        imports.run,
-        "Rows are taken in their order: all or none. Columns have the names that `undercurrent export` writes; only "
-        "the action and the variables are required.",
+        "warm-start a new campaign from a file of past decisions", files.add_import_arguments, files.run_import
     ),
     "config-check": Command(
         "check a campaign's configuration (JSON) and print it with every default filled in",
-        config_check.add_arguments,
-        config_check.run,
+        files.add_check_arguments,
+        files.run_check,
     ),
     "audit": Command(
-        "print what administrators did, newest first, as lines of JSON",
+        "print what administrators did, newest first, as JSON lines",
         database.add_audit_arguments,
         database.run_audit,
     ),
@@ -84,6 +67,6 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"undercurrent {__version__}")
     parsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
-        description = f"{command.help[0].upper()}{command.help[1:]}. {command.details}"
+        description = f"{command.help[0].upper()}{command.help[1:]}. {command.run.__doc__ or ''}"
         command.add_arguments(parsers.add_parser(name, help=command.help, description=description))
     return parser

@@ -1,17 +1,14 @@
-"""`undercurrent migrate | verify | audit`, and how the other commands open the database."""
+"""`undercurrent migrate | verify | audit`."""
 
 import argparse
 import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 
 from service.analysis.verify import find_differences
-from service.api.audit import make_entry
-from service.cli.flags import Flags, add_settings, load_settings
+from service.api.operations import make_entry
+from service.cli.flags import Flags, add_settings, load_settings, open_database
 from service.engine.recovery import get_campaign
-from service.storage.audit import read_audit_page
-from service.storage.campaigns import read_campaign_page
-from service.storage.schema import require_current, upgrade
+from service.storage import audit, campaigns, schema
 from service.storage.store import Store
 from service.web.times import parse_interval
 
@@ -19,17 +16,10 @@ AUDIT_PAGE = 500
 MAX_PRINTED = 20  # differences of one campaign
 
 
-@contextmanager
-def open_database(flags: Flags) -> Iterator[Store]:
-    """The database of the settings; it must have the current schema."""
-    with closing(Store(load_settings(flags).database_url)) as store:
-        require_current(store)
-        yield store
-
-
 def run_migrate(flags: Flags) -> int:
+    """`serve` does this by itself for SQLite."""
     with closing(Store(load_settings(flags).database_url)) as store:
-        upgrade(store)
+        schema.upgrade(store)
     print("The database is up to date.")
     return 0
 
@@ -40,9 +30,13 @@ def add_verify_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_verify(flags: Flags) -> int:
-    """Verify one campaign or all; the exit code is 1 if anything differs."""
+    """Every decision and every model of one campaign, or of all, is compared, from the first round on. The exit code is
+    1 if anything differs."""
     with open_database(flags) as store:
-        names = _list_campaigns(store) if flags["campaign"] is None else [flags["campaign"]]
+        names = [flags["campaign"]]
+        if flags["campaign"] is None:
+            with store.reading() as tx:
+                names = [row.name for row in campaigns.read_campaigns(tx)]
         results = [_verify(store, name) for name in names]
     return 0 if all(results) else 1
 
@@ -60,14 +54,6 @@ def _verify(store: Store, name: str) -> bool:
     return not count
 
 
-def _list_campaigns(store: Store) -> list[str]:
-    names: list[str] = []
-    with store.reading() as tx:
-        while page := read_campaign_page(tx, names[-1] if names else "", 1_000):
-            names += [row.name for row in page]
-    return names
-
-
 def add_audit_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("campaign", nargs="?", help="only this campaign; default: everything")
     parser.add_argument("--from", metavar="TIME", help="at or after this time: 2026-10-01T00:00:00Z")
@@ -76,12 +62,11 @@ def add_audit_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_audit(flags: Flags) -> int:
-    """Print every entry as a line of JSON, newest first."""
     times, campaign = parse_interval(flags["from"], flags["to"]), flags["campaign"]
     with open_database(flags) as store, store.reading() as tx:
-        rows = read_audit_page(tx, None, AUDIT_PAGE, campaign, times)
+        rows = audit.read_audit_page(tx, None, AUDIT_PAGE, campaign, times)
         while rows:
             for row in rows:
                 print(make_entry(row).model_dump_json())
-            rows = read_audit_page(tx, rows[-1].number, AUDIT_PAGE, campaign, times)
+            rows = audit.read_audit_page(tx, rows[-1].number, AUDIT_PAGE, campaign, times)
     return 0

@@ -1,35 +1,41 @@
-"""The command-line flags that are settings of the service."""
+"""The command-line flags that are settings of the service, and the database that they name."""
 
 import argparse
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from typing import Any
 
-from service.base.settings import Settings
+from service.base.settings import PREFIX, Settings
+from service.storage.schema import require_current, upgrade
+from service.storage.store import Store
 
 Flags = Mapping[str, Any]  # what the parser read, by name
 SETTINGS = {
-    "host": "address to listen on (UNDERCURRENT_HOST, default 127.0.0.1)",
-    "port": "port, 0 for any free one (UNDERCURRENT_PORT, default 8000)",
-    "database_url": "sqlite:///FILE or postgresql://… (UNDERCURRENT_DATABASE_URL, default sqlite:///undercurrent.db)",
-    "workers": "processes, only with PostgreSQL (UNDERCURRENT_WORKERS, default 1)",
-    "log_format": "text or json (UNDERCURRENT_LOG_FORMAT, default text)",
-    "log_level": "debug, info, warning or error (UNDERCURRENT_LOG_LEVEL, default info)",
-    "access_log": "log every request, not only slow and failed ones (UNDERCURRENT_ACCESS_LOG, default False)",
-    "https": "tell browsers to use HTTPS only, for a year (UNDERCURRENT_HTTPS, default False)",
-    "allowed_hosts": "more host names that a service without keys answers to: a,b (UNDERCURRENT_ALLOWED_HOSTS)",
-    "webhook_private": "allow webhooks to private addresses (UNDERCURRENT_WEBHOOK_PRIVATE, default False)",
+    name: f"{field.description} ({PREFIX}{name.upper()}, default {'none' if field.default == '' else field.default})"
+    for name, field in Settings.model_fields.items()
+    if name != "webhook_secret"  # other users can read command lines
 }
-SWITCHES = ("access_log", "https", "webhook_private")  # a flag without a value means true
 
 
 def add_settings(parser: argparse.ArgumentParser, names: Iterable[str] = ("database_url",)) -> None:
-    """Add the flags of these settings to a command."""
+    """Add the flags of these settings to a command. A switch without a value means true."""
     for name in names:
-        switch: dict[str, Any] = {"nargs": "?", "const": "true"} if name in SWITCHES else {}
+        is_switch = Settings.model_fields[name].annotation is bool
+        switch: dict[str, Any] = {"nargs": "?", "const": "true"} if is_switch else {}
         parser.add_argument(f"--{name.replace('_', '-')}", dest=name, help=SETTINGS[name], **switch)
 
 
 def load_settings(flags: Flags) -> Settings:
-    """The settings from the flags, else from the environment, else the defaults."""
+    """Load the settings from the flags, else from the environment, else the defaults."""
     return Settings.load(os.environ, flags)
+
+
+@contextmanager
+def open_database(flags: Flags, creating: bool = False) -> Iterator[Store]:
+    """Open the database of the settings, which must have the current schema; `creating` gives it to an embedded one."""
+    with closing(Store(load_settings(flags).database_url)) as store:
+        if creating and store.embedded:
+            upgrade(store)
+        require_current(store)
+        yield store

@@ -2,34 +2,28 @@
 
 import argparse
 import json
-import math
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from policy.config import Slug
-from service.access.credentials import HOW_TO_SEND
-from service.access.keys import get_key_id, make_key
+from service.access.keys import HOW_TO_SEND, get_key_id, make_key
 from service.access.roles import ROLES
 from service.base.errors import NotFoundError
-from service.cli.flags import Flags, add_settings, load_settings
-from service.storage.audit import add_record, record_command
-from service.storage.campaigns import find_campaign
-from service.storage.keys import add_key, read_keys, revoke_key
-from service.storage.rows import KeyRow
-from service.storage.schema import require_current, upgrade
+from service.cli.flags import Flags, add_settings, open_database
+from service.storage import audit, campaigns, keys, rows
 from service.storage.store import Store
 
 MAX_LABEL = 100
 MAX_ID = 16
+Rate = Annotated[float, Field(ge=0.001, le=1_000_000)]
 COLUMNS = ("id", "name", "role", "campaigns", "rate limit", "created", "revoked")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `create`, `list` and `revoke`."""
     commands = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     create = commands.add_parser(
         "create",
@@ -42,11 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="campaigns",
         action="append",
         default=[],
-        type=_parse_campaign,
+        type=_parse(Slug, "a campaign name: up to 64 lower-case letters, digits, - and _"),
         metavar="NAME",
         help="a campaign that the key is valid for; may be repeated; default: all campaigns",
     )
-    create.add_argument("--rate-limit", type=_parse_rate, metavar="N", help="requests per second; default: no limit")
+    rate = _parse(Rate, "a number of requests per second, 0.001 to 1000000")
+    create.add_argument("--rate-limit", type=rate, metavar="N", help="requests per second; default: no limit")
     create.add_argument("--name", type=_parse_label, default="", metavar="LABEL", help="a label for people")
     list_ = commands.add_parser("list", help="list the keys, without their secrets")
     revoke = commands.add_parser("revoke", help="revoke a key; every worker refuses it within a second")
@@ -56,11 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(flags: Flags) -> int:
-    """Run one of the three."""
-    with closing(Store(load_settings(flags).database_url)) as store:
-        if store.embedded and flags["action"] == "create":
-            upgrade(store)  # as `serve` does: the first key may come before the first start
-        require_current(store)
+    with open_database(flags, creating=flags["action"] == "create") as store:  # the first key may precede `serve`
         ACTIONS[flags["action"]](store, flags)
     return 0
 
@@ -68,10 +59,10 @@ def run(flags: Flags) -> int:
 def _create(store: Store, flags: Flags) -> None:
     key, row = make_key(flags["role"], flags["campaigns"], flags["rate_limit"], flags["name"], _now())
     with store.writing() as tx:
-        add_key(tx, row)
-        record = record_command("create key", key=row.id, role=row.role, rate_limit=row.rate_limit)
-        add_record(tx, record, row.created_at, campaigns=flags["campaigns"] or None)
-        missing = [name for name in flags["campaigns"] if find_campaign(tx, name) is None]
+        keys.add_key(tx, row)
+        record = audit.record_command("create key", key=row.id, role=row.role, rate_limit=row.rate_limit)
+        audit.add_record(tx, record, row.created_at, campaigns=flags["campaigns"] or None)
+        missing = [name for name in flags["campaigns"] if campaigns.find_campaign(tx, name) is None]
     print(key)
     print(
         f"Keep it: it is not shown again. It is valid for services on {store.engine.url!r}. {HOW_TO_SEND}.",
@@ -83,7 +74,7 @@ def _create(store: Store, flags: Flags) -> None:
 
 def _list(store: Store, _: Flags) -> None:
     with store.reading() as tx:
-        rows = [_format_row(key) for key in read_keys(tx)]
+        rows = [_format_row(key) for key in keys.read_keys(tx)]
     if not rows:
         print("There are no keys yet. Without keys the service listens on this machine only.", file=sys.stderr)
         return
@@ -92,7 +83,7 @@ def _list(store: Store, _: Flags) -> None:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
-def _format_row(key: KeyRow) -> Sequence[str]:
+def _format_row(key: rows.KeyRow) -> Sequence[str]:
     campaigns = "all" if key.campaigns is None else ", ".join(json.loads(key.campaigns))
     rate = "-" if key.rate_limit is None else f"{key.rate_limit:g}/s"
     revoked = "-" if key.revoked_at is None else _format_time(key.revoked_at)
@@ -103,10 +94,10 @@ def _revoke(store: Store, flags: Flags) -> None:
     key_id = flags["id"]
     with store.writing() as tx:
         now = _now()
-        revoked = revoke_key(tx, key_id, now)
+        revoked = keys.revoke_key(tx, key_id, now)
         if revoked:
-            add_record(tx, record_command("revoke key", key=key_id), now)
-        known = any(key.id == key_id for key in read_keys(tx))
+            audit.add_record(tx, audit.record_command("revoke key", key=key_id), now)
+        known = any(key.id == key_id for key in keys.read_keys(tx))
     if not known:
         # A longer text may be a secret, which must not be printed.
         problem = f"There is no key {key_id!r}" if len(key_id) <= MAX_ID else "There is no key with that id"
@@ -127,24 +118,14 @@ ACTIONS: dict[str, Callable[[Store, Flags], None]] = {"create": _create, "list":
 # --- the values of flags ----------------------------------------------------------------------------------------------
 
 
-def _parse_campaign(text: str) -> str:
-    try:
-        name: str = TypeAdapter(Slug).validate_python(text)
-    except ValidationError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a campaign name: up to 64 lower-case letters, digits, - and _"
-        ) from None
-    return name
+def _parse(kind: Any, problem: str) -> Callable[[str], Any]:
+    def parse(text: str) -> Any:
+        try:
+            return TypeAdapter(kind).validate_python(text)
+        except ValidationError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {problem}") from None
 
-
-def _parse_rate(text: str) -> float:
-    try:
-        rate = float(text)
-    except ValueError:
-        rate = math.nan
-    if not 0.001 <= rate <= 1_000_000:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of requests per second, 0.001 to 1000000")
-    return rate
+    return parse
 
 
 def _parse_label(text: str) -> str:

@@ -20,17 +20,15 @@ from service import __version__
 from service.base.errors import ApiError
 from service.base.logs import JsonFormatter, build_log_config
 from service.base.settings import Settings
-from service.cli.application import configure_server_with_logs, create_app
+from service.cli.application import configure_server, create_app
 from service.cli.flags import SETTINGS, Flags, add_settings, load_settings
 from service.cli.supervisor import Supervisor, serve_worker
 from service.engine.metrics import SHARED_FOLDER
 from service.engine.warm_up import load_first, warm_up
-from service.storage.engines import hide_password
-from service.storage.keys import read_keys
-from service.storage.schema import require_current, upgrade
+from service.storage import engines, keys, schema
 from service.storage.store import Store
 
-Report = Callable[[str, int], None]  # shows a message, with its log level, to the person who starts the service
+Report = Callable[[int, str], None]  # shows a message, with its log level, to the person who starts the service
 log = logging.getLogger("undercurrent")
 
 
@@ -43,11 +41,11 @@ def run(flags: Flags) -> int:
     report: Report = _print
     if settings.log_format == "json":
         logging.config.dictConfig(build_log_config(settings))
-        report = _log
+        report = log.log
     try:
         return serve(settings, report)
     except ApiError as error:
-        report(error.message, logging.ERROR)
+        report(logging.ERROR, error.message)
         return 1
 
 
@@ -56,11 +54,11 @@ def serve(settings: Settings, report: Report) -> int:
     has_keys = _prepare_database(settings)
     host = settings.host if has_keys else choose_host(settings.host)
     if host != settings.host:
-        database = hide_password(settings.database_url)
+        database = engines.hide_password(settings.database_url)
         report(
+            logging.WARNING,
             f"there are no keys yet, so the service listens on {host} only, not on {settings.host}. "
             f"Create a key and start again: undercurrent keys create --role admin --database-url {database}",
-            logging.WARNING,
         )
     _load_kernels(report)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -69,7 +67,7 @@ def serve(settings: Settings, report: Report) -> int:
     except OSError as error:
         reason, _, _ = str(error.strerror).partition(" (while")  # create_server repeats the address there
         message = f"cannot listen on {host} port {settings.port}: {reason}. Choose another with --host and --port."
-        report(message, logging.ERROR)
+        report(logging.ERROR, message)
         return 1
     address, port = listener.getsockname()[:2]
     url = f"http://[{address}]:{port}" if family == socket.AF_INET6 else f"http://{address}:{port}"
@@ -82,17 +80,17 @@ def _prepare_database(settings: Settings) -> bool:
     """Check the database, and bring an embedded one up to date; True if it has keys."""
     with closing(Store(settings.database_url)) as store:
         if store.embedded:
-            upgrade(store)  # no other process uses it, so there is no need to ask
+            schema.upgrade(store)  # no other process uses it, so there is no need to ask
             store.require_writes()
-        require_current(store)
+        schema.require_current(store)
         store.require_own_sessions()
         with store.reading() as tx:
-            return bool(read_keys(tx))
+            return bool(keys.read_keys(tx))
 
 
 def _load_kernels(report: Report) -> None:
     message = "compiling the kernels, which takes about a minute; only the first start does"
-    slow = threading.Timer(15.0, report, [message, logging.INFO])
+    slow = threading.Timer(15.0, report, [logging.INFO, message])
     slow.start()
     if not load_first():  # otherwise a worker loads the rest while it already answers
         warm_up()
@@ -113,7 +111,7 @@ def _serve_with_workers(settings: Settings, listener: socket.socket, announcemen
 
 def _serve_alone(settings: Settings, listener: socket.socket, announcement: str) -> bool:
     """Serve in this process; False if the service could not start."""
-    server = uvicorn.Server(configure_server_with_logs(create_app(settings), settings))
+    server = uvicorn.Server(configure_server(create_app(settings), settings))
 
     # Uvicorn handles signals only while it runs, and afterwards raises the signal that stopped it again. With this
     # handler that is not a failure.
@@ -129,7 +127,7 @@ def _serve_alone(settings: Settings, listener: socket.socket, announcement: str)
 
 def _announcement(settings: Settings, url: str, has_keys: bool) -> str:
     """Where the service is, in the format of the logs."""
-    head, data = f"Undercurrent {__version__} is at {url}", hide_password(settings.database_url)
+    head, data = f"Undercurrent {__version__} is at {url}", engines.hide_password(settings.database_url)
     if settings.log_format == "json":
         fields = {"docs": f"{url}/docs", "data": data, "keys": has_keys}
         record = {"name": log.name, "levelname": "INFO", "msg": head, **fields}
@@ -151,9 +149,5 @@ def choose_host(host: str) -> str:
     return "::1" if ":" in host else "127.0.0.1"
 
 
-def _print(message: str, _: int) -> None:
+def _print(_: int, message: str) -> None:
     print(f"undercurrent: {message}", file=sys.stderr, flush=True)
-
-
-def _log(message: str, level: int) -> None:
-    log.log(level, message)

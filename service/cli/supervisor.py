@@ -16,7 +16,7 @@ from pathlib import Path
 import uvicorn
 
 from service.base.settings import Settings
-from service.cli.application import configure_server_with_logs, create_app
+from service.cli.application import configure_server, create_app
 from service.engine.metrics import SHARED_FOLDER
 
 CANNOT_START = 3  # exit code of a worker
@@ -89,7 +89,6 @@ def _stop_with_parent() -> None:
 
 
 def serve_worker(ready: Connection, settings: Settings, listener: socket.socket) -> None:
-    """Serve in a worker process."""
     # A cleaner of temporary files may have removed it.
     Path(os.environ[SHARED_FOLDER]).mkdir(mode=0o700, exist_ok=True)
 
@@ -98,7 +97,7 @@ def serve_worker(ready: Connection, settings: Settings, listener: socket.socket)
             ready.send_bytes(b"ready")
 
     app = create_app(settings, on_start=report_start)
-    server = uvicorn.Server(configure_server_with_logs(app, settings))
+    server = uvicorn.Server(configure_server(app, settings))
     server.run(sockets=[listener])
     if not server.started:
         sys.exit(CANNOT_START)

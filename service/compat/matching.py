@@ -3,9 +3,8 @@
 import asyncio
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from heapq import nsmallest
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 from starlette.concurrency import run_in_threadpool
@@ -14,8 +13,7 @@ from policy import CampaignConfig
 from policy.config import Variable
 from service.base.errors import ApiError, ConflictError, FieldProblem, InvalidError
 from service.compat.messages import MOST_FEATURES
-from service.storage.campaigns import get_newest_revisions, read_campaigns
-from service.storage.rows import LiveRow, RevisionRow
+from service.storage import campaigns, rows
 from service.storage.store import Store
 
 RELOAD_SECONDS = 0.5  # how soon changes by other workers are known, as with keys
@@ -83,54 +81,57 @@ def _explain_misfit(variable: Variable, values: Mapping[str, Any]) -> str | None
 # --- campaigns --------------------------------------------------------------------------------------------------------
 
 
+class Wanted(NamedTuple):
+    """What a rank asks for: actions, values of the context, and the campaigns that its key covers, None for all."""
+
+    actions: Sequence[str]
+    values: Mapping[str, Any]
+    among: Collection[str] | None
+
+
 class Shape(NamedTuple):
     """What requests are matched with: one revision of a campaign's configuration (R23)."""
 
-    campaign_id: int
-    name: str
-    archived: bool
-    changes: int  # of the live row; the revision is the newest as long as this is the same
-    revision: int
-    round: int  # the revision applies to rounds after this one
+    row: rows.LiveRow  # the revision is the newest as long as the row's `changes` are the same
+    revision: rows.RevisionRow
     config: CampaignConfig
     actions: frozenset[str]
     variables: frozenset[str]
 
-    def fits(self, actions: frozenset[str], values: Mapping[str, Any]) -> bool:
+    @property
+    def archived(self) -> bool:
+        return self.row.archived_at is not None
+
+    def fits(self, wanted: Wanted) -> bool:
         """Return whether a request fits this campaign, archived or not."""
         return (
-            actions <= self.actions
-            and self.variables <= values.keys()
-            and not any(_explain_misfit(variable, values) for variable in self.config.variables)
+            self.actions.issuperset(wanted.actions)
+            and self.variables <= wanted.values.keys()
+            and not any(_explain_misfit(variable, wanted.values) for variable in self.config.variables)
         )
 
     def select_context(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Select the values of the campaign's variables."""
         selected = {variable.name: values.get(variable.name) for variable in self.config.variables}
         return {name: str(value).lower() if isinstance(value, bool) else value for name, value in selected.items()}
 
-    def count_misfits(self, actions: Sequence[str], values: Mapping[str, Any]) -> int:
-        """Count what keeps a request from fitting this campaign."""
-        unknown = sum(action not in self.actions for action in actions)
-        return self.archived + unknown + sum(_explain_misfit(v, values) is not None for v in self.config.variables)
+    def count_misfits(self, wanted: Wanted) -> int:
+        unknown = sum(action not in self.actions for action in wanted.actions)
+        variables = self.config.variables
+        return self.archived + unknown + sum(_explain_misfit(v, wanted.values) is not None for v in variables)
 
-    def list_misfits(self, actions: Sequence[str], values: Mapping[str, Any]) -> list[FieldProblem]:
+    def list_misfits(self, wanted: Wanted) -> Iterator[FieldProblem]:
         """List what keeps a request from fitting this campaign."""
-        label = f"campaign {self.name!r}"
-        problems = (
-            [FieldProblem(field="actions", message=f"{label} is archived", allowed=None)] if self.archived else []
-        )
-        if unknown := [action for action in actions if action not in self.actions]:
+        label = f"campaign {self.row.name!r}"
+        if self.archived:
+            yield FieldProblem(field="actions", message=f"{label} is archived", allowed=None)
+        if unknown := [action for action in wanted.actions if action not in self.actions]:
             message = f"{label} has no {', '.join(map(repr, unknown))}"
-            problems.append(FieldProblem(field="actions", message=message, allowed=list(self.config.actions)))
+            yield FieldProblem(field="actions", message=message, allowed=list(self.config.actions))
         for variable in self.config.variables:
-            if reason := _explain_misfit(variable, values):
+            if reason := _explain_misfit(variable, wanted.values):
                 allowed = list(variable.levels) if variable.levels and not variable.cuts else "a number"
                 message = f"{label} needs it: {reason}"
-                problems.append(
-                    FieldProblem(field=f"contextFeatures.{variable.name}", message=message, allowed=allowed)
-                )
-        return problems
+                yield FieldProblem(field=f"contextFeatures.{variable.name}", message=message, allowed=allowed)
 
 
 class _Index(NamedTuple):
@@ -149,12 +150,12 @@ class _Index(NamedTuple):
             for action in shape.actions:
                 by_action[action].append(shape)
             by_variable[min(shape.variables, key=lambda name: common[name], default=None)].append(shape)
-        return cls(shapes, {shape.name: shape for shape in shapes.values()}, dict(by_action), dict(by_variable))
+        return cls(shapes, {shape.row.name: shape for shape in shapes.values()}, dict(by_action), dict(by_variable))
 
-    def find_candidates(self, actions: Iterable[str], values: Iterable[str]) -> list[Shape]:
+    def find_candidates(self, wanted: Wanted) -> list[Shape]:
         """Find a few campaigns, among them all that have these actions and whose variables are among the values."""
-        by_action = min((self.by_action.get(action, ()) for action in actions), key=len)
-        by_variable = [self.by_variable[name] for name in (None, *values) if name in self.by_variable]
+        by_action = min((self.by_action.get(action, ()) for action in wanted.actions), key=len)
+        by_variable = [self.by_variable[name] for name in (None, *wanted.values) if name in self.by_variable]
         if len(by_action) <= sum(map(len, by_variable)):
             return list(by_action)
         return [shape for shapes in by_variable for shape in shapes]
@@ -187,54 +188,45 @@ class Directory:
         """Read all campaigns, but only the configurations that are new: there may be thousands."""
         held = self._index.shapes
         with self._store.reading() as tx:
-            rows = {row.campaign_id: row for row in read_campaigns(tx)}
-            changes = {number: shape.changes for number, shape in held.items()}
-            new = get_newest_revisions(
+            rows = {row.campaign_id: row for row in campaigns.read_campaigns(tx)}
+            changes = {number: shape.row.changes for number, shape in held.items()}
+            new = campaigns.get_newest_revisions(
                 tx, [number for number, row in rows.items() if changes.get(number) != row.changes]
             )
         shapes: dict[int, Shape] = {}
         for number, row in rows.items():
             shape = _make_shape(row, new[number]) if number in new else held[number]
-            archived = row.archived_at is not None
-            shapes[number] = shape if shape.archived == archived else shape._replace(archived=archived)
+            is_same = shape.row.archived_at == row.archived_at
+            shapes[number] = shape if is_same else shape._replace(row=row)
         if shapes.keys() == held.keys() and all(shape is held[number] for number, shape in shapes.items()):
             return self._index
         return _Index.build(shapes)
 
-    def match(self, actions: Sequence[str], values: Mapping[str, Any], among: Collection[str] | None) -> Shape:
-        """Return the one campaign that fits, among those with these names; an error says what does not fit."""
-        fitting = [shape for shape in self._find_fitting(actions, values, among) if not shape.archived]
+    def match(self, wanted: Wanted) -> Shape:
+        """Return the one campaign that fits; an error says what does not fit."""
+        fitting = [shape for shape in self._find_fitting(wanted) if not shape.archived]
         if len(fitting) == 1:
             return fitting[0]
         raise (
-            _refuse_several(sorted(fitting, key=attrgetter("name")))
-            if fitting
-            else self._refuse_none(actions, values, among)
+            _refuse_several(sorted(fitting, key=lambda shape: shape.row.name)) if fitting else self._refuse_none(wanted)
         )
 
-    def list_archived(
-        self, actions: Sequence[str], values: Mapping[str, Any], among: Collection[str] | None
-    ) -> list[str]:
-        """List the names of archived campaigns that would fit."""
-        return [shape.name for shape in self._find_fitting(actions, values, among) if shape.archived]
+    def list_archived(self, wanted: Wanted) -> list[str]:
+        return [shape.row.name for shape in self._find_fitting(wanted) if shape.archived]
 
-    def _find_fitting(
-        self, actions: Sequence[str], values: Mapping[str, Any], among: Collection[str] | None
-    ) -> Iterator[Shape]:
-        wanted = frozenset(actions)
-        candidates = self._index.find_candidates(actions, values) if among is None else self._list_named(among)
-        return (shape for shape in candidates if shape.fits(wanted, values))
+    def _find_fitting(self, wanted: Wanted) -> Iterator[Shape]:
+        among = wanted.among
+        candidates = self._index.find_candidates(wanted) if among is None else self._list_named(among)
+        return (shape for shape in candidates if shape.fits(wanted))
 
     def _list_named(self, among: Collection[str]) -> list[Shape]:
         return [self._index.by_name[name] for name in sorted(among) if name in self._index.by_name]
 
-    def _refuse_none(
-        self, actions: Sequence[str], values: Mapping[str, Any], among: Collection[str] | None
-    ) -> ApiError:
-        shapes = [*self._index.shapes.values()] if among is None else self._list_named(among)
-        nearest = nsmallest(MOST_NAMED, shapes, key=lambda shape: shape.count_misfits(actions, values))
-        problems = [problem for shape in nearest for problem in shape.list_misfits(actions, values)]
-        which = "" if among is None else " that this key covers"
+    def _refuse_none(self, wanted: Wanted) -> ApiError:
+        shapes = [*self._index.shapes.values()] if wanted.among is None else self._list_named(wanted.among)
+        nearest = nsmallest(MOST_NAMED, shapes, key=lambda shape: shape.count_misfits(wanted))
+        problems = [problem for shape in nearest for problem in shape.list_misfits(wanted)]
+        which = "" if wanted.among is None else " that this key covers"
         message = f"fits no campaign{which}" if shapes else f"there is no campaign{which}"
         rest = f"; {len(shapes) - MOST_NAMED} others fit no better" if len(shapes) > MOST_NAMED else ""
         hint = f"; {HINT}" if len(shapes) > 1 else ""
@@ -244,13 +236,14 @@ class Directory:
         return self._index.shapes.get(campaign)
 
 
-def _refuse_several(fitting: Sequence[Shape]) -> ApiError:
-    names = ", ".join(repr(shape.name) for shape in fitting[:MOST_NAMED])
+def _refuse_several(fitting: list[Shape]) -> ApiError:
+    fitting.sort(key=lambda shape: shape.row.name)
+    names = ", ".join(repr(shape.row.name) for shape in fitting[:MOST_NAMED])
     rest = f" and {len(fitting) - MOST_NAMED} more" if len(fitting) > MOST_NAMED else ""
     problems = [
         FieldProblem(
             field="actions",
-            message=f"campaign {shape.name!r} has all of them, and its variables are all among contextFeatures",
+            message=f"campaign {shape.row.name!r} has all of them, and its variables are all among contextFeatures",
             allowed=list(shape.config.actions),
         )
         for shape in fitting[:MOST_NAMED]
@@ -258,16 +251,6 @@ def _refuse_several(fitting: Sequence[Shape]) -> ApiError:
     return ConflictError(f"{len(fitting)} campaigns fit: {names}{rest}; {HINT}", problems)
 
 
-def _make_shape(row: LiveRow, revision: RevisionRow) -> Shape:
+def _make_shape(row: rows.LiveRow, revision: rows.RevisionRow) -> Shape:
     config = CampaignConfig.model_validate_json(revision.config)
-    return Shape(
-        campaign_id=row.campaign_id,
-        name=row.name,
-        archived=row.archived_at is not None,
-        changes=row.changes,
-        revision=revision.revision,
-        round=revision.round,
-        config=config,
-        actions=frozenset(config.actions),
-        variables=frozenset(variable.name for variable in config.variables),
-    )
+    return Shape(row, revision, config, frozenset(config.actions), frozenset(v.name for v in config.variables))

@@ -38,10 +38,9 @@ class RankableAction(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     id: Annotated[str, Strict(), Field(min_length=1, max_length=256)]
-    features: Annotated[
-        list[Any] | None,
-        Field(max_length=MOST_FEATURES, description="accepted but not used: campaigns have no action features"),
-    ] = None
+    features: list[Any] | None = Field(
+        default=None, max_length=MOST_FEATURES, description="accepted but not used: campaigns have no action features"
+    )
 
 
 class RankRequest(BaseModel):
@@ -49,30 +48,26 @@ class RankRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [RANK_EXAMPLE]})
 
-    actions: Annotated[list[RankableAction], Field(min_length=1, max_length=MOST_ACTIONS)]
-    contextFeatures: Annotated[  # noqa: N815
-        list[Features] | None,
-        Field(
-            max_length=MOST_FEATURES,
-            description="objects, nested or not, with a value for each of the campaign's variables",
-        ),
-    ] = None
-    excludedActions: Annotated[  # noqa: N815
-        list[str] | None, Field(max_length=MOST_ACTIONS, description="the actions that this customer must not get")
-    ] = None
-    eventId: Annotated[  # noqa: N815
-        EventId | None, Field(description="your id; repeating it with the same request returns the same answer")
-    ] = None
-    deferActivation: Annotated[  # noqa: N815
-        bool | None,
-        Strict(),
-        Field(description="true if the action may never be shown; only for a campaign without a default reward"),
-    ] = None
+    actions: list[RankableAction] = Field(min_length=1, max_length=MOST_ACTIONS)
+    contextFeatures: list[Features] | None = Field(  # noqa: N815
+        default=None,
+        max_length=MOST_FEATURES,
+        description="a value for each of the campaign's variables, nested or not",
+    )
+    excludedActions: list[str] | None = Field(  # noqa: N815
+        default=None, max_length=MOST_ACTIONS, description="the actions that this customer must not get"
+    )
+    eventId: EventId | None = Field(  # noqa: N815
+        default=None, description="your id; repeating it with the same request returns the same answer"
+    )
+    deferActivation: bool | None = Field(  # noqa: N815
+        default=None, strict=True, description="the action may never be shown; for campaigns without a default reward"
+    )
 
 
 class RankedAction(BaseModel):
     id: str
-    probability: Annotated[float, Field(description="of being the answer; 0 if it was excluded")]
+    probability: float = Field(description="of being the answer; 0 if it was excluded")
 
 
 class RankResponse(BaseModel):
@@ -80,10 +75,9 @@ class RankResponse(BaseModel):
 
     model_config = ConfigDict(json_schema_extra={"examples": [ANSWER_EXAMPLE]})
 
-    ranking: Annotated[
-        list[RankedAction],
-        Field(description="the chosen one, then the others by probability; excluded ones keep their place"),
-    ]
+    ranking: list[RankedAction] = Field(
+        description="the chosen one, then the others by probability; excluded ones keep their place"
+    )
     eventId: str  # noqa: N815
     rewardActionId: str  # noqa: N815
 

@@ -4,7 +4,6 @@ The pages contain no inline scripts, so the content security policy can allow on
 The room uses `access` and `web`, and no data.
 """
 
-from importlib.resources import files
 from pathlib import Path
 
 from fastapi import Request
@@ -18,42 +17,37 @@ __all__ = ["add_documentation"]
 
 ASSETS = "/docs-assets"
 OPENAPI = "/openapi.json"
-HEAD = """<!DOCTYPE html>
+PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<link rel="stylesheet" href="{style}">
+<link rel="stylesheet" href="{assets}/{style}">
 <link rel="icon" href="{assets}/favicon.png">
 <title>{title}</title>
 </head>
+<body>
+{body}
+</body>
+</html>
 """
-SWAGGER = """<body>
-<div id="swagger-ui"></div>
+SWAGGER = """<div id="swagger-ui"></div>
 <script src="{assets}/swagger-ui-bundle.js"></script>
-<script src="{assets}/swagger.js" data-openapi="{openapi}"></script>
-</body>
-</html>
-"""
-REDOC = """<body>
-<redoc spec-url="{openapi}"></redoc>
-<script src="{assets}/redoc.standalone.js"></script>
-</body>
-</html>
-"""
+<script src="{assets}/swagger.js" data-openapi="{openapi}"></script>"""
+REDOC = """<redoc spec-url="{openapi}"></redoc>
+<script src="{assets}/redoc.standalone.js"></script>"""
 
 
 def add_documentation(app: Application) -> None:
-    """Add the OpenAPI document, the two pages that show it, and the files they load."""
-    own = Path(str(files(__name__))) / "static"
+    own = Path(__file__).with_name("static")
     app.api.mount(ASSETS, Assets(directory=own, packages=[("fastapi_offline", "static")]), name="docs-assets")
 
     def render(request: Request, kind: Kind, body: str, style: str) -> HTMLResponse:
         request.scope[KIND] = kind
         root = get_root(request.scope)
         assets = f"{root}{ASSETS}"
-        values = {"assets": assets, "style": f"{assets}/{style}", "openapi": f"{root}{OPENAPI}"}
-        return HTMLResponse((HEAD + body).format(title=app.api.title, **values))
+        content = body.format(assets=assets, openapi=f"{root}{OPENAPI}")
+        return HTMLResponse(PAGE.format(assets=assets, style=style, title=app.api.title, body=content))
 
     @app.api.api_route(OPENAPI, methods=["GET", "HEAD"], include_in_schema=False)
     @allow(ANYONE)

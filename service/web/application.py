@@ -8,8 +8,8 @@ from fastapi import FastAPI
 from starlette.types import Receive, Scope, Send
 
 from service.access.browsers import Visitors
-from service.access.credentials import PERSONALIZER
 from service.access.gate import Keys
+from service.access.keys import PERSONALIZER
 from service.base.errors import ApiError
 from service.web.bodies import BODILESS, LARGEST_BODY, read_ahead, read_body
 from service.web.errors import make_exception_response, make_failure_response, make_response

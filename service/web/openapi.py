@@ -5,7 +5,7 @@ from typing import Any
 
 from starlette.routing import BaseRoute
 
-from service.access.credentials import PERSONALIZER
+from service.access.keys import PERSONALIZER
 from service.access.roles import READERS
 from service.base.errors import ErrorBody
 from service.web.bodies import BODILESS

@@ -12,7 +12,7 @@ from pydantic_core import from_json
 from starlette.routing import BaseRoute, Match, Mount
 from starlette.types import Scope
 
-from service.access.credentials import require_campaign
+from service.access.keys import require_campaign
 from service.access.roles import Access, allow, get_access
 from service.base.errors import FieldProblem, InvalidError
 from service.web.bodies import SMALL_BODY, Validator

@@ -7,8 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from service.access import gate
-from service.access.credentials import PAGE
-from service.access.keys import get_key_id
+from service.access.keys import PAGE, get_key_id
 from service.cli.commands import main
 from service.storage.audit import read_audit_page
 from service.storage.keys import revoke_key

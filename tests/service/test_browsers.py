@@ -4,7 +4,7 @@ import httpx
 import pytest
 
 from service.access.browsers import Visitors
-from service.access.credentials import PAGE
+from service.access.keys import PAGE
 from service.base.errors import ForbiddenError
 from service.base.settings import Settings, SettingsError
 from service.storage.store import Store
@@ -105,7 +105,7 @@ def test_only_so_many_hosts_are_remembered():
     visitors = Visitors()
     for number in range(500):
         assert not refused(visitors, f"localhost:{number}")
-    assert len(visitors._known) <= 100
+    assert visitors._is_own_host.cache_info().currsize <= 100
 
 
 def test_with_keys_the_key_decides(start, database_url):

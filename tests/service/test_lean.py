@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-import service.api.decisions
+import service.engine.encoding
 from service.base.errors import NotFoundError
 from service.storage.store import Store
 from tests.service.answers import error_of, good
@@ -170,7 +170,7 @@ def test_an_unexpected_exception_is_answered_in_the_one_shape(worker, lines, mon
         raise ZeroDivisionError("a bug")
 
     with monkeypatch.context() as patch:
-        patch.setattr(service.api.decisions, "hash_request", fail)
+        patch.setattr(service.engine.encoding, "hash_request", fail)
         lines.clear()
         answer = worker.client.post("/decide", json={"campaign": "a", **ITEM}, headers={"x-request-id": "mine"})
     error_of(answer, 500)
@@ -190,7 +190,7 @@ def test_an_error_that_cannot_be_encoded_is_a_failure(worker, monkeypatch):
     def refuse(*_):
         raise NotFoundError("half a surrogate pair: \ud800")
 
-    monkeypatch.setattr(service.api.decisions, "hash_request", refuse)
+    monkeypatch.setattr(service.engine.encoding, "hash_request", refuse)
     error_of(worker.client.post("/decide", json={"campaign": "a", **ITEM}), 500)
 
 

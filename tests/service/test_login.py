@@ -8,9 +8,8 @@ from http.cookies import SimpleCookie
 import httpx
 import pytest
 
-from service.access.credentials import COOKIE, PAGE
 from service.access.gate import RELOAD_SECONDS
-from service.access.keys import get_key_id
+from service.access.keys import COOKIE, PAGE, get_key_id
 from service.storage.keys import revoke_key
 from service.storage.store import Store
 from tests.service.answers import error_of, good

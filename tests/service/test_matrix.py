@@ -7,8 +7,7 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from service.access.credentials import COOKIE, PAGE
-from service.access.keys import get_key_id
+from service.access.keys import COOKIE, PAGE, get_key_id
 from service.access.roles import ROLES
 from service.storage.keys import revoke_key
 from service.storage.store import Store

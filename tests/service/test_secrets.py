@@ -15,8 +15,7 @@ from sqlalchemy.engine import make_url
 
 import service.web.requests
 from policy.errors import ContextError, FieldProblem
-from service.access.credentials import PAGE
-from service.access.keys import get_key_id
+from service.access.keys import PAGE, get_key_id
 from service.base.logs import JsonFormatter, TextFormatter
 from service.base.settings import Settings
 from service.cli.commands import main
@@ -153,7 +152,7 @@ def test_failures_leave_no_trace_in_the_logs(start, log, monkeypatch):
 
         with monkeypatch.context() as patched:
             patched.setattr(Transaction, "append", failing)
-            patched.setattr("service.api.decisions.find_decision", failing)
+            patched.setattr("service.storage.reading.find_decision", failing)
             assert client.post("/decide", json=DECIDE | {"decision_id": f"{ORDER}-new"}).status_code == 500
             assert client.get(f"/campaigns/spring/decisions/{ORDER}").status_code == 500
 
@@ -163,7 +162,7 @@ def test_failures_leave_no_trace_in_the_logs(start, log, monkeypatch):
         self.connection.exec_driver_sql(f"INSERT INTO campaigns ({columns}) SELECT {columns} FROM campaigns")
 
     with monkeypatch.context() as patched:
-        patched.setattr("service.api.decisions.find_decision", twice)
+        patched.setattr("service.storage.reading.find_decision", twice)
         assert client.get(f"/campaigns/spring/decisions/{ORDER}").status_code == 503
     eventually(lambda: log.getvalue().count("request failed") >= 2 * 11, "logged")
     text = log.getvalue()

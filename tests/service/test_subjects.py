@@ -230,7 +230,7 @@ def test_a_deleted_campaign_does_not_stop_the_erasure_in_others(start, clock, mo
             assert httpx.delete(f"{worker.url}/campaigns/b", params={"confirm": "b"}).status_code == 204
         return prepare_erasure(campaigns, name, subject)
 
-    monkeypatch.setattr("service.api.subjects.prepare_erasure", deleting)
+    monkeypatch.setattr("service.engine.preparation.prepare_erasure", deleting)
     erased = good(client.post("/subjects/erase", json={"subject": WHO}))
     assert erased["campaigns"] == [{"campaign": "a", "erased_decisions": 1}]
 

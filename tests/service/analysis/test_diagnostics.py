@@ -14,7 +14,7 @@ import pytest
 from policy import StagedPolicy
 from service.analysis.checks import Code
 from service.analysis.diagnostics import HEALTHY
-from service.api.diagnostics import Diagnostics
+from service.api.reports import Diagnostics
 from service.engine.warm_up import warm_up
 from service.storage.campaigns import find_campaign
 from service.storage.rows import JobRow

@@ -18,8 +18,7 @@ import service.engine.recovery
 from policy import Request, StagedPolicy, encode
 from policy.changes import add_config_action, patch_config, retire_config_action
 from service.analysis.preview import explain_decision, preview_decision
-from service.api.decisions import load_decision
-from service.api.preview import Explanation, Preview, PreviewRequest, past_decision, preview_answer
+from service.api.decisions import Explanation, Preview, PreviewRequest, describe_preview, load_decision
 from service.engine.operations import Change
 from service.storage.campaigns import find_campaign
 from service.storage.tables import decisions, jobs
@@ -37,7 +36,7 @@ def preview(worker, name, item):
     body = PreviewRequest.model_validate({key: value for key, value in item.items() if key != "decision_id"})
     with worker.store.reading() as tx:
         row = find_campaign(tx, name)
-        return preview_answer(name, preview_decision(tx, row, worker.campaigns, body)).model_dump(mode="json")
+        return describe_preview(name, preview_decision(tx, row, worker.campaigns, body)).model_dump(mode="json")
 
 
 def read_tables(worker):
@@ -298,7 +297,7 @@ def explain(worker, name, decision_id):
     """What the route answers, without HTTP."""
     with worker.store.reading() as tx:
         row = find_campaign(tx, name)
-        decision = past_decision(load_decision(tx, row, decision_id))
+        decision = load_decision(tx, row, decision_id)
         return explain_decision(tx, row, worker.campaigns, decision)
 
 
