@@ -51,8 +51,8 @@ from benchmarks.targets import BULK, FULL, HOT, MANY, QUICK, Size, judge_bar, ju
 from benchmarks.waits import Waits, judge_waits, measure_waits
 from service.storage.store import Store
 
-# Rounds of each campaign before it is measured. In young campaigns most of the work is re-estimation: it comes each time
-# that the rounds have grown by a tenth, and until 2,000 rounds it also starts afresh.
+# Rounds of each campaign before it is measured. In young campaigns most of the work is re-estimation: it comes whenever
+# the rounds have grown by a tenth, and until 2,000 rounds it also starts afresh.
 PLAYED = 3_000
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 HEADER = (
