@@ -21,6 +21,7 @@ class FieldProblem(NamedTuple):
     field: str
     message: str
     allowed: Any = None
+    refused: tuple[str, str] | None = None  # of a context: the variable, and its value in a few words, to be counted
 
     def __str__(self) -> str:
         text = f"{self.field}: {self.message}"
