@@ -195,6 +195,11 @@ class ContextEncoder:
                 problems.append(FieldProblem(f"{field}.{name}", message, allowed, (name, refused)))
         return problems
 
+    def find_symbols(self, contexts: Contexts) -> Contexts:
+        """The contexts with the symbols of their levels; those that are missing stay so."""
+        symbols = (contexts.levels @ self._strides).astype(np.int16)
+        return contexts._replace(symbols=np.where(contexts.symbols < 0, contexts.symbols, symbols))
+
     def check(self, contexts: Contexts) -> None:
         """Refuse contexts that do not fit the campaign: the kernels check no bounds."""
         count = contexts.symbols.size

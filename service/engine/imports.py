@@ -216,6 +216,7 @@ class Importing(Unit):
         beliefs: FloatArray,
     ) -> None:
         state, regimes = self.state, self.state.belief.size
+        drop_ignored = self.policy.features.drop_ignored
         first_round, decided_at = state.round - len(rows) + 1, self._last_decided_at
         for i, (row, belief) in enumerate(zip(rows, beliefs[:, :regimes].tolist(), strict=True)):
             at = times[i]
@@ -228,7 +229,7 @@ class Importing(Unit):
                     decision_id=names[i],
                     request_hash=None,
                     subject=row.subject,
-                    context=None if row.context is None else _encode(row.context).decode(),
+                    context=None if row.context is None else _encode(drop_ignored(row.context)).decode(),
                     excluded_actions=None,
                     at=at,
                     model_version=state.model_version,

@@ -159,7 +159,7 @@ class Unit(Boundaries):
         self.rows.decisions += build_rows(
             DecisionRow,
             subject=[item.subject for item in items],
-            context=encode_lines([item.context for item in items]),
+            context=encode_lines([self.policy.features.drop_ignored(item.context) for item in items]),
             excluded_actions=[
                 _encode(item.excluded_actions).decode() if item.excluded_actions else None for item in items
             ],
