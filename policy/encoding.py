@@ -11,11 +11,10 @@ import numpy as np
 
 from policy.arrays import FloatArray, IndexArray, SmallInts
 from policy.config import MISSING, OTHER, CampaignConfig, Variable
-from policy.errors import MOST_PROBLEMS, ArgumentError, ContextError, FieldProblem, format_value
+from policy.errors import MOST_PROBLEMS, ArgumentError, ContextError, FieldProblem, format_value, shorten_value
 
 _NO_NUMBERS = np.empty((1, 0))
 _WRONG = (KeyError, TypeError, ValueError, OverflowError)  # what encoders raise on a value that is not allowed
-_LONGEST_REFUSED = 40  # characters of a refused value that are counted under its own name
 
 
 class Contexts(NamedTuple):
@@ -183,7 +182,8 @@ class ContextEncoder:
         unknown = islice((name for name in context if name not in names), MOST_PROBLEMS)
         message = "unknown variable; leave it out, or set extra_variables: ignore for this campaign"
         problems = [
-            FieldProblem(f"{field}.{name}", message, names, ("(unknown variable)", _shorten(name))) for name in unknown
+            FieldProblem(f"{field}.{name}", message, names, ("(unknown variable)", shorten_value(name)))
+            for name in unknown
         ]
         for variable, (name, _, encoder, _) in zip(self.variables, self._encoders, strict=True):
             value = context.get(name)
@@ -349,16 +349,10 @@ def _explain_refusal(variable: Variable, value: Any, is_there: bool) -> tuple[st
     if not _is_number(variable):
         if isinstance(value, bool) or not isinstance(value, str | int | np.integer):
             return message, "(not a level)"
-        return f"{message}; or set unseen: other for this variable", _shorten(value)
+        return f"{message}; or set unseen: other for this variable", shorten_value(value)
     try:
         number = _to_number(value)
     except _WRONG:
         return message, "(not a number)"
     low, _ = variable.range or (-inf, inf)
     return f"{message}; or set outside: clip for this variable", "(too low)" if number < low else "(too high)"
-
-
-def _shorten(value: Any) -> str:
-    """A level as it is counted: short ones by name, so that counters stay few and hold nothing long."""
-    text = format_value(value) if not isinstance(value, str) else value
-    return text if len(text) <= _LONGEST_REFUSED and text.isprintable() and text else "(too long)"

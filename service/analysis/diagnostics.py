@@ -8,6 +8,7 @@ from service.analysis.checks import inputs, learning, rewards, running
 from service.analysis.checks.finding import Finding
 from service.analysis.facts import Facts, load_facts
 from service.engine.recovery import get_campaign
+from service.engine.refusals import RefusalShare
 from service.storage.transaction import Transaction
 
 HEALTHY = "Learning: nothing to report"
@@ -18,6 +19,7 @@ CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     rewards.check_stopped,
     rewards.check_defaults,
     rewards.check_variation,
+    inputs.check_refused,
     inputs.check_variables,
     running.check_archived,
     running.check_paused,
@@ -42,9 +44,11 @@ class Diagnosis(NamedTuple):
     findings: list[Finding]  # worst first
 
 
-def diagnose(tx: Transaction, policy: StagedPolicy, state: State, now: int) -> Diagnosis:
+def diagnose(
+    tx: Transaction, policy: StagedPolicy, state: State, now: int, refusals: RefusalShare | None = None
+) -> Diagnosis:
     """Run every check on a campaign; `now` is the service's time in microseconds."""
-    facts = load_facts(tx, get_campaign(tx, policy.config.name), now, policy, state)
+    facts = load_facts(tx, get_campaign(tx, policy.config.name), now, policy, state, refusals)
     findings = [finding for check in CHECKS for finding in check(facts)]
     findings.sort(key=lambda finding: ("problem", "warning", "info").index(finding.severity))
     return Diagnosis(_summarize(findings), findings)

@@ -14,6 +14,7 @@ from policy.arrays import FloatArray
 from policy.description import ModelDescription
 from policy.state import MODES
 from service.base.times import SECOND
+from service.engine.refusals import RefusalShare
 from service.storage.jobs import find_waiting_job
 from service.storage.reading import LoggedDecision, read_decision_pages
 from service.storage.rows import LiveRow, RevisionRow, RewardRow
@@ -74,6 +75,7 @@ class Facts:
     first_decided_at: int | None
     job: WaitingJob | None
     overdue: OverdueRewards | None
+    refusals: RefusalShare | None = None
 
     @property
     def config(self) -> CampaignConfig:
@@ -151,7 +153,14 @@ class Facts:
         return (float(np.median(ratios)) if ratios else 0.0), float(np.mean(close))
 
 
-def load_facts(tx: Transaction, row: LiveRow, now: int, policy: StagedPolicy, state: State) -> Facts:
+def load_facts(
+    tx: Transaction,
+    row: LiveRow,
+    now: int,
+    policy: StagedPolicy,
+    state: State,
+    refusals: RefusalShare | None = None,
+) -> Facts:
     """Read the facts about a campaign; `now` is the service's time in microseconds."""
     campaign, now = row.campaign_id, max(now, row.clock)
     log = list(chain.from_iterable(read_decision_pages(tx, campaign, max(state.round - RECENT_ROUNDS, 0), state.round)))
@@ -168,6 +177,7 @@ def load_facts(tx: Transaction, row: LiveRow, now: int, policy: StagedPolicy, st
         first_decided_at=first[0].decided_at if first else None,
         job=job and WaitingJob(job.input_round, job.attempts, (now - job.created_at) / SECOND),
         overdue=_find_overdue(tx, row, now, policy.config, state),
+        refusals=refusals,
     )
 
 

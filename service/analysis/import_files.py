@@ -148,11 +148,12 @@ def _find_columns(where: str, names: Sequence[str], config: CampaignConfig) -> d
     known = [CONTEXT_PREFIX + variable.name for variable in config.variables]
     prefix = CONTEXT_PREFIX if any(name.startswith(CONTEXT_PREFIX) for name in names) else ""
     columns = {(variable.name, is_number(variable)): prefix + variable.name for variable in config.variables}
-    for name in names:
+    for name in names if config.extra_variables == "reject" else ():
         if name.startswith(CONTEXT_PREFIX) and name not in known:
             raise _problem(where, f"{name!r} is not a variable of campaign {config.name}", known)
-    for name in columns.values():
-        if name not in names or name in FIELDS:  # a variable called `reward` is not the column `reward`
+    optional = {variable.name for variable in config.variables if variable.missing == "level"}
+    for (variable, _), name in columns.items():
+        if (name not in names and variable not in optional) or name in FIELDS:  # `reward` is not the column `reward`
             raise _problem(where, f"has no column for the variable {name.removeprefix(CONTEXT_PREFIX)!r}", known)
     return columns
 

@@ -68,7 +68,7 @@ def _iterate_values(objects: Sequence[Mapping[str, Any]], prefix: str) -> Iterat
 def _explain_misfit(variable: Variable, values: Mapping[str, Any]) -> str | None:
     """Say why the values have none for the variable; None if they have one."""
     if variable.name not in values:
-        return "missing"
+        return "missing" if variable.missing == "reject" else None
     value = values[variable.name]
     if isinstance(value, _Ambiguous):
         if len(value.places) == 1:
@@ -94,7 +94,7 @@ class Shape(NamedTuple):
     round: int  # the revision applies to rounds after this one
     config: CampaignConfig
     actions: frozenset[str]
-    variables: frozenset[str]
+    variables: frozenset[str]  # that a request must have
 
     def fits(self, actions: frozenset[str], values: Mapping[str, Any]) -> bool:
         """Return whether a request fits this campaign, archived or not."""
@@ -269,5 +269,5 @@ def _make_shape(row: LiveRow, revision: RevisionRow) -> Shape:
         round=revision.round,
         config=config,
         actions=frozenset(config.actions),
-        variables=frozenset(variable.name for variable in config.variables),
+        variables=frozenset(variable.name for variable in config.variables if variable.missing == "reject"),
     )

@@ -25,6 +25,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from service.base.errors import UnavailableError
+from service.engine.refusals import Refusals
 from service.engine.unit import Unit
 from service.engine.work import FAILED_STEPS
 from service.storage.campaigns import read_campaigns
@@ -99,6 +100,9 @@ class Metrics:
         self._request_seconds = _Labelled(histogram("request_seconds", text, QUICK, "route"))
         text = "Decisions made; repeated requests do not count."
         self._decisions = counter("decisions_total", text, "campaign", "action", "mode")
+        text = "Decides refused for their context, by variable and value; rare values are counted together."
+        self._refused_decides = counter("refused_decides_total", text, "campaign", "field", "value")
+        self.refusals = Refusals()
         text = "Rewards by outcome: accepted, repeated, refused, or default because none came in time."
         self._rewards = counter("rewards_total", text, "campaign", "outcome")
         text = "Stage updates, re-estimations and publications of one that failed; the model before stays in force."
@@ -109,7 +113,9 @@ class Metrics:
         self._alerts = counter("alerts_total", text, "campaign")
         text = "Messages to webhooks: sent, to be retried, or given up."
         self._deliveries = counter("webhook_attempts_total", text, "outcome")
-        self._by_campaign = (self._decisions, self._rewards, self._failed_updates, self._alerts)
+        self._by_campaign = (
+            self._decisions, self._refused_decides, self._rewards, self._failed_updates, self._alerts,
+        )  # fmt: skip
         for outcome in ("sent", "retried", "given_up"):  # so that an alarm on the first failure has a 0 to start from
             self._deliveries[(outcome,)]
         self._gathered = histogram("gather_operations", "Operations that shared one transaction.", SIZES)
@@ -136,6 +142,9 @@ class Metrics:
                 self._failed_updates[campaign, kind.removeprefix("failed_")]
         if rows.decisions:
             _count_labels(self._decisions, campaign, list(map(attrgetter("action", "mode"), rows.decisions)))
+        if rows.decisions or unit.refused_decides:
+            for refused in self.refusals.count(campaign, len(rows.decisions), unit.refused_decides):
+                self._refused_decides[campaign, *refused].inc()
         if rows.rewards:
             _count_labels(self._rewards, campaign, [(OUTCOMES[row.source],) for row in rows.rewards])
         if unit.repeated:
@@ -158,6 +167,7 @@ class Metrics:
         """Remove the counters of deleted campaigns."""
         for parts in self._by_campaign:
             parts.forget(campaigns)
+        self.refusals.forget(campaigns)
 
     def count_update(self, kind: str, seconds: float) -> None:
         """Count an update or a re-estimation."""

@@ -1,6 +1,6 @@
 """The bodies of requests to decide, reward and import: validated, with examples that work as they are."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, Strict
 
@@ -93,6 +93,9 @@ class DecideBatchByPath(RequestBody):
 
     campaign: PathCampaign = None
     items: Annotated[list[BatchItem], Field(min_length=1, max_length=MAX_BATCH)]
+    on_error: Annotated[
+        Literal["fail", "skip"], Field(description="if items are bad: decide none, or leave them out and say so")
+    ] = "fail"
 
 
 class DecideBatch(DecideBatchByPath):
@@ -139,6 +142,10 @@ class RewardBatch(RewardBatchByPath):
 ImportId = Annotated[str, Strict(), Field(min_length=1, max_length=150, pattern=PLAIN_TEXT)]
 
 
+# Not part of what is hashed to recognize an import that is sent again.
+ExportedOnly = Annotated[JsonValue, Field(exclude=True, description="as exported; ignored")]
+
+
 class ImportRow(RequestBody):
     """A past decision that was made elsewhere."""
 
@@ -158,6 +165,14 @@ class ImportRow(RequestBody):
         Strict(),
         Field(ge=1, le=MOST_ROUNDS, description="as exported: the last round decided before the reward came"),
     ] = None
+    # The other columns of an export, so that its lines can be sent as they are.
+    mode: ExportedOnly = None
+    model_version: ExportedOnly = None
+    excluded_actions: ExportedOnly = None
+    belief: ExportedOnly = None
+    reward_source: ExportedOnly = None
+    reward_received_at: ExportedOnly = None
+    erased: ExportedOnly = None
 
 
 class ImportRequest(RequestBody):
