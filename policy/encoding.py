@@ -150,7 +150,7 @@ class ContextEncoder:
         reduced = dict(context)
         for variable in self.variables:
             value = context.get(variable.name)
-            if value is not None:
+            if value is not None and value != "":
                 reduced[variable.name] = _reduce_value(variable, value)
         return reduced
 
@@ -220,7 +220,9 @@ def _make_encoder(variable: Variable) -> Callable[[Any], Any]:
     if variable.missing == "reject":
         return encode
     missing = float("nan") if variable.range is not None else variable.level_names.index(MISSING)
-    return lambda value: missing if value is None else encode(value)
+    if _is_number(variable):
+        return lambda value: missing if value is None else encode(value)
+    return lambda value: missing if value is None or value == "" else encode(value)
 
 
 def _make_number_encoder(variable: Variable) -> Callable[[Any], Any]:
@@ -256,6 +258,8 @@ def _make_level_encoder(variable: Variable) -> Callable[[Any], Any]:
         try:
             return look_up(value)
         except KeyError:
+            if value == "":  # no text is no value: it is missing
+                raise
             return table[OTHER]
 
     return look_up_or_other if variable.unseen == "other" else look_up
@@ -265,10 +269,10 @@ def _make_column_encoder(variable: Variable) -> Callable[[list[Any]], list[Any]]
     """The same for many values: all at once if their types are those of JSON, else one by one."""
     one, cuts, table = _make_encoder(variable), variable.cuts, _make_table(variable)
     (low, high), clips = variable.range or (-inf, inf), variable.outside == "clip"
-    accepts_others = variable.unseen == "other"
+    is_strict = (variable.missing, variable.unseen) == ("reject", "reject")
 
     def look_up(values: list[Any]) -> list[Any]:
-        if not accepts_others and {str, int}.issuperset(map(type, values)):
+        if is_strict and {str, int}.issuperset(map(type, values)):
             return [table[value] for value in values]
         return [one(value) for value in values]
 
@@ -342,8 +346,8 @@ def _describe_allowed(variable: Variable) -> Any:
 
 def _explain_refusal(variable: Variable, value: Any, is_there: bool) -> tuple[str, str]:
     """What is wrong with a value and which setting would allow it; and the value in a few words, to be counted."""
-    if value is None:
-        wrong = "null is not allowed" if is_there else "missing"
+    if value is None or (value == "" and not _is_number(variable)):
+        wrong = f"{'null' if value is None else 'empty text'} is not allowed" if is_there else "missing"
         return f"{wrong}; send a value, or set missing: level for this variable", "(missing)"
     message = f"{format_value(value)} is not allowed"
     if not _is_number(variable):

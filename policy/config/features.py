@@ -52,7 +52,7 @@ class Variable(Part):
     levels: Annotated[tuple[Name, ...], Field(min_length=2, max_length=MAX_SYMBOLS)] | None = None
     cuts: Annotated[tuple[Amount, ...], Field(min_length=1, max_length=MAX_SYMBOLS - 1)] | None = None
     range: tuple[Amount, Amount] | None = None
-    missing: Literal["reject", "level"] = "reject"  # a value that is null or absent
+    missing: Literal["reject", "level"] = "reject"  # a value that is null, absent or no text
     unseen: Literal["reject", "other"] = "reject"  # a level that is not declared
     outside: Literal["reject", "clip"] = "reject"  # a number beyond `range`
 

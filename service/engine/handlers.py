@@ -164,7 +164,9 @@ def _decide_alone(unit: Unit, operation: Decide) -> bytes | Exception:
 def _decide_items(
     unit: Unit, operation: Decide, items: Sequence[tuple[DecideItem, bytes]], skipped: Mapping[int, ApiError] = NOTHING
 ) -> bytes:
-    known = unit.decide(items, operation.batch) if items else []
+    if not items:
+        return _join(operation, [], skipped)
+    known = unit.decide(items, operation.batch)
     return _join(operation, encode_decisions(operation.campaign, unit.policy.config.stage_length, known), skipped)
 
 
