@@ -110,8 +110,9 @@ def _refuse_fixed(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
 def _refuse_other_variables(config: CampaignConfig, variables: Any) -> None:
     """Raise FixedError if a list of variables, valid or not, is of others."""
     names = [variable.name for variable in config.variables]
-    given = [each.get("name") if isinstance(each, Mapping) else None for each in variables or ()]
-    if isinstance(variables, list) and None not in given and given != names:
+    listed = variables if isinstance(variables, list) else [None]
+    given = [each.get("name") if isinstance(each, Mapping) else None for each in listed]
+    if None not in given and given != names:
         raise FixedError([FieldProblem("variables", "none can be added, removed or renamed", names)])
 
 

@@ -142,8 +142,10 @@ class RewardBatch(RewardBatchByPath):
 ImportId = Annotated[str, Strict(), Field(min_length=1, max_length=150, pattern=PLAIN_TEXT)]
 
 
-# Not part of what is hashed to recognize an import that is sent again.
-ExportedOnly = Annotated[JsonValue, Field(exclude=True, description="as exported; ignored")]
+# Excluded, so that the hash that recognizes an import does not depend on them.
+IGNORED = Field(exclude=True, description="as exported; ignored")
+IgnoredText = Annotated[str | None, Strict(), Field(max_length=200), IGNORED]
+IgnoredNumber = Annotated[int | None, Strict(), Field(ge=0, le=MOST_ROUNDS), IGNORED]
 
 
 class ImportRow(RequestBody):
@@ -166,13 +168,13 @@ class ImportRow(RequestBody):
         Field(ge=1, le=MOST_ROUNDS, description="as exported: the last round decided before the reward came"),
     ] = None
     # The other columns of an export, so that its lines can be sent as they are.
-    mode: ExportedOnly = None
-    model_version: ExportedOnly = None
-    excluded_actions: ExportedOnly = None
-    belief: ExportedOnly = None
-    reward_source: ExportedOnly = None
-    reward_received_at: ExportedOnly = None
-    erased: ExportedOnly = None
+    mode: IgnoredText = None
+    model_version: IgnoredNumber = None
+    excluded_actions: Annotated[tuple[str, ...] | None, Field(max_length=64), IGNORED] = None
+    belief: Annotated[tuple[Reward, ...] | None, Field(max_length=8), IGNORED] = None
+    reward_source: IgnoredText = None
+    reward_received_at: IgnoredText = None
+    erased: Annotated[bool | None, Strict(), IGNORED] = None
 
 
 class ImportRequest(RequestBody):
