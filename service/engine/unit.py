@@ -160,6 +160,9 @@ class Unit(Boundaries):
         """Build the rows, and what answers are made from; column by column, which is several times faster."""
         actions = self.policy.config.actions
         names, (items, digests) = list(fresh), zip(*fresh.values(), strict=True)
+        contexts = [item.context for item in items]
+        if self.policy.config.extra_variables == "ignore":
+            contexts = [self.policy.features.drop_ignored(context) for context in contexts]
         versions, chosen, modes = list[int](), list[str](), list[str]()
         propensities, explanations = list[float](), list[Explanation]()
         for part in decided:
@@ -187,7 +190,7 @@ class Unit(Boundaries):
         self.rows.decisions += build_rows(
             DecisionRow,
             subject=[item.subject for item in items],
-            context=encode_lines([self.policy.features.drop_ignored(item.context) for item in items]),
+            context=encode_lines(contexts),
             excluded_actions=[
                 _encode(item.excluded_actions).decode() if item.excluded_actions else None for item in items
             ],
