@@ -71,7 +71,7 @@ class DecisionAnswer(BaseModel):
 
 
 class SkippedItem(BaseModel):
-    """An item that was not decided."""
+    """An item that was not decided. All of them together name up to 50 fields; the messages go on."""
 
     item: Annotated[int, Field(description="its place in the batch, counted from 0")]
     decision_id: str

@@ -12,6 +12,7 @@ import msgspec
 
 from policy import FixedError, PolicyError, StagedPolicy, State
 from service.base.errors import (
+    MOST_FIELDS,
     ApiError,
     ConflictError,
     GoneError,
@@ -60,6 +61,7 @@ Handler: TypeAlias = Callable[[Turn, Sequence[Op]], list[T | Exception]]
 HANDLERS: dict[type[AnyOperation], Callable[[Turn, Sequence[Any]], Sequence[object]]] = {}
 Changed: TypeAlias = tuple[T, Mapping[str, object]]  # the result of a change, and what the audit log says about it
 NOTHING: Mapping[int, ApiError] = {}
+LONGEST_MESSAGE = 500  # characters about an item that was skipped
 _encode = msgspec.json.Encoder().encode
 
 
@@ -193,14 +195,13 @@ def _join(operation: Decide, answers: Sequence[str], skipped: Mapping[int, ApiEr
     decisions = f'"decisions":[{",".join(answers)}]'
     if not operation.skip:
         return f"{{{decisions}}}".encode()
-    errors = [
-        {
-            "item": i,
-            "decision_id": operation.items[i][0].decision_id,
-            "error": build_error_detail(error).model_dump(mode="json"),
-        }
-        for i, error in skipped.items()
-    ]
+    errors, room = list[Mapping[str, object]](), MOST_FIELDS  # for fields of all items together: each may be long
+    for i, error in skipped.items():
+        detail = build_error_detail(error)
+        shown = detail.model_copy(update={"message": detail.message[:LONGEST_MESSAGE], "fields": detail.fields[:room]})
+        room -= len(shown.fields)
+        decision_id = operation.items[i][0].decision_id
+        errors.append({"item": i, "decision_id": decision_id, "error": shown.model_dump(mode="json")})
     return f'{{{decisions},"skipped":{_encode(errors).decode()}}}'.encode()
 
 

@@ -302,6 +302,15 @@ def test_skipping_decides_the_others_as_single_calls_would(http, new):
     }
 
 
+def test_what_is_said_about_skipped_items_is_bounded(http, new):
+    items = [item({}) for _ in range(200)]
+    body = {"campaign": new(), "items": items, "on_error": "skip"}
+    skipped = good(http.post("/decide/batch", json=body))["skipped"]
+    assert sum(len(one["error"]["fields"]) for one in skipped) == MOST_FIELDS
+    assert skipped[-1]["item"] == 199
+    assert "items[199].context.plan: missing" in skipped[-1]["error"]["message"]
+
+
 def test_skipping_needs_bad_items_not_a_bad_campaign(http, new):
     name = new()
     body = {"campaign": name, "items": [item({}), item({})], "on_error": "skip"}
