@@ -7,17 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from policy.arrays import FloatArray, IndexArray
 from policy.config import CampaignConfig
 from policy.defaults import TRIAL_SHARE
 from policy.errors import ArgumentError, ConfigError, FieldProblem, FixedError, PolicyError
-from policy.features import FeatureMap
-from policy.kernels import Statistics
 from policy.staged import StagedPolicy
 from policy.state import State, find_stage_start
+from policy.widening import widen_state
 
-# The fields that may change without resetting the model. Actions change only as `append_actions` allows.
+# The fields that may change without resetting the model. Variables may only gain levels; actions have routes of their
+# own.
 CHANGEABLE = (
+    "variables",
+    "extra_variables",
     "rewards.wait_seconds",
     "rewards.default",
     "control",
@@ -72,8 +73,10 @@ def patch_config(config: CampaignConfig, patch: Mapping[str, Any]) -> CampaignCo
         changed = CampaignConfig.model_validate(merged)
     except PolicyError:  # report fields that cannot change first: their new value need not be valid
         _refuse_fixed(before, _keep_known(before, merged))
+        _refuse_other_variables(config, merged.get("variables"))
         raise
     _refuse_fixed(before, changed.model_dump(mode="json"))
+    _refuse_lost_levels(config, changed)
     return changed
 
 
@@ -101,6 +104,28 @@ def _refuse_fixed(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
                 fields[part].pop(inner, None)
     if fixed := [field for name in before for field in _list_differences(name, before[name], after[name])]:
         problems = [FieldProblem(name, _REASONS.get(name, "cannot change"), list(CHANGEABLE)) for name in fixed]
+        raise FixedError(problems)
+
+
+def _refuse_other_variables(config: CampaignConfig, variables: Any) -> None:
+    """Raise FixedError if a list of variables, valid or not, is of others."""
+    names = [variable.name for variable in config.variables]
+    listed = variables if isinstance(variables, list) else [None]
+    given = [each.get("name") if isinstance(each, Mapping) else None for each in listed]
+    if None not in given and given != names:
+        raise FixedError([FieldProblem("variables", "none can be added, removed or renamed", names)])
+
+
+def _refuse_lost_levels(before: CampaignConfig, after: CampaignConfig) -> None:
+    """Raise FixedError unless the variables are the same, but for more levels and how numbers out of range count."""
+    _refuse_other_variables(before, [{"name": variable.name} for variable in after.variables])
+    allowed = "all its levels, and more; missing: level; unseen: other; outside: reject | clip"
+    problems = [
+        FieldProblem(f"variables[{i}]", f"{new.name} can gain levels, and change in nothing else", allowed)
+        for i, (old, new) in enumerate(zip(before.variables, after.variables, strict=True))
+        if (old.cuts, old.range) != (new.cuts, new.range) or not set(old.effects) <= set(new.effects)
+    ]
+    if problems:
         raise FixedError(problems)
 
 
@@ -161,6 +186,24 @@ def add_config_action(config: CampaignConfig, action: str) -> CampaignConfig:
     return CampaignConfig.model_validate(fields)
 
 
+def add_config_level(config: CampaignConfig, variable: str, level: str) -> CampaignConfig:
+    """The configuration with one more level of a variable."""
+    levelled = {v.name: v.levels for v in config.variables if v.cuts is None and v.levels is not None}
+    levels = levelled.get(variable)
+    if levels is None:
+        raise ConfigError.of("variable", f"{variable!r} is not a variable with levels", list(levelled))
+    if level in levels:
+        return config
+    if config.beliefs.parameters is not None and variable in (config.signals or ()):
+        message = f"{variable!r} is a signal, and beliefs.parameters has no emission for another level"
+        raise ConfigError.of("variable", message, "clone the campaign with other parameters")
+    fields = config.model_dump(mode="json")
+    for each in fields["variables"]:
+        if each["name"] == variable:
+            each["levels"] = [*levels, level]
+    return CampaignConfig.model_validate(fields)
+
+
 def retire_config_action(config: CampaignConfig, action: str) -> CampaignConfig:
     """The configuration with an action retired."""
     if action in config.retired_actions:
@@ -179,30 +222,18 @@ def retire_config_action(config: CampaignConfig, action: str) -> CampaignConfig:
     return CampaignConfig.model_validate(config.model_dump(mode="json") | {"retired_actions": retired})
 
 
-def append_actions(before: StagedPolicy, after: StagedPolicy, state: State) -> State:
-    """The state after actions were appended, retired or brought back.
+def adapt_state(before: StagedPolicy, after: StagedPolicy, state: State) -> State:
+    """The state after its configuration has changed: actions appended, retired or brought back, levels added.
 
-    No round has played the new actions, so G + P (kernels.linucb) splits into a block of the old columns and one of
-    the new: estimates stay to the last bit, and the new columns are as before any reward. The bonus of a new action may
-    not suffice against an action that earns much, so it begins with a trial (`State.trial_end`). The trial ends early
-    when no action needs it. An action that is brought back after few plays gets a trial too.
+    What was learned stays (widening.py). The bonus of a new action may not suffice against an action that earns much,
+    so it begins with a trial (`State.trial_end`). The trial ends early when no action needs it. An action that is
+    brought back after few plays gets a trial too.
     """
-    if after.config.actions == before.config.actions:
-        return _update_trial(before, after, state)
-    if after.config.actions[: len(before.config.actions)] != before.config.actions or after.ridge != before.ridge:
-        raise ArgumentError("actions", f"{list(after.config.actions)}", f"more after {list(before.config.actions)}")
-    regimes, selection = state.belief.size, state.selection
-    if selection is not None:
-        candidates = tuple(
-            c._replace(theta=_spread(c.theta, *_match_columns(before, after, c.regimes), 0.0))
-            for c in selection.candidates
-        )
-        selection = selection._replace(candidates=candidates)
-    statistics = _append_columns(
-        state.statistics, *_match_columns(before, after, regimes), after.maps[regimes], after.ridge
-    )
-    state = state._replace(statistics=statistics, selection=selection, model_version=state.model_version + 1)
-    return _start_trial(after, state, len(before.config.actions))
+    was, actions = before.config.actions, after.config.actions
+    if actions[: len(was)] != was or after.ridge != before.ridge:
+        raise ArgumentError("actions", f"{list(actions)}", f"more after {list(was)}")
+    state = widen_state(before, after, state)
+    return _update_trial(before, after, state) if actions == was else _start_trial(after, state, len(was))
 
 
 def _update_trial(before: StagedPolicy, after: StagedPolicy, state: State) -> State:
@@ -234,37 +265,6 @@ def _start_trial(policy: StagedPolicy, state: State, first: int) -> State:
     return state._replace(trial_end=end, trial_first=first)
 
 
-def _match_columns(before: StagedPolicy, after: StagedPolicy, regimes: int) -> tuple[IndexArray, int]:
-    """The positions of the old columns among the new ones, and the number of new ones."""
-    places = {column: place for place, column in enumerate(after.maps[regimes].column_parts)}
-    old = before.maps[regimes].column_parts
-    return np.array([places[column] for column in old], np.intp), len(places)
-
-
-def _spread(vector: FloatArray, places: IndexArray, size: int, rest: float) -> FloatArray:
-    wide = np.full(size, rest)
-    wide[places] = vector
-    return wide
-
-
-def _append_columns(old: Statistics, places: IndexArray, size: int, features: FeatureMap, ridge: float) -> Statistics:
-    block, fresh = np.ix_(places, places), np.setdiff1d(np.arange(size), places)
-    factored = old.counters[1] >= 0
-    gram, inverse = np.eye(size) * ridge, np.eye(size) / ridge
-    if factored:  # (λI + P)⁻¹ = (I - P)/λ + P/(1 + λ)
-        rest = np.ix_(fresh, fresh)
-        inverse[rest] += features.plan.null[rest] * (1.0 / (1.0 + ridge) - 1.0 / ridge)
-    gram[block], inverse[block] = old.gram, old.inverse
-    return Statistics(
-        gram,
-        _spread(old.moment, places, size, 0.0),
-        inverse,
-        _spread(old.theta, places, size, 0.0 if factored else 1.0 / ridge),
-        old.counters.copy(),
-        old.units.copy(),
-    )
-
-
 def roll_back(policy: StagedPolicy, state: State, before: StagedPolicy, past: State) -> State:
     """Put the model of `past`, an earlier state of the campaign under the policy `before`, in force again (R21).
 
@@ -276,7 +276,7 @@ def roll_back(policy: StagedPolicy, state: State, before: StagedPolicy, past: St
         raise ArgumentError("past", f"is of round {past.round}", f"an earlier state, up to round {state.round}")
     unestimated = policy.estimator.is_required(past) and not policy.estimator.is_required(state)
     renewed = set(policy.config.actions) - set(before.config.actions) - set(policy.config.retired_actions)
-    past = append_actions(before, policy, past)
+    past = adapt_state(before, policy, past)
     history = state.history.copy(state.round, state.arrived)
     order = history.get_arrival_order(state.folded)
     history.excluded = np.union1d(past.history.excluded, order[past.folded :])

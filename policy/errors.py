@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 MOST_PROBLEMS = 20  # of one kind that an error names
+_LONGEST_COUNTED = 40  # characters of a refused value that is counted by name
 
 
 class FieldProblem(NamedTuple):
@@ -21,6 +22,7 @@ class FieldProblem(NamedTuple):
     field: str
     message: str
     allowed: Any = None
+    refused: tuple[str, str] | None = None  # of a context: the variable, and its value in a few words, to be counted
 
     def __str__(self) -> str:
         text = f"{self.field}: {self.message}"
@@ -77,6 +79,12 @@ class ArgumentError(_SingleProblemError):
 
 class CodecError(_SingleProblemError):
     """Bytes are not a state of this version, or are damaged."""
+
+
+def shorten_value(value: object) -> str:
+    """A refused value as it is counted: short ones by name, so that counters hold nothing long."""
+    text = value if isinstance(value, str) else format_value(value)
+    return text if 0 < len(text) <= _LONGEST_COUNTED and text.isprintable() else "(too long)"
 
 
 def format_value(value: object) -> str:

@@ -81,13 +81,12 @@ class FeatureMap(ContextEncoder):
         for term in terms:
             place = index.get(term.variable or "", -1)
             number = self._numbers.index(term.variable) if term.variable in self._numbers else -1
-            levels = self.variables[place].level_names if place >= 0 else ()
-            kept = [x for x in levels if term.levels is None or x in term.levels]
-            effects: list[str | None] = [*kept] or [None]
-            rows[term.with_actions].append([place, number, len(columns), len(effects), per_regime, len(positions)])
-            positions += [kept.index(x) if x in kept else -1 for x in levels] or [0]
+            effects = self.variables[place].effects if place >= 0 else (None,)
+            kept = [x for x in effects if term.levels is None or x in term.levels]
+            rows[term.with_actions].append([place, number, len(columns), len(kept), per_regime, len(positions)])
+            positions += [kept.index(x) if x in kept else -1 for x in effects]
             actions = self.actions[1:] if term.with_actions else (None,)
-            columns += [Column(term.term, action, level) for action in actions for level in effects]
+            columns += [Column(term.term, action, level) for action in actions for level in kept]
         return columns
 
     def _find_null_projector(self, plan: kernels.Plan) -> FloatArray:
@@ -97,20 +96,19 @@ class FeatureMap(ContextEncoder):
         variable at a time from a reference context, at each action and each vertex of the simplex. The baseline has
         only the common columns, so these directions can be found block by block, and alike for all actions.
         """
-        moves: list[tuple[int, int, float]] = [(-1, 0, 0.0)]
-        for place, variable in enumerate(self.variables):
-            if variable.range is not None:
-                moves.append((self._numbers.index(variable.name), 0, 1.0))
-            else:
-                moves += [(place, level, 0.0) for level in range(1, len(variable.level_names))]
-        per_point = len(moves)
+        # From the first level, and from 0 to 1 for a number, which is also the value of one that is missing.
+        moves = [
+            (place, level, variable.range is not None)
+            for place, variable in enumerate(self.variables)
+            for level in range(variable.range is None, len(variable.effects))
+        ]
+        per_point = len(moves) + 1
         levels = np.zeros((per_point, len(self.variables)), np.int16)
         values = np.zeros((per_point, len(self._numbers)))
-        for i, (place, level, value) in enumerate(moves):
-            if value:
-                values[i, place] = value
-            elif place >= 0:
-                levels[i, place] = level
+        for i, (place, level, is_number) in enumerate(moves, 1):
+            levels[i, place] = level
+            if is_number:
+                values[i, self._numbers.index(self.variables[place].name)] = 1.0
         gram, projector = np.zeros((2, self.dimension, self.dimension))
         taken = np.ones(per_point, np.int16)
         for vertex in np.eye(self.regimes):
@@ -146,7 +144,9 @@ def get_feature_map(config: CampaignConfig, regimes: int | None = None) -> Featu
     Campaigns that differ only in other settings share one.
     """
     regimes = regimes or config.regime_counts[-1]
-    key = f"{regimes} " + config.model_dump_json(include={"actions", "variables", "signals", "features"})
+    key = f"{regimes} " + config.model_dump_json(
+        include={"actions", "variables", "extra_variables", "signals", "features"}
+    )
     features = _FEATURE_MAPS.get(key)
     if features is None:
         features = FeatureMap(config, regimes)
@@ -170,3 +170,4 @@ def get_feature_maps(config: CampaignConfig) -> dict[int, FeatureMap]:
 
 
 _FEATURE_MAPS: dict[str, FeatureMap] = {}
+_DEPENDENCIES = {"actions", "variables", "extra_variables", "signals", "features"}  # what a map is made of

@@ -170,12 +170,11 @@ def _compute_expected_rewards(
     means: dict[tuple[str, str | None], FloatArray] = {}
     numbers = iter(range(contexts.values.shape[1]))
     for place, variable in enumerate(config.variables):
-        if variable.range is not None:
-            means[variable.name, None] = contexts.values[: state.round, next(numbers)] @ weights
-            continue
-        levels, count = contexts.levels[: state.round, place], len(variable.level_names)
-        table = np.array([np.bincount(levels, weight, count) for weight in weights.T])
-        means |= {(variable.name, level): column for level, column in zip(variable.level_names, table.T, strict=True)}
+        levels, weighted = contexts.levels[: state.round, place], weights
+        if variable.range is not None:  # a number that is missing has the value 1
+            weighted = weights * contexts.values[: state.round, next(numbers), None]
+        table = np.array([np.bincount(levels, weight, len(variable.effects)) for weight in weighted.T])
+        means |= {(variable.name, level): column for level, column in zip(variable.effects, table.T, strict=True)}
     expected = np.full((len(config.actions), model.regimes), model.centre)
     places = {action: place for place, action in enumerate(config.actions)}
     for term, action, level, regime, estimate, _ in model.coefficients:

@@ -11,7 +11,7 @@ from policy import hmm
 from policy.arrays import BoolArray, FloatArray, SmallInts
 from policy.clock import check_time
 from policy.config import CampaignConfig
-from policy.errors import ArgumentError, ContextError, FieldProblem, format_value
+from policy.errors import ArgumentError, ContextError, FieldProblem, format_value, shorten_value
 from policy.features import FeatureMap
 from policy.state import PastRound, Request
 
@@ -113,7 +113,8 @@ class Encoder:
             if isinstance(excluded, str) or not isinstance(excluded, Collection):
                 raise ContextError.of(field, f"{format_value(excluded)} is not a list", "a list of actions")
             if unknown := [x for x in excluded if not isinstance(x, str) or x not in self._action_index]:
-                raise ContextError.of(field, f"unknown: {unknown}", list(self._config.actions))
+                allowed, refused = list(self._config.actions), ("excluded_actions", shorten_value(unknown[0]))
+                raise ContextError([FieldProblem(field, f"unknown: {unknown}", allowed, refused)])
             eligible = eligible.copy()
             eligible[0, [self._action_index[name] for name in excluded]] = False
             if not eligible.any():

@@ -9,14 +9,26 @@ from policy.config.bonus import THEORY_CONSTANTS, Bonus
 from policy.config.campaign import CampaignConfig
 from policy.config.features import Term, Variable
 from policy.config.rules import Control, Rewards
-from policy.config.types import ACTIONS, INTERCEPT, LARGEST_REWARD, MAX_COLUMNS, MOST_ROUNDS, PLAIN_TEXT, Slug
+from policy.config.types import (
+    ACTIONS,
+    INTERCEPT,
+    LARGEST_REWARD,
+    MAX_COLUMNS,
+    MISSING,
+    MOST_ROUNDS,
+    OTHER,
+    PLAIN_TEXT,
+    Slug,
+)
 
 __all__ = [
     "ACTIONS",
     "INTERCEPT",
     "LARGEST_REWARD",
     "MAX_COLUMNS",
+    "MISSING",
     "MOST_ROUNDS",
+    "OTHER",
     "PLAIN_TEXT",
     "THEORY_CONSTANTS",
     "Beliefs",

@@ -44,6 +44,7 @@ class CampaignConfig(Part):
     name: Slug
     actions: Annotated[tuple[Name, ...], Field(min_length=2, max_length=MOST_ACTIONS)]
     variables: Annotated[tuple[Variable, ...], Field(max_length=MOST_VARIABLES)]
+    extra_variables: Literal["reject", "ignore"] = "reject"  # what a context has besides the variables
     signals: Annotated[tuple[str, ...], Field(max_length=MOST_VARIABLES)] | None = None
     regimes: Regimes | None = None
     features: Features | None = None
@@ -126,7 +127,7 @@ class CampaignConfig(Part):
             raise ConfigError.of("retired_actions", message, "two actions that can be chosen, or more")
 
     def _checked_signals(self) -> tuple[str, ...]:
-        levelled = tuple(v.name for v in self.variables if v.level_names)
+        levelled = tuple(v.name for v in self.variables if v.range is None)
         if self.signals is None:
             if self.regimes == 1:
                 return ()
@@ -233,7 +234,7 @@ class CampaignConfig(Part):
 
     def count_columns(self, regimes: int) -> int:
         """D, the number of columns of the feature map with so many regimes."""
-        features, levels_of = self.features, {v.name: len(v.level_names) for v in self.variables}
+        features, levels_of = self.features, {v.name: len(v.effects) for v in self.variables}
         assert features is not None
         return sum(
             weight * (len(term.levels or ()) or levels_of.get(term.variable or "", 0) or 1)

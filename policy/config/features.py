@@ -1,7 +1,7 @@
 """Variables, and the terms of the feature map."""
 
 from itertools import pairwise
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     Field,
@@ -19,6 +19,8 @@ from policy.config.types import (
     INTERCEPT,
     MAX_COLUMNS,
     MAX_SYMBOLS,
+    MISSING,
+    OTHER,
     Amount,
     Name,
     Part,
@@ -40,12 +42,19 @@ TermLevels = Annotated[tuple[Name | int, ...], Field(max_length=MAX_SYMBOLS)] | 
 
 
 class Variable(Part):
-    """One named context input: `levels`, or a number with `cuts` (and optional `levels` as labels), or `range`."""
+    """One named context input: `levels`, or a number with `cuts` (and optional `levels` as labels), or `range`.
+
+    What a context may lack or get wrong is refused, or counts as the level `missing` or `other`, or as the end of the
+    range. Such a level may be among `levels`; otherwise it is added after them.
+    """
 
     name: Name
     levels: Annotated[tuple[Name, ...], Field(min_length=2, max_length=MAX_SYMBOLS)] | None = None
     cuts: Annotated[tuple[Amount, ...], Field(min_length=1, max_length=MAX_SYMBOLS - 1)] | None = None
     range: tuple[Amount, Amount] | None = None
+    missing: Literal["reject", "level"] = "reject"  # a value that is null, absent or no text
+    unseen: Literal["reject", "other"] = "reject"  # a level that is not declared
+    outside: Literal["reject", "clip"] = "reject"  # a number beyond `range`
 
     @field_validator("levels", mode="before", json_schema_input_type=Levels)
     @classmethod
@@ -69,14 +78,32 @@ class Variable(Part):
                 raise problem("levels", f"{len(self.levels)} labels", f"{len(self.cuts) + 1}, one more than cuts")
         if self.range is not None and not self.range[0] < self.range[1]:
             raise problem("range", f"{list(self.range)} is empty", "[low, high] with low < high")
+        self._check_leniency()
         return self
+
+    def _check_leniency(self) -> None:
+        if self.unseen == "other" and (self.levels is None or self.cuts is not None):
+            raise problem("unseen", "a number has no undeclared levels", "reject, or a variable with levels only")
+        if self.outside == "clip" and self.range is None:
+            raise problem("outside", "only a number with a range can be clipped", "reject, or a variable with range")
+        if self.missing == "level" and self.cuts is not None and MISSING in (self.levels or ()):
+            raise problem("levels", f"{MISSING!r} is the level of numbers that are missing", "another label")
 
     @property
     def level_names(self) -> tuple[str, ...]:
         """Names of the levels; empty for a `range` variable. Cut levels are "1", "2", … unless labelled."""
-        if self.levels is not None:
-            return self.levels
-        return tuple(str(i + 1) for i in range(len(self.cuts) + 1)) if self.cuts is not None else ()
+        if self.range is not None:
+            return ()
+        names = self.levels or tuple(str(i + 1) for i in range(len(self.cuts or ()) + 1))
+        added = [(MISSING, self.missing == "level"), (OTHER, self.unseen == "other")]
+        return names + tuple(name for name, is_used in added if is_used and name not in names)
+
+    @property
+    def effects(self) -> tuple[str | None, ...]:
+        """What each level index stands for: a level's name, or None for the number itself."""
+        if self.range is None:
+            return self.level_names
+        return (None, MISSING) if self.missing == "level" else (None,)
 
 
 class Term(Part):

@@ -15,6 +15,7 @@ MAX_SEED = MOST_ROUNDS = 2**53 - 1  # exact in every JSON reader
 MOST_MISTAKES = 1_000  # reported one by one
 LARGEST_REWARD = 1e100  # sums of larger ones could overflow, and a NaN in θ̂ would stay for ever
 INTERCEPT, ACTIONS = "intercept", "actions"
+MISSING, OTHER = "missing", "other"  # the levels of values that are missing, and of levels that are not declared
 
 # No control characters: names are shown to people and stored as text.
 PLAIN_TEXT = r"^[^\x00-\x1f\x7f]+$"

@@ -33,7 +33,7 @@ class Columns:
 
     def __init__(self, regimes: int) -> None:
         self.lock = threading.Lock()
-        self._max_regimes = regimes
+        self.max_regimes = regimes
         self._clear(0)
 
     def _clear(self, erasure: int) -> None:
@@ -45,7 +45,7 @@ class Columns:
                 ("decided_at", "i8"),
                 ("cluster", "i8"),
                 ("reward", "f8"),  # NaN where there is none or it was erased
-                ("belief", "f8", (self._max_regimes,)),  # of the decision; 0 beyond the regimes in use
+                ("belief", "f8", (self.max_regimes,)),  # of the decision; 0 beyond the regimes in use
                 ("action", "i2"),
                 ("mode", "i1"),
                 ("regimes", "i1"),  # in use; 0 if erased
@@ -92,7 +92,7 @@ class Columns:
         rows["action"] = [places[action] for action in new.action]
         rows["mode"] = [_MODE[mode] for mode in new.mode]
         rows["regimes"] = list(map(len, new.belief))
-        in_use = np.arange(self._max_regimes) < rows["regimes"][:, None]
+        in_use = np.arange(self.max_regimes) < rows["regimes"][:, None]
         rows["belief"][in_use] = np.fromiter(chain.from_iterable(new.belief), np.float64, int(in_use.sum()))
         self._rows[at] = rows
         self._rounds = last
@@ -111,7 +111,9 @@ class ColumnCache:
     ) -> Iterator[Columns]:
         """A campaign's columns up to its live row or later, for one reader at a time."""
         with self._lock:
-            columns = self._columns.pop(row.campaign_id, None) or Columns(config.regime_counts[-1])
+            columns, most = self._columns.pop(row.campaign_id, None), config.regime_counts[-1]
+            if columns is None or columns.max_regimes < most:  # more symbols allow more regimes
+                columns = Columns(most)
             self._columns[row.campaign_id] = columns
         with columns.lock:
             columns.read(tx, row, revisions, config)

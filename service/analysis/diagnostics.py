@@ -6,6 +6,7 @@ from typing import NamedTuple
 from policy import StagedPolicy, State
 from service.analysis.checks import Finding, inputs, learning, rewards
 from service.analysis.facts import Facts
+from service.engine.refusals import RefusalShare
 from service.storage.transaction import Transaction
 
 HEALTHY = "Learning: nothing to report"
@@ -16,6 +17,7 @@ CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     rewards.check_stopped,
     rewards.check_defaults,
     rewards.check_variation,
+    inputs.check_refused,
     inputs.check_variables,
     learning.check_closed,
     learning.check_job,
@@ -39,9 +41,11 @@ class Diagnosis(NamedTuple):
     findings: list[Finding]  # worst first
 
 
-def diagnose(tx: Transaction, policy: StagedPolicy, state: State, now: int) -> Diagnosis:
+def diagnose(
+    tx: Transaction, policy: StagedPolicy, state: State, now: int, refusals: RefusalShare | None = None
+) -> Diagnosis:
     """Run every check on a campaign; `now` is the service's time in microseconds."""
-    facts = Facts(tx, policy, state, now)
+    facts = Facts(tx, policy, state, now, refusals)
     findings = [finding for check in CHECKS for finding in check(facts)]
     findings.sort(key=lambda finding: ("problem", "warning", "info").index(finding.severity))
     return Diagnosis(_summarize(findings), findings)

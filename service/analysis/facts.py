@@ -13,6 +13,7 @@ from policy.state import MODES
 from service.base.times import SECOND
 from service.engine.encoding import Explanation
 from service.engine.recovery import get_campaign
+from service.engine.refusals import RefusalShare
 from service.storage.jobs import find_waiting_job
 from service.storage.reading import LoggedDecision, get_decided_at, read_decision_pages
 from service.storage.rows import JobRow, RewardRow
@@ -26,11 +27,14 @@ MAX_SCORES = 600  # whose standard errors are computed: about 10 ms
 class Facts:
     """One campaign at one moment. What only some checks need is read or computed when the first of them uses it."""
 
-    def __init__(self, tx: Transaction, policy: StagedPolicy, state: State, now: int) -> None:
+    def __init__(
+        self, tx: Transaction, policy: StagedPolicy, state: State, now: int, refusals: RefusalShare | None = None
+    ) -> None:
         self.tx, self.policy, self.config, self.state = tx, policy, policy.config, state
         self.row = get_campaign(tx, policy.config.name)
         self.campaign = self.row.campaign_id
         self.now = max(now, self.row.clock)  # microseconds
+        self.refusals = refusals
 
     def measure_age(self, round: int) -> float:
         """The seconds since a round was decided."""

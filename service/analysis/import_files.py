@@ -89,7 +89,7 @@ def _read_csv(path: Path, config: CampaignConfig) -> Iterator[dict[str, Any]]:
                     raise _problem(where, f"{len(row)} cells", f"{len(header)}, as in the header")
                 if row:  # skip empty lines
                     given = {name: cell for name, cell in zip(header, row, strict=True) if cell}
-                    yield _build_row(where, given, _build_context(where, given, columns))
+                    yield _build_row(where, given, _build_context(where, given, columns, config))
         except csv.Error as error:
             raise _problem(f"{path.name}, line {cells.line_num}", str(error)) from None
         except UnicodeDecodeError:
@@ -112,7 +112,7 @@ def _read_parquet(path: Path, config: CampaignConfig) -> Iterator[dict[str, Any]
                     number += 1
                     where = f"{path.name}, row {number}"
                     given = {name: value for name, value in zip(values, row, strict=True) if value is not None}
-                    yield _build_row(where, given, _build_context(where, given, columns))
+                    yield _build_row(where, given, _build_context(where, given, columns, config))
     except pa.ArrowException as error:
         raise _problem(path.name, f"cannot be read: {error}") from None
 
@@ -136,25 +136,28 @@ def _find_columns(where: str, names: Sequence[str], config: CampaignConfig) -> d
     known = [CONTEXT_PREFIX + variable.name for variable in config.variables]
     prefix = CONTEXT_PREFIX if any(name.startswith(CONTEXT_PREFIX) for name in names) else ""
     columns = {(variable.name, is_number(variable)): prefix + variable.name for variable in config.variables}
-    for name in names:
+    for name in names if config.extra_variables == "reject" else ():
         if name.startswith(CONTEXT_PREFIX) and name not in known:
             raise _problem(where, f"{name!r} is not a variable of campaign {config.name}", known)
-    for name in columns.values():
-        if name not in names or name in FIELDS:  # a variable called `reward` is not the column `reward`
+    optional = {variable.name for variable in config.variables if variable.missing == "level"}
+    for (variable, _), name in columns.items():
+        if (name not in names and variable not in optional) or name in FIELDS:  # `reward` is not the column `reward`
             raise _problem(where, f"has no column for the variable {name.removeprefix(CONTEXT_PREFIX)!r}", known)
     return columns
 
 
 def _build_context(
-    where: str, given: Mapping[str, Any], columns: Mapping[tuple[str, bool], str]
+    where: str, given: Mapping[str, Any], columns: Mapping[tuple[str, bool], str], config: CampaignConfig
 ) -> dict[str, Any] | None:
-    """The values of the variables, or None if the row has none. A level stays text even if it looks like a number."""
+    """The values of the variables, or None if the row has none and may not lack them all. A level stays text even if
+    it looks like a number."""
     context = {}
     for (name, number), column in columns.items():
         if column in given:
             value = given[column]
             context[name] = _convert(where, column, value, _parse_number, "a number") if number else value
-    return context if context or not columns else None
+    may_lack_all = all(variable.missing == "level" for variable in config.variables)
+    return context if context or may_lack_all else None
 
 
 def _build_row(where: str, given: Mapping[str, Any], context: dict[str, Any] | None) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from policy import CampaignConfig, evaluation
 from policy.arrays import FloatArray
 from policy.evaluation import OffPolicySums, Refusal
 from policy.frozen import FrozenModel
+from policy.widening import widen_to_read
 from service.analysis.summary import Summary, Version
 from service.base.errors import ConflictError, FieldProblem, InvalidError
 from service.base.times import format_timestamp
@@ -61,7 +62,7 @@ def _load_versions(tx: Transaction, row: LiveRow, numbers: list[int]) -> tuple[l
         allowed = f"1 to {row.model_version}" if row.model_version else "there is no model yet"
         message = f"{unknown[0]} is not a model of this campaign"
         raise InvalidError([FieldProblem(field="model_version", message=message, allowed=allowed)])
-    oldest = get_erasure_version(tx, row.campaign_id)
+    oldest, newest = get_erasure_version(tx, row.campaign_id), load_config(tx, row.campaign_id)
     versions = []
     for number in numbers:
         if number >= oldest:
@@ -70,7 +71,8 @@ def _load_versions(tx: Transaction, row: LiveRow, numbers: list[int]) -> tuple[l
             except ConflictError as error:  # the stored model is damaged
                 problem = FieldProblem(field="model_version", message=error.message, allowed="another version")
                 raise InvalidError([problem]) from None
-            versions.append(Version(number, state.round, FrozenModel(policy, state), OffPolicySums()))
+            model = FrozenModel(*widen_to_read(policy, state, newest))
+            versions.append(Version(number, state.round, model, OffPolicySums()))
     return versions, [number for number in numbers if number < oldest]
 
 

@@ -33,13 +33,21 @@ CLONE_EXAMPLE: dict[str, Any] = {"name": "spring-offers-2", "stage_length": 50}
 NULL = {"type": "null"}
 Patch = Annotated[dict[str, Any], Body(examples=[PATCH_EXAMPLE])]
 ClonePatch = Annotated[dict[str, Any], Body(examples=[CLONE_EXAMPLE])]
+PlainName = Annotated[str, Strict(), Field(min_length=1, max_length=100, pattern=PLAIN_TEXT)]
 RevisionCursor = Annotated[int | None, Query(ge=1, le=2**31 - 1)]  # PostgreSQL compares it with 32 bits
 
 
 class ActionRequest(requests.RequestBody):
     model_config = ConfigDict(json_schema_extra={"examples": [{"action": "message"}]})
 
-    action: Annotated[str, Strict(), Field(min_length=1, max_length=100, pattern=PLAIN_TEXT)]
+    action: PlainName
+
+
+class LevelRequest(requests.RequestBody):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"variable": "risk", "level": "unknown"}]})
+
+    variable: PlainName
+    level: PlainName
 
 
 class Revision(BaseModel):
@@ -61,15 +69,17 @@ class RevisionPage(BaseModel):
 def add_routes(app: Application, service: Service) -> None:
     _add_clone(app, service)
     _add_actions(app, service)
+    _add_levels(app, service)
     app.describers.append(_describe_patches)
 
     @app.api.patch("/campaigns/{name}", tags=["campaigns"], responses=describe_errors(404, 409, 422))
     @allow(ADMINS, campaign="path")
     async def patch(request: Request, name: str, patch: Patch) -> CampaignState:
         """Change a live campaign from its next round on: `rewards.wait_seconds` and `rewards.default`, `control`,
-        `propensity_floor`, `bonus.scale` (how much to explore), `regime_labels`, `alerts`, `retention_days`, `paused`.
-        Only the fields you send change; null restores a default. Changing any other field would reset the model: the
-        answer is 409, and you should clone the campaign instead."""
+        `propensity_floor`, `bonus.scale` (how much to explore), `regime_labels`, `alerts`, `retention_days`, `paused`,
+        `extra_variables`, and of `variables` (the whole list) more levels, `missing`, `unseen` and `outside`. Only the
+        fields you send change; null restores a default. Changing any other field would reset the model: the answer is
+        409, and you should clone the campaign instead."""
         change = partial(changes.patch_config, patch=patch)
         before = await _load_config(service, name)
         after = await build_policy(before, change)  # before the operation: a body may hold 100,000 mistakes
@@ -106,6 +116,18 @@ def _add_actions(app: Application, service: Service) -> None:
         """Stop choosing an action. Its rewards still count, and it can be added again."""
         operation = Change(check_name(name), partial(changes.retire_config_action, action=body.action))
         return await apply_change(service, request, "retire action", operation, action=body.action)
+
+
+def _add_levels(app: Application, service: Service) -> None:
+    @app.api.post("/campaigns/{name}/levels", tags=["campaigns"], responses=describe_errors(404, 409, 422))
+    @allow(ADMINS, campaign="path")
+    async def add_level(name: str, body: LevelRequest, request: Request) -> CampaignState:
+        """Add a level to a variable. The campaign keeps what it has learned, and explores for customers with the new
+        level."""
+        change = partial(changes.add_config_level, variable=body.variable, level=body.level)
+        await build_policy(await _load_config(service, name), change)  # the wider feature map may take a while
+        details = {"variable": body.variable, "level": body.level}
+        return await apply_change(service, request, "add level", Change(check_name(name), change), **details)
 
 
 def _add_clone(app: Application, service: Service) -> None:

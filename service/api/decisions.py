@@ -57,8 +57,19 @@ class DecisionAnswer(BaseModel):
     decided_at: Timestamp
 
 
+class SkippedItem(BaseModel):
+    """An item that was not decided. All of them together name up to 50 fields; the messages go on."""
+
+    item: int = Field(description="its place in the batch, counted from 0")
+    decision_id: str
+    error: ErrorDetail
+
+
 class DecisionBatch(BaseModel):
-    decisions: list[DecisionAnswer]
+    decisions: list[DecisionAnswer] = Field(description="in the order of the items")
+    skipped: list[SkippedItem] | None = Field(
+        None, description="only with `on_error: skip`: the items that were not decided"
+    )
 
 
 class RewardAnswer(BaseModel):
@@ -188,13 +199,15 @@ def _add_writing(app: Application, service: Service) -> None:
     @add("/decide/batch", requests.DecideBatch, requests.DecideBatchByPath, DecisionBatch, 404, 409, 410, 422)
     @allow(DECIDERS, campaign="body")
     async def decide_batch(body: requests.DecideBatchByPath, campaign: str, scope: Scope) -> bytes:
-        """Decide for up to 1,000 customers: all or nothing, and exactly as single calls in this order would."""
+        """Decide for up to 1,000 customers: all or nothing, and exactly as single calls in this order would. With
+        `"on_error": "skip"` bad items are left out, and the others decided."""
         hashes: list[bytes] = []
         for start in range(0, len(body.items), HASHED_AT_ONCE):
             if start:
                 await asyncio.sleep(0)  # let others go on
             hashes += encoding.hash_requests(body.items[start : start + HASHED_AT_ONCE])
-        return await submit(operations.Decide(check_name(campaign), list(zip(body.items, hashes, strict=True)), True))
+        items = list(zip(body.items, hashes, strict=True))
+        return await submit(operations.Decide(check_name(campaign), items, True, skip=body.on_error == "skip"))
 
     @add("/reward/batch", requests.RewardBatch, requests.RewardBatchByPath, RewardResults, 404, 422)
     @allow(DECIDERS, campaign="body")

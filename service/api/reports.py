@@ -202,7 +202,8 @@ def add_routes(app: Application, service: Service) -> None:
 
     def run(policy: StagedPolicy, state: State) -> Diagnosis:
         with service.store.reading() as tx:
-            return diagnose(tx, policy, state, service.campaigns.clock())
+            refusals = service.campaigns.metrics.refusals.get_share(policy.config.name)
+            return diagnose(tx, policy, state, service.campaigns.clock(), refusals)
 
     @app.api.get("/campaigns/{name}/diagnostics", tags=["campaigns"], responses=describe_errors(404))
     @allow(READERS, campaign="path")

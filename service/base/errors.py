@@ -148,6 +148,21 @@ def build_error_detail(error: ApiError) -> ErrorDetail:
     return ErrorDetail(code=CODES[error.status], message=error.public, fields=list(error.fields))
 
 
+def list_bad_items(first: ApiError, bad: Mapping[int, ApiError]) -> ApiError:
+    """The error of a batch with bad items: the first one's status, and the fields of all of them.
+
+    If there are too many, each item is named by its first problem before any is named by a second.
+    """
+    by_item = [
+        list(error.fields) or [FieldProblem(field=f"items[{i}].decision_id", message=error.message)]
+        for i, error in bad.items()
+    ]
+    problems = [problem for item in by_item for problem in item]
+    if len(problems) > MOST_FIELDS:
+        problems = [item[0] for item in by_item] + [problem for item in by_item for problem in item[1:]]
+    return InvalidError(problems) if isinstance(first, InvalidError) else type(first)(first.message, problems)
+
+
 def _list_problems(error: PolicyError) -> list[FieldProblem]:
     return [FieldProblem(field=p.field, message=p.message, allowed=p.allowed) for p in error.problems]
 

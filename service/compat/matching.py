@@ -66,7 +66,7 @@ def _iterate_values(objects: Sequence[Mapping[str, Any]], prefix: str) -> Iterat
 def _explain_misfit(variable: Variable, values: Mapping[str, Any]) -> str | None:
     """Say why the values have none for the variable; None if they have one."""
     if variable.name not in values:
-        return "missing"
+        return "missing" if variable.missing == "reject" else None
     value = values[variable.name]
     if isinstance(value, _Ambiguous):
         if len(value.places) == 1:
@@ -96,7 +96,7 @@ class Shape(NamedTuple):
     revision: rows.RevisionRow
     config: CampaignConfig
     actions: frozenset[str]
-    variables: frozenset[str]
+    variables: frozenset[str]  # that a request must have
 
     @property
     def archived(self) -> bool:
@@ -253,4 +253,5 @@ def _refuse_several(fitting: list[Shape]) -> ApiError:
 
 def _make_shape(row: rows.LiveRow, revision: rows.RevisionRow) -> Shape:
     config = CampaignConfig.model_validate_json(revision.config)
-    return Shape(row, revision, config, frozenset(config.actions), frozenset(v.name for v in config.variables))
+    needed = frozenset(variable.name for variable in config.variables if variable.missing == "reject")
+    return Shape(row, revision, config, frozenset(config.actions), needed)

@@ -5,7 +5,7 @@ import time
 from msgspec.structs import replace
 
 from policy import CampaignConfig, StagedPolicy, encode
-from policy.changes import append_actions, resume_after_erasure, roll_back
+from policy.changes import adapt_state, resume_after_erasure, roll_back
 from service.base.errors import ConflictError
 from service.engine.course import Position
 from service.engine.fold import MissingInput, Replay
@@ -25,7 +25,7 @@ def change_config(unit: Unit, config: CampaignConfig) -> None:
     if config == unit.policy.config:
         return
     version, started, policy = unit.state.model_version, time.perf_counter(), StagedPolicy(config)
-    unit.progress = replace(unit.progress, policy=policy, state=append_actions(unit.policy, policy, unit.state))
+    unit.progress = replace(unit.progress, policy=policy, state=adapt_state(unit.policy, policy, unit.state))
     unit.record_model("actions", version, time.perf_counter() - started)
     if unit.state.model_version > version:
         unit.drop_job()

@@ -15,7 +15,7 @@ import msgspec
 
 from policy import CampaignConfig, CodecError, Decision, HmmParameters, PastRound, Request, StagedPolicy, State
 from policy.arrays import FloatArray
-from policy.changes import append_actions, resume_after_erasure, roll_back
+from policy.changes import adapt_state, resume_after_erasure, roll_back
 from policy.codec import decode_estimate
 from policy.selection import Estimate
 from policy.state import Decided
@@ -191,7 +191,7 @@ class Replay(Course):
         before, version = self.policy, self.state.model_version
         if row.config != before.config.model_dump_json():
             self.policy = StagedPolicy(CampaignConfig.model_validate_json(row.config))
-        self.revision, self.state = row.revision, append_actions(before, self.policy, self.state)
+        self.revision, self.state = row.revision, adapt_state(before, self.policy, self.state)
         if self.state.model_version > version:
             self._record_model("actions")
         if row.restored is not None:

@@ -12,12 +12,15 @@ import msgspec
 
 from policy import FixedError, PolicyError, StagedPolicy, State
 from service.base.errors import (
+    MOST_FIELDS,
     ApiError,
     ConflictError,
+    GoneError,
     InvalidError,
     NotFoundError,
     UnavailableError,
     build_error_detail,
+    list_bad_items,
 )
 from service.engine.changes import adopt, archive, change_config, erase, restore_model
 from service.engine.encoding import describe_reward, encode_decisions
@@ -38,6 +41,7 @@ from service.engine.operations import (
     RollBack,
 )
 from service.engine.recovery import build_snapshot_row, choose_snapshots_to_keep
+from service.engine.requests import DecideItem
 from service.engine.retention import reduce_oldest
 from service.engine.turn import AnyOperation, Turn
 from service.engine.unit import Unit
@@ -56,6 +60,8 @@ Handler: TypeAlias = Callable[[Turn, Sequence[Op]], list[T | Exception]]
 # Any: that a handler's operations are of the key's type is more than an annotation can say; `_handles` checks the rest.
 HANDLERS: dict[type[AnyOperation], Callable[[Turn, Sequence[Any]], Sequence[object]]] = {}
 Changed: TypeAlias = tuple[T, Mapping[str, object]]  # the result of a change, and what the audit log says about it
+NOTHING: Mapping[int, ApiError] = {}
+LONGEST_MESSAGE = 500  # characters about an item that was skipped
 _encode = msgspec.json.Encoder().encode
 
 
@@ -139,12 +145,41 @@ def _decide_alone(unit: Unit, operation: Decide) -> bytes | Exception:
     try:
         with unit.attempt():
             _require_expected(unit, [operation])
-            known = unit.decide(operation.items, operation.batch)
-            return _join(operation, encode_decisions(operation.campaign, unit.policy.config.stage_length, known))
+            return _decide_items(unit, operation, operation.items)
     except DATABASE_ERRORS:
         raise
     except PolicyError as error:
-        return InvalidError.from_policy(error)
+        if not operation.batch:
+            unit.count_refusal(error)
+        refusal: ApiError = InvalidError.from_policy(error)
+    except ApiError as error:
+        refusal = error
+    except Exception as error:
+        return error
+    is_about_items = operation.batch and isinstance(refusal, InvalidError | ConflictError | GoneError)
+    bad = unit.find_bad_items(operation.items) if is_about_items else {}
+    if bad and operation.skip:
+        return _decide_others(unit, operation, bad)
+    return list_bad_items(refusal, bad) if bad else refusal
+
+
+def _decide_items(
+    unit: Unit, operation: Decide, items: Sequence[tuple[DecideItem, bytes]], skipped: Mapping[int, ApiError] = NOTHING
+) -> bytes:
+    if not items:
+        return _join(operation, [], skipped)
+    known = unit.decide(items, operation.batch)
+    return _join(operation, encode_decisions(operation.campaign, unit.policy.config.stage_length, known), skipped)
+
+
+def _decide_others(unit: Unit, operation: Decide, bad: Mapping[int, ApiError]) -> bytes | Exception:
+    """Decide the items of a batch that are not bad."""
+    try:
+        with unit.attempt():
+            good = [item for i, item in enumerate(operation.items) if i not in bad]
+            return _decide_items(unit, operation, good, bad)
+    except DATABASE_ERRORS:
+        raise
     except Exception as error:
         return error
 
@@ -154,8 +189,20 @@ def _require_expected(unit: Unit, run: Sequence[Decide]) -> None:
         raise ChangedCampaignError(f"Campaign {unit.row.name} was changed just now; try again")
 
 
-def _join(operation: Decide, answers: Sequence[str]) -> bytes:
-    return (f'{{"decisions":[{",".join(answers)}]}}' if operation.batch else answers[0]).encode()
+def _join(operation: Decide, answers: Sequence[str], skipped: Mapping[int, ApiError] = NOTHING) -> bytes:
+    if not operation.batch:
+        return answers[0].encode()
+    decisions = f'"decisions":[{",".join(answers)}]'
+    if not operation.skip:
+        return f"{{{decisions}}}".encode()
+    errors, room = list[Mapping[str, object]](), MOST_FIELDS  # for fields of all items together: each may be long
+    for i, error in skipped.items():
+        detail = build_error_detail(error)
+        shown = detail.model_copy(update={"message": detail.message[:LONGEST_MESSAGE], "fields": detail.fields[:room]})
+        room -= len(shown.fields)
+        decision_id = operation.items[i][0].decision_id
+        errors.append({"item": i, "decision_id": decision_id, "error": shown.model_dump(mode="json")})
+    return f'{{{decisions},"skipped":{_encode(errors).decode()}}}'.encode()
 
 
 @_handles_each(Reward)

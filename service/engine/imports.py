@@ -186,6 +186,7 @@ class Importing(Unit):
         self, rows: Sequence[ImportRow], names: Sequence[str], times: Sequence[int | None], beliefs: FloatArray
     ) -> None:
         state, regimes = self.state, self.state.belief.size
+        drop_ignored = self.policy.features.drop_ignored
         first_round, decided_at = state.round - len(rows) + 1, self._last_decided_at
         for i, (row, belief) in enumerate(zip(rows, beliefs[:, :regimes].tolist(), strict=True)):
             at = times[i]
@@ -198,7 +199,7 @@ class Importing(Unit):
                     decision_id=names[i],
                     request_hash=None,
                     subject=row.subject,
-                    context=None if row.context is None else _encode(row.context).decode(),
+                    context=None if row.context is None else _encode(drop_ignored(row.context)).decode(),
                     excluded_actions=None,
                     at=at,
                     model_version=state.model_version,

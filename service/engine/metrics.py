@@ -24,6 +24,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from service.base.errors import UnavailableError
+from service.engine.refusals import Refusals
 from service.engine.unit import Unit
 from service.engine.work import FAILED_STEPS
 from service.storage.campaigns import read_campaigns
@@ -103,6 +104,9 @@ class Metrics:
         self._request_seconds = _Labelled(histogram("request_seconds", text, QUICK, "route"))
         text = "Decisions made; repeated requests do not count."
         self._decisions = counter("decisions_total", text, "campaign", "action", "mode")
+        text = "Decides refused for their context, by variable and value; rare values are counted together."
+        self._refused_decides = counter("refused_decides_total", text, "campaign", "field", "value")
+        self.refusals = Refusals()
         text = "Rewards by outcome: accepted, repeated, refused, or default because none came in time."
         self._rewards = counter("rewards_total", text, "campaign", "outcome")
         text = "Stage updates, re-estimations and publications of one that failed; the model before stays in force."
@@ -112,7 +116,9 @@ class Metrics:
         self._alerts = counter("alerts_total", "Changes of regime that lasted long enough for an alert.", "campaign")
         text = "Messages to webhooks: sent, to be retried, or given up."
         self._deliveries = counter("webhook_attempts_total", text, "outcome")
-        self._by_campaign = (self._decisions, self._rewards, self._failed_updates, self._alerts)
+        self._by_campaign = (
+            self._decisions, self._refused_decides, self._rewards, self._failed_updates, self._alerts,
+        )  # fmt: skip
         for outcome in ("sent", "retried", "given_up"):  # so that an alarm on the first failure has a 0 to start from
             self._deliveries[(outcome,)]
         self._gathered = histogram("gather_operations", "Operations that shared one transaction.", SIZES)
@@ -136,6 +142,9 @@ class Metrics:
             for kind in FAILED_STEPS:
                 self._failed_updates[campaign, kind.removeprefix("failed_")]
         self._decisions.count([(campaign, row.action, row.mode) for row in rows.decisions])
+        if rows.decisions or unit.refused_decides:
+            refused = self.refusals.count(campaign, len(rows.decisions), unit.refused_decides)
+            self._refused_decides.count([(campaign, *each) for each in refused])
         self._rewards.count([(campaign, OUTCOMES[row.source]) for row in rows.rewards])
         if unit.repeated:
             self._rewards[campaign, "repeated"].inc(unit.repeated)
@@ -155,6 +164,7 @@ class Metrics:
     def forget(self, campaigns: Collection[Hashable]) -> None:
         for parts in self._by_campaign:
             parts.forget(campaigns)
+        self.refusals.forget(campaigns)
 
     def count_update(self, kind: str, seconds: float) -> None:
         self._update_seconds[(kind,)].observe(seconds)

@@ -29,6 +29,7 @@ class Decide(Operation[bytes], frozen=True):
     items: Sequence[tuple[DecideItem, bytes]]
     batch: bool
     expected: tuple[int, int] | None = None  # the campaign's id and revision, if only that one may decide
+    skip: bool = False  # leave out the bad items of a batch, and decide the others
 
 
 class Reward(Operation[bytes], frozen=True):

@@ -1,6 +1,6 @@
 """The bodies of requests to decide, reward and import: validated, with examples that work as they are."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, Strict
 
@@ -93,6 +93,9 @@ class DecideBatchByPath(RequestBody):
 
     campaign: PathCampaign = None
     items: Annotated[list[BatchItem], Field(min_length=1, max_length=MAX_BATCH)]
+    on_error: Annotated[
+        Literal["fail", "skip"], Field(description="if items are bad: decide none, or leave them out and say so")
+    ] = "fail"
 
 
 class DecideBatch(DecideBatchByPath):
@@ -139,6 +142,12 @@ class RewardBatch(RewardBatchByPath):
 ImportId = Annotated[str, Strict(), Field(min_length=1, max_length=150, pattern=PLAIN_TEXT)]
 
 
+# Excluded, so that the hash that recognizes an import does not depend on them.
+IGNORED = Field(exclude=True, description="as exported; ignored")
+IgnoredText = Annotated[str | None, Strict(), Field(max_length=200), IGNORED]
+IgnoredNumber = Annotated[int | None, Strict(), Field(ge=0, le=MOST_ROUNDS), IGNORED]
+
+
 class ImportRow(RequestBody):
     """A past decision that was made elsewhere."""
 
@@ -158,6 +167,14 @@ class ImportRow(RequestBody):
         Strict(),
         Field(ge=1, le=MOST_ROUNDS, description="as exported: the last round decided before the reward came"),
     ] = None
+    # The other columns of an export, so that its lines can be sent as they are.
+    mode: IgnoredText = None
+    model_version: IgnoredNumber = None
+    excluded_actions: Annotated[tuple[str, ...] | None, Field(max_length=64), IGNORED] = None
+    belief: Annotated[tuple[Reward, ...] | None, Field(max_length=8), IGNORED] = None
+    reward_source: IgnoredText = None
+    reward_received_at: IgnoredText = None
+    erased: Annotated[bool | None, Strict(), IGNORED] = None
 
 
 class ImportRequest(RequestBody):

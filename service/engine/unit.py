@@ -9,14 +9,15 @@ from uuid import uuid4
 import msgspec
 from msgspec.structs import replace
 
-from policy import Request
+from policy import PolicyError, Request
 from policy.arrays import BoolArray
 from policy.state import MODES, Decided
-from service.base.errors import ConflictError, FieldProblem, GoneError, InvalidError, NotFoundError
+from service.base.errors import ApiError, ConflictError, FieldProblem, GoneError, InvalidError, NotFoundError
 from service.base.times import SECOND, format_timestamp
 from service.engine.alerts import Announced, find_regime_changes
 from service.engine.boundaries import Boundaries
 from service.engine.encoding import Explanation, build_explanations, check_numbers, encode_lines
+from service.engine.refusals import Refused
 from service.engine.requests import MAX_BATCH, Customer, DecideItem
 from service.engine.work import Entry
 from service.storage.rows import REGIME_CHANGE, DecisionRow, KnownDecision, LiveRow, MessageRow, build_rows
@@ -41,6 +42,7 @@ class Unit(Boundaries):
     ) -> None:
         super().__init__(tx, row, entry, owner, now)
         self.repeated = self.refused = 0  # rewards that changed nothing
+        self.refused_decides: list[list[Refused]] = []  # what was wrong with the context of each
         self.add_known(known or {})
 
     def add_known(self, known: dict[str, KnownDecision]) -> None:
@@ -73,6 +75,32 @@ class Unit(Boundaries):
                 raise ConflictError(f"Campaign {self.row.name} is paused; it decides again once `paused` is false")
             self._decide_fresh(fresh, prefixes)
         return [self.known[decision] if isinstance(decision, str) else decision for decision in decisions]
+
+    def find_bad_items(self, items: Sequence[tuple[DecideItem, bytes]]) -> dict[int, ApiError]:
+        """Find the items of a batch, with their hashes, that cannot be decided for reasons of their own."""
+        bad: dict[int, ApiError] = {}
+        fresh: dict[str | None, bytes] = {}
+        for i, (item, digest) in enumerate(items):
+            known = self.known.get(item.decision_id or "")
+            try:
+                if known is not None:
+                    _require_same_request(known, digest)
+                elif fresh.setdefault(item.decision_id, digest) != digest:
+                    raise ConflictError(f"decision_id {item.decision_id!r} is used twice with different requests")
+                else:
+                    self.policy.prepare(self.build_requests([item], PREFIXES[i : i + 1])[0], PREFIXES[i : i + 1])
+            except PolicyError as error:
+                self.count_refusal(error)
+                bad[i] = InvalidError.from_policy(error)
+            except ApiError as error:
+                bad[i] = error
+        return bad
+
+    def count_refusal(self, error: PolicyError) -> None:
+        """Count a decide that was refused for its context."""
+        refused = [Refused(*problem.refused) for problem in error.problems if problem.refused is not None]
+        if refused:
+            self.refused_decides.append(refused)
 
     def _decide_fresh(self, fresh: Mapping[str, tuple[DecideItem, bytes]], prefixes: Sequence[str]) -> None:
         requests, times, last_at = self.build_requests([item for item, _ in fresh.values()], prefixes)
@@ -132,6 +160,9 @@ class Unit(Boundaries):
         """Build the rows, and what answers are made from; column by column, which is several times faster."""
         actions = self.policy.config.actions
         names, (items, digests) = list(fresh), zip(*fresh.values(), strict=True)
+        contexts = [item.context for item in items]
+        if self.policy.config.extra_variables == "ignore":
+            contexts = [self.policy.features.drop_ignored(context) for context in contexts]
         versions, chosen, modes = list[int](), list[str](), list[str]()
         propensities, explanations = list[float](), list[Explanation]()
         for part in decided:
@@ -159,7 +190,7 @@ class Unit(Boundaries):
         self.rows.decisions += build_rows(
             DecisionRow,
             subject=[item.subject for item in items],
-            context=encode_lines([item.context for item in items]),
+            context=encode_lines(contexts),
             excluded_actions=[
                 _encode(item.excluded_actions).decode() if item.excluded_actions else None for item in items
             ],

@@ -132,6 +132,7 @@ def test_from_the_form_to_a_regime_change(window, worker):
     basket.get_by_label("Type").select_option("range")
     basket.get_by_label("From").fill("0")
     basket.get_by_label("To", exact=True).fill("100")
+    basket.get_by_label("Accept values").check()
     page.get_by_text("Advanced: regimes").click()
     page.get_by_label("Regimes", exact=True).select_option("2")
 
@@ -159,6 +160,8 @@ def test_from_the_form_to_a_regime_change(window, worker):
     expect(page.locator("#now")).to_contain_text("No decisions yet")
     config = get_state(worker.client, "my-offers")["config"]
     assert (config["actions"], config["regimes"]) == (["none", "mail", "call"], 2)
+    lenient = [{key: each[key] for key in ("missing", "outside")} for each in config["variables"]]
+    assert lenient == [{"missing": "reject", "outside": "reject"}, {"missing": "level", "outside": "clip"}]
     page.evaluate("window.still = true")
 
     for regime, first in enumerate((1, 201, 401)):

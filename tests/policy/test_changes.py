@@ -16,8 +16,8 @@ from policy import (
 )
 from policy.changes import (
     TRIAL_PLAYS,
+    adapt_state,
     add_config_action,
-    append_actions,
     clone_config,
     patch_config,
     retire_config_action,
@@ -65,7 +65,7 @@ def grown(kind, rng, rounds, **fields):
     before = policy_of(kind, **fields)
     after = StagedPolicy(add_config_action(before.config, "message"))
     state, _ = played(before, before.initial_state(), rounds, rng)
-    return before, after, state, append_actions(before, after, state)
+    return before, after, state, adapt_state(before, after, state)
 
 
 def played(policy, state, rounds, rng, value=lambda decision, rng: float(decision.action == "mail") + rng.normal()):
@@ -100,7 +100,7 @@ def test_a_later_action_is_as_one_that_was_there_and_never_played(kind, rng):
     """G, Σzr, G⁻¹ and θ̂ are those of a campaign that had the action from the start."""
     before, after, state, wide = grown(kind, rng, 150)
     rebuilt = after.update(wide._replace(rebuild=True, arrived=wide.arrived))
-    before_rebuilt = append_actions(before, after, before.update(state._replace(rebuild=True)))
+    before_rebuilt = adapt_state(before, after, before.update(state._replace(rebuild=True)))
     for name, found in before_rebuilt.statistics._asdict().items():
         np.testing.assert_allclose(found, getattr(rebuilt.statistics, name), rtol=1e-9, atol=1e-9, err_msg=name)
 
@@ -143,8 +143,8 @@ def test_actions_can_only_be_appended(rng):
     before = policy_of("one regime")
     state, _ = played(before, before.initial_state(), 30, rng)
     with pytest.raises(ArgumentError, match="actions"):
-        append_actions(before, policy_of("one regime", actions=["none", "fax", "mail", "call"]), state)
-    assert append_actions(before, policy_of("one regime", propensity_floor=0.1), state) is state
+        adapt_state(before, policy_of("one regime", actions=["none", "fax", "mail", "call"]), state)
+    assert adapt_state(before, policy_of("one regime", propensity_floor=0.1), state) is state
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -188,7 +188,7 @@ def test_going_back_before_an_action_was_added_tries_it_anew(rng):
     before = policy_of("joint")
     past = before.update(played(before, before.initial_state(), 120, rng)[0])
     after = StagedPolicy(add_config_action(before.config, "message"))
-    state, _ = played(after, append_actions(before, after, past), 300, rng)
+    state, _ = played(after, adapt_state(before, after, past), 300, rng)
     assert state.trial_end < state.round
     back = roll_back(after, state, before, past)
     assert back.trial_end > back.round
@@ -198,11 +198,11 @@ def test_going_back_before_an_action_was_added_tries_it_anew(rng):
 def test_a_trial_ends_when_its_action_is_retired(rng):
     _, after, _, state = grown("one regime", rng, 60)
     given_up = StagedPolicy(retire_config_action(after.config, "message"))
-    assert append_actions(after, given_up, state).trial_end == 63  # the end of the stage
-    assert append_actions(after, StagedPolicy(retire_config_action(after.config, "call")), state) is state
+    assert adapt_state(after, given_up, state).trial_end == 63  # the end of the stage
+    assert adapt_state(after, StagedPolicy(retire_config_action(after.config, "call")), state) is state
     wider = StagedPolicy(add_config_action(after.config, "visit"))
-    wide, fewer = append_actions(after, wider, state), StagedPolicy(retire_config_action(wider.config, "visit"))
-    assert append_actions(wider, fewer, wide) is wide
+    wide, fewer = adapt_state(after, wider, state), StagedPolicy(retire_config_action(wider.config, "visit"))
+    assert adapt_state(wider, fewer, wide) is wide
     assert wide.trial_end > state.round
     # A control group makes a trial longer: 20 · 4 / (0.5 · 0.5), and a whole stage.
     *_, longer = grown("one regime", rng, 0, control={"share": 0.5, "kind": "baseline"})
@@ -213,12 +213,12 @@ def test_an_action_that_comes_back_untried_is_tried(rng):
     """Given up before anybody saw it; but not one that was played often."""
     _, after, _, state = grown("one regime", rng, 60)
     given_up = StagedPolicy(retire_config_action(after.config, "message"))
-    state, _ = played(given_up, append_actions(after, given_up, state), 30, rng)
-    assert append_actions(given_up, after, state).trial_end >= state.round + TRIAL_PLAYS
-    tried, _ = played(after, append_actions(given_up, after, state), 300, rng)
+    state, _ = played(given_up, adapt_state(after, given_up, state), 30, rng)
+    assert adapt_state(given_up, after, state).trial_end >= state.round + TRIAL_PLAYS
+    tried, _ = played(after, adapt_state(given_up, after, state), 300, rng)
     assert tried.trial_end < tried.round
-    gone = append_actions(after, given_up, tried)
-    assert append_actions(given_up, after, gone).trial_end < tried.round
+    gone = adapt_state(after, given_up, tried)
+    assert adapt_state(given_up, after, gone).trial_end < tried.round
 
 
 def test_going_back_to_no_reward_at_all_is_a_warm_start(rng):

@@ -294,7 +294,7 @@ WRONG_VARIABLES = {  # the same, of an only variable
         ({}, "allowed: levels | cuts (levels as labels) | range"),
         ({"levels": ["a", "b"], "range": [0, 1]}, "exactly one kind"), ({"cuts": [1], "range": [0, 1]}, "one kind"),
     ],
-    ".unit": [({"range": [0, 1], "unit": "k"}, "unknown field (allowed: ['name', 'levels', 'cuts', 'range'])")],
+    ".unit": [({"range": [0, 1], "unit": "k"}, "unknown field (allowed: ['name', 'levels', 'cuts', 'range', ")],
     ".name": [
         *(({"name": name, "range": [0, 1]}, says) for name, says in (
             ("", "at least"), ("a:b", 'reserved (allowed: no ":"'), ("actions", "reserved"), ("intercept", "reserved"),

@@ -213,9 +213,11 @@ def test_missing_and_extra_variables(small, small_contexts):
     with pytest.raises(ContextError) as caught:
         made.encode_one(context)
     extra, missing = caught.value.problems
-    assert (extra.field, extra.message) == ("context.incme", "unknown variable")
+    unknown = "unknown variable; leave it out, or set extra_variables: ignore for this campaign"
+    assert (extra.field, extra.message) == ("context.incme", unknown)
     assert extra.allowed == ["risk", "income", "region", "tenure"]
-    assert (missing.field, missing.message, missing.allowed) == ("context.income", "missing", "a finite number")
+    absent = "missing; send a value, or set missing: level for this variable"
+    assert (missing.field, missing.message, missing.allowed) == ("context.income", absent, "a finite number")
 
 
 @pytest.mark.parametrize("context", [None, 3, "risk", ["low", 20, "north", 5], [], {"low"}])

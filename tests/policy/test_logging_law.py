@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from policy import Request, StagedPolicy
-from policy.changes import add_config_action, append_actions, patch_config, retire_config_action
+from policy.changes import adapt_state, add_config_action, patch_config, retire_config_action
 from policy.defaults import TRIAL_SHARE
 from policy.kernels.chance import WARM_START, Chance, choose_action
 from policy.logging_law import Logged, compute_logging_law, mark_first_eligible
@@ -119,7 +119,7 @@ def test_real_decisions_with_control_exclusions_and_an_action_on_trial(small, sm
                 30: lambda config: patch_config(config, {"control": {"share": 0.1, "kind": "uniform"}}),
             }[start]
             after = StagedPolicy(change(policy.config))
-            policy, state = after, append_actions(policy, after, state)
+            policy, state = after, adapt_state(policy, after, state)
         config = policy.config
         excluded = [[str(generator.choice(config.actions))] if generator.random() < 0.3 else [] for _ in batch]
         state, made = policy.decide_batch(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from policy import StagedPolicy, regimes
-from policy.changes import add_config_action, append_actions, retire_config_action, roll_back
+from policy.changes import adapt_state, add_config_action, retire_config_action, roll_back
 from policy.description import WarmStart, get_warm_start
 from policy.regimes import describe_regimes, explain_no_regimes, get_likeliest_regime
 from tests.policy.test_selection import played
@@ -64,7 +64,7 @@ def campaigns(small, given, small_contexts):
     policy, state = made["given"]
     wider = StagedPolicy(add_config_action(policy.config, "gift"))
     fewer = StagedPolicy(retire_config_action(wider.config, "mail"))
-    made["other actions"] = fewer, play(fewer, small_contexts(60, 4), append_actions(policy, wider, state))
+    made["other actions"] = fewer, play(fewer, small_contexts(60, 4), adapt_state(policy, wider, state))
     return made
 
 

@@ -72,7 +72,7 @@ class Beyond(NamedTuple):
     message: str
 
 
-CONFIGURING = r"POST /campaigns(/check)?|POST /campaigns/\{name\}/(clone|actions)|PATCH /campaigns/\{name\}"
+CONFIGURING = r"POST /campaigns(/check)?|POST /campaigns/\{name\}/(clone|actions|levels)|PATCH /campaigns/\{name\}"
 DECIDING = r"POST (/campaigns/\{name\})?/decide(/batch)?|POST /campaigns/\{name\}/(preview|import)"
 BY_PATH = r"POST /campaigns/\{name\}/(decide|reward)(/batch)?"
 BEYOND_A_SCHEMA = [
@@ -81,6 +81,8 @@ BEYOND_A_SCHEMA = [
     Beyond(CONFIGURING, r"variables\[\d+\]\.name", ".* is reserved"),
     Beyond(CONFIGURING, r"variables\[\d+\]\.levels", r"\d+ labels"),
     Beyond(CONFIGURING, r"variables\[\d+\]\.cuts", "not increasing"),
+    Beyond(CONFIGURING, r"variables\[\d+\]\.(unseen|outside|levels)", ".*undeclared.*|only a number.*|'missing' is .*"),
+    Beyond(r"POST /campaigns/\{name\}/levels", "variable", ".* is not a variable with levels|.* is a signal, .*"),
     Beyond(CONFIGURING, r"(variables\[\d+\]|rewards)\.range", ".* is empty"),
     Beyond(CONFIGURING, r"actions|variables|signals|retired_actions|variables\[\d+\]\.levels", "repeated: .*"),
     Beyond(CONFIGURING, r"rewards\.(default|wait_seconds)", "missing|.* is outside range"),

@@ -128,6 +128,7 @@ CONFIG: dict[str, Any] = {
     "seed": 1,
 }  # fmt: skip
 CONTEXT = {"season": "summer", "spend": 36.5, "tenure": 2}
+LEVEL = {"variable": "season", "level": "winter"}  # there already: a signal with given parameters gains none
 TRIED = {"context": CONTEXT, "excluded_actions": ["call"], "subject": "s1", "at": "2026-09-21T00:00:00Z"}
 ITEM = {"decision_id": "d1", **TRIED}
 ROW = {
@@ -180,6 +181,7 @@ ASKED = [
     Asked("POST", "/campaigns/{name}/rollback", {"model_version": 1}),
     Asked("POST", "/campaigns/{name}/actions", {"action": "call"}),
     Asked("POST", "/campaigns/{name}/actions/retire", {"action": "call"}),
+    Asked("POST", "/campaigns/{name}/levels", LEVEL),
     Asked("POST", "/campaigns/{name}/import", {"import_id": "i", "rows": [ROW]}),
     Asked("POST", "/campaigns/{name}/clone", {"name": "nasty-2", "actions": ["nothing", "mail"]}),
     Asked("POST", "/subjects/erase", {"subject": "nobody"}),

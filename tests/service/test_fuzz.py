@@ -15,7 +15,7 @@ from service.web import bodies
 from tests.service.answers import error_of, good
 from tests.service.conftest import Clock, Worker
 from tests.service.fuzzing import fuzz, living
-from tests.service.nasty import ASKED, CONFIG, CONTEXT, Asked, encoded
+from tests.service.nasty import ASKED, CONFIG, CONTEXT, LEVEL, Asked, encoded
 from tests.service.routes import list_routes
 from tests.service.test_auth import bearer, make
 from tests.service.test_limits import Connection
@@ -214,7 +214,7 @@ def _script() -> Iterator[Asked]:
         if asked.method == "GET":
             yield asked
     # Changes.
-    for path in ("preview", "explain", "actions", "actions/retire", "rollback"):
+    for path in ("preview", "explain", "actions", "actions/retire", "levels", "rollback"):
         yield Asked(post, f"/campaigns/{{name}}/{path}", {"no": "such field"})
     yield Asked(post, "/campaigns/{name}/preview", {"context": CONTEXT})
     yield Asked(post, "/campaigns/{name}/explain", {"decision_id": "d1"})
@@ -225,10 +225,12 @@ def _script() -> Iterator[Asked]:
     yield Asked(post, "/campaigns/{name}/rollback", {"model_version": 1})
     yield Asked(post, "/campaigns/{name}/rollback", {"model_version": 99})
     yield Asked(post, "/campaigns/{name}/actions", {"action": "message"})
+    yield Asked(post, "/campaigns/{name}/levels", LEVEL)
     yield Asked(post, "/campaigns/{name}/actions/retire", {"action": "message"})
     yield Asked("DELETE", "/campaigns/{name}", query=(("confirm", "nasty"),))  # 409: in use
     yield Asked(post, "/campaigns/{name}/archive")
     yield Asked(post, "/campaigns/{name}/actions", {"action": "more"})
+    yield Asked(post, "/campaigns/{name}/levels", LEVEL)
     yield Asked(post, "/campaigns/{name}/actions/retire", {"action": "call"})
     yield Asked(post, "/campaigns/{name}/rollback", {"model_version": 1})
     yield Asked("DELETE", "/campaigns/{name}", query=(("confirm", "nastier"),))

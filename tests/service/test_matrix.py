@@ -33,6 +33,7 @@ MORE_BODIES: dict[str, Any] = {
     "/campaigns/{name}/rollback": {"model_version": 1},
     "/campaigns/{name}/actions": {"action": "call"},
     "/campaigns/{name}/actions/retire": {"action": "call"},
+    "/campaigns/{name}/levels": {"variable": "risk", "level": "unknown"},
     "/campaigns/{name}/import": {"import_id": "i", "rows": [{"action": "none", "context": {"risk": "low"}}]},
     "/campaigns/{name}/clone": {"name": "spare"},
     "/subjects/erase": {"subject": "customer-1"},

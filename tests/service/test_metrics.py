@@ -279,6 +279,7 @@ def seen(start, clock, monkeypatch):
     post = http_post(client)
     Script(CONFIGS["waiting"], clock).create(post).play(post, 30)
     Script(CONFIGS["given"] | {"alerts": {"rounds": 3}}, clock).create(post).play(post, 60)
+    error_of(client.post("/decide", json={"campaign": "given", "context": {"season": "monsoon"}}), 422)
     labels = {}
     for name, items in Scrape(client).samples:
         labels.setdefault(name, set()).update(key for key, _ in items)

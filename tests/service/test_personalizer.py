@@ -241,6 +241,16 @@ def test_values_by_path_and_by_name():
     assert sum(map(len, flatten_features([deep]))) < 1_000_000  # not the long name again for each value
 
 
+def test_a_variable_that_may_be_missing_need_not_be_sent(http, azure):
+    variables = [RISK | {"missing": "level", "unseen": "other"}, SPEND | {"missing": "level"}]
+    name = campaign(http, "may-lack", "l-a l-b", variables)
+    for event, features in (("none", [{"device": 1}]), ("new", [{"risk": "unheard of", "spend": None}])):
+        azure.rank("l-a l-b", features, event=event)
+    contexts = [good(http.get(f"/campaigns/{name}/decisions/{event}"))["context"] for event in ("none", "new")]
+    assert contexts == [{"risk": None, "spend": None}, {"risk": "unheard of", "spend": None}]
+    assert azure.refused(422, "l-a l-b", [{"spend": "much"}])["fields"]
+
+
 def test_no_campaign_or_several(http, azure):
     campaign(http, "near-one", "m-a m-b m-c")
     campaign(http, "near-two", "m-a m-b", [RISK, {"name": "age", "cuts": [30]}])

@@ -15,6 +15,7 @@ Code = Literal[
     "constant_rewards",
     "constant_signal",
     "constant_variable",
+    "decides_refused",
     "exploration_large",
     "exploration_small",
     "guard_active",

@@ -15,6 +15,9 @@ ENOUGH_TO_VARY = 100  # decisions: all of them miss a level of one customer in t
 PLAYS_EXPECTED = 20  # per action: if choices were even, all would miss one action with probability e⁻²⁰
 BEHIND_SECONDS = 3_600.0  # by how much times may lag in a campaign without a clock
 PERIODS_BEHIND = 2.0  # by how many periods in a campaign with a clock
+LEAST_REFUSED = 5  # decides: fewer are somebody's experiment
+REFUSED_SHARE = 0.01
+MOST_NAMED = 3  # values that a message names
 
 
 def check_variables(facts: Facts) -> Iterator[Finding]:
@@ -44,15 +47,36 @@ def _find_constants(facts: Facts) -> tuple[int, dict[str, str]]:
     numbers = iter(range(contexts.values.shape[1]))
     for place, variable in enumerate(facts.config.variables):
         column = contexts.levels[:count, place] if variable.range is None else contexts.values[:count, next(numbers)]
-        first = float(column[known[0]])
-        if (column[known] != first).any():
+        first, level = float(column[known[0]]), variable.effects[int(contexts.levels[known[0], place])]
+        if (column[known] != first).any() or (contexts.levels[known, place] != contexts.levels[known[0], place]).any():
             continue
-        if variable.range is None:
-            constant[variable.name] = variable.level_names[int(first)]
+        if variable.range is None or level is not None:
+            constant[variable.name] = str(level)
         else:
             low, high = variable.range
             constant[variable.name] = f"{low + first * (high - low):g}"
     return int(known.size), constant
+
+
+def check_refused(facts: Facts) -> Iterator[Finding]:
+    refusals = facts.refusals
+    if refusals is None or refusals.refused < LEAST_REFUSED or refusals.refused < REFUSED_SHARE * refusals.decides:
+        return
+    shares = {refused: count / refusals.decides for refused, count in refusals.values.items()}
+    named = [f"{field}={value}" for field, value in list(shares)[:MOST_NAMED]]
+    rest = f" and {len(shares) - len(named)} more" if len(shares) > len(named) else ""
+    yield Finding(
+        "decides_refused",
+        "warning",
+        f"{100 * refusals.refused / refusals.decides:.2g} % of requests refused: {', '.join(named)}{rest}.",
+        {
+            "decides": round(refusals.decides),
+            "refused": round(refusals.refused),
+            "shares": {f"{field}={value}": round(share, 4) for (field, value), share in shares.items()},
+        },
+        "Send what the campaign expects, or let it accept more: POST …/levels adds a level; PATCH changes missing, "
+        "unseen and outside of a variable, and extra_variables.",
+    )
 
 
 def check_actions(facts: Facts) -> Iterator[Finding]:

@@ -6,7 +6,7 @@
 const UNITS = { minutes: 60, hours: 3_600, days: 86_400 };
 export const VARIABLE_KINDS = { levels: "a category", cuts: "a number, cut into levels", range: "a number" };
 
-export const makeEmptyVariable = (id) => ({ id, name: "", kind: "levels", levels: "", cuts: "", labels: "", low: "", high: "", signal: true });
+export const makeEmptyVariable = (id) => ({ id, name: "", kind: "levels", levels: "", cuts: "", labels: "", low: "", high: "", signal: true, lenient: false });
 
 export const makeEmptyDraft = () => ({
   name: "",
@@ -39,6 +39,9 @@ function buildVariable(draft) {
     if (draft.labels.trim()) variable.levels = splitList(draft.labels);
   }
   if (draft.kind === "range") variable.range = [parseAmount(draft.low), parseAmount(draft.high)];
+  if (draft.lenient) variable.missing = "level";
+  if (draft.lenient && draft.kind === "levels") variable.unseen = "other";
+  if (draft.lenient && draft.kind === "range") variable.outside = "clip";
   return variable;
 }
 
@@ -60,6 +63,7 @@ export function buildConfig(draft) {
     const at = `variables[${i}]`, own = (part) => `variable-${id}-${part}`;
     inputs.set(at, own("kind")).set(`${at}.name`, own("name")).set(`${at}.cuts`, own("cuts"));
     inputs.set(`${at}.levels`, own(kind === "cuts" ? "labels" : "levels"));
+    for (const setting of ["missing", "unseen", "outside"]) inputs.set(`${at}.${setting}`, own("lenient"));
     inputs.set(`${at}.range`, own("low")).set(`${at}.range[0]`, own("low")).set(`${at}.range[1]`, own("high"));
   });
   if (variables.length) inputs.set("variables", `variable-${variables.at(-1).id}-name`);

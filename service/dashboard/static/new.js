@@ -80,15 +80,18 @@ function makeVariable(variable, i, last) {
     onEdit(idOf("kind"));
   } }, Object.entries(VARIABLE_KINDS).map(([value, label]) => h("option", { value }, label)));
   kind.value = variable.kind;
-  const signal = h("input", { type: "checkbox", id: idOf("signal"), "aria-describedby": getDescriptionIds(idOf("signal")), onchange: () => {
-    variable.signal = signal.checked;
-    onEdit(idOf("signal"));
-  } });
-  signal.checked = variable.signal;
+  const makeCheck = (part, label) => {
+    const input = h("input", { type: "checkbox", id: idOf(part), "aria-describedby": getDescriptionIds(idOf(part)), onchange: () => {
+      variable[part] = input.checked;
+      onEdit(idOf(part));
+    } });
+    input.checked = Boolean(variable[part]);
+    return h("div", { class: "field across" }, h("label", { class: "check" }, input, label),
+      h("p", { id: idOf(`${part}-help`), class: "visually-hidden" }), makeProblem(idOf(part)));
+  };
   const groups = Object.fromEntries(Object.entries(parts).map(([name, fields]) => [name, h("div", { class: "fields across" }, fields)]));
-  const check = h("div", { class: "field across" },
-    h("label", { class: "check" }, signal, " Signal: it would shift if the market changed"),
-    h("p", { id: idOf("signal-help"), class: "visually-hidden" }), makeProblem(idOf("signal")));
+  const check = makeCheck("signal", " Signal: it would shift if the market changed");
+  const lenient = makeCheck("lenient", " Accept values that are missing, new or out of range; otherwise such requests are refused");
   const showKind = () => {
     for (const [name, group] of Object.entries(groups)) group.hidden = name !== variable.kind;
     check.hidden = variable.kind === "range"; // only levels can be signals
@@ -101,7 +104,7 @@ function makeVariable(variable, i, last) {
     h("div", { class: "fields" },
       makeText("name", "Name", "As in your requests, for example risk"),
       makeField(idOf("kind"), "Type", kind),
-      Object.values(groups), check));
+      Object.values(groups), check, lenient));
 }
 
 function add(list, item, draw, selector) {

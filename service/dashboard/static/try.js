@@ -35,7 +35,8 @@ function makeField(variable, index) {
   const label = h("label", { for: id }, variable.name, " ", signal);
   const hint = h("p", { class: "soft hint", id: hintId });
   if (!variable.cuts && !variable.range) {
-    return [label, h("select", { id, "aria-describedby": hintId }, variable.levels.map((level) => h("option", { value: level }, level))), hint];
+    const levels = [...new Set([...variable.levels, ...(variable.missing === "level" ? ["missing"] : []), ...(variable.unseen === "other" ? ["other"] : [])])];
+    return [label, h("select", { id, "aria-describedby": hintId }, levels.map((level) => h("option", { value: level }, level))), hint];
   }
   const attributes = { id, type: "number", step: "any", inputmode: "decimal", "aria-describedby": hintId };
   if (variable.range) Object.assign(attributes, { min: variable.range[0], max: variable.range[1], value: (variable.range[0] + variable.range[1]) / 2 });
@@ -81,6 +82,7 @@ function showHints(problems = []) {
     if (problem) input.setAttribute("aria-invalid", "true");
     hint.className = problem ? "bad hint" : "soft hint";
     hint.textContent = problem ? `${problem.message}; allowed: ${[problem.allowed].flat().join(", ")}`
+      : input.value === "" && variable.missing === "level" ? "missing"
       : variable.range ? `a number from ${variable.range[0].toLocaleString()} to ${variable.range[1].toLocaleString()}`
         : variable.cuts && input.value !== "" ? `level: ${findLevel(variable, Number(input.value))}` : "";
   });

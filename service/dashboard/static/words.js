@@ -78,7 +78,7 @@ export function describeRevision(revision) {
 }
 
 export const MODEL_KINDS = {
-  update: "stage update", estimation: "regimes re-estimated", actions: "action added", rollback: "rollback",
+  update: "stage update", estimation: "regimes re-estimated", actions: "action or level added", rollback: "rollback",
   erasure: "rebuilt after an erasure",
 };
 

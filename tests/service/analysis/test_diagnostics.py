@@ -167,6 +167,14 @@ def insert_job(p, seconds):
         tx.append([JobRow(number, 20, 20, "waiting", "someone", now + 10**12, 1, None, None, None, created_at)])
 
 
+def refuse(p, count):
+    """Send customers of a season that nobody declared."""
+    for _ in range(count):
+        body = {"campaign": p.name, "context": {"season": "monsoon", "spend": 3, "tenure": 1}}
+        assert p.client.post("/decide", json=body).status_code == 422
+    return p
+
+
 def fail_update(p):
     p.play(10)
     with pytest.MonkeyPatch.context() as patch:
@@ -191,6 +199,8 @@ BLURRED = [[0.25] * 4, [0.25] * 4]
 HAVE = [
     ("no_decisions", "info", {}, lambda p: None),
     ("archived", "warning", {}, lambda p: p.play(20).post("/archive")),
+    ("decides_refused", "warning", {}, lambda p: refuse(p.play(100), 6)),
+    ("decides_refused", "warning", {}, lambda p: refuse(p, 10)),
     ("paused", "warning", {}, lambda p: p.play(20).patch(paused=True)),
     ("update_failed", "problem", {}, fail_update),
     ("job_waiting", "warning", {}, lambda p: insert_job(p, 1_000)),
@@ -233,6 +243,8 @@ HAVE = [
 HAVE_NOT = [
     ("no_decisions", {}, lambda p: p.play(5)),
     ("archived", {}, lambda p: p.play(20).post("/archive").post("/unarchive")),
+    ("decides_refused", {}, lambda p: refuse(p.play(100), 4)),
+    ("decides_refused", {}, lambda p: refuse(p.play(800, size=50), 7)),
     ("paused", {}, lambda p: p.play(20).patch(paused=True).patch(paused=False)),
     ("update_failed", {}, lambda p: fail_update(p).play(10)),
     ("job_waiting", {}, lambda p: insert_job(p, 100)),
@@ -346,6 +358,24 @@ def test_the_bonus_is_compared_with_the_models_standard_errors(worker):
     played.patch(bonus={"scale": 0.01}).decide(300)
     (small,) = (finding for finding in played.diagnose()["findings"] if finding["code"] == "exploration_small")
     assert small["evidence"]["bonus_in_standard_errors"] == pytest.approx(0.01 / model["noise_std"], rel=0.02)
+
+
+def test_refused_requests_are_named_with_their_share(worker):
+    played = refuse(Played(worker).play(95), 5)
+    (finding,) = (finding for finding in played.diagnose()["findings"] if finding["code"] == "decides_refused")
+    assert finding["message"] == "5 % of requests refused: season=monsoon."
+    assert finding["evidence"] == {"decides": 100, "refused": 5, "shares": {"season=monsoon": 0.05}}
+    played.post("/levels", variable="season", level="monsoon")
+    played.decide(5, season="monsoon")
+
+
+def test_a_number_that_is_always_missing_is_constant(worker):
+    variables = [each | ({"missing": "level"} if each["name"] == "tenure" else {}) for each in SIMPLE["variables"]]
+    played = Played(worker, variables=variables).play(100, tenure=None)
+    evidence = [each["evidence"] for each in played.diagnose()["findings"] if each["code"] == "constant_variable"]
+    assert evidence == [{"variable": "tenure", "value": "missing", "decisions": 100}]
+    played.play(5, tenure=8)  # scaled, the largest number is what a missing one is
+    assert not [each for each in played.diagnose()["findings"] if each["code"] == "constant_variable"]
 
 
 def test_every_code_is_tested_and_documented():

@@ -172,6 +172,19 @@ def test_an_empty_cell_is_absent(tmp_path):
     ]
 
 
+def test_a_lenient_campaign_needs_no_column_for_what_may_be_missing(tmp_path):
+    optional = [variable.model_dump(mode="json") | {"missing": "level"} for variable in CONFIG.variables]
+    lenient = CampaignConfig.model_validate({"name": "l", "actions": ["a", "b"], "variables": optional})
+    file = tmp_path / "log.csv"
+    file.write_text("context.spend,action,erased\n5,a,false\n,b,false\n,b,true\n")
+    assert [row["context"] for row in read_rows(file, lenient)] == [{"spend": 5}, {}, None]
+    file.write_text("context.spend,context.more,action\n5,7,a\n")
+    with pytest.raises(InvalidError, match="not a variable"):
+        list(read_rows(file, lenient))
+    ignoring = lenient.model_copy(update={"extra_variables": "ignore"})
+    assert [row["context"] for row in read_rows(file, ignoring)] == [{"spend": 5}]
+
+
 def test_lines_of_json_may_have_fewer_or_more_fields(tmp_path):
     text = '{"action": "mail", "context": {"risk": "high", "spend": 1}, "shop": 3, "reward": 2}\n\n{"action": "none"}'
     assert rows(tmp_path, "log.jsonl", text) == [
