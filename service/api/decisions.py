@@ -80,9 +80,12 @@ class SkippedItem(BaseModel):
 
 class DecisionBatch(BaseModel):
     decisions: Annotated[list[DecisionAnswer], Field(description="in the order of the items")]
-    skipped: Annotated[
-        list[SkippedItem] | None, Field(description="only with `on_error: skip`: the items that were not decided")
-    ] = None
+
+
+class PartialBatch(DecisionBatch):
+    """The answer to a batch with `on_error: skip`."""
+
+    skipped: Annotated[list[SkippedItem], Field(description="the items that were not decided")]
 
 
 class RewardAnswer(BaseModel):
@@ -127,7 +130,7 @@ def add_decision_routes(app: Application, service: Service) -> None:
     """Add the routes. Those that write come twice: a load balancer can send a campaign to one worker by the path."""
     submit = service.submit
 
-    def add(path: str, body: type[BaseModel], by_path: type[BaseModel], answer: type[BaseModel], *errors: int) -> Adder:
+    def add(path: str, body: type[BaseModel], by_path: type[BaseModel], answer: Any, *errors: int) -> Adder:
         description: Any = {"tags": ["decisions"], "response_model": answer, "responses": describe_errors(*errors)}
         largest = LARGEST_BODY if path.endswith("/batch") else SMALL_BODY
         add_plain = app.post_lean(path, body, largest=largest, **description)
@@ -147,7 +150,7 @@ def add_decision_routes(app: Application, service: Service) -> None:
         """Report what a decision earned. The reward is committed, and the next stage update learns from it."""
         return submit(Reward(check_name(campaign), [body], False))
 
-    @add("/decide/batch", DecideBatch, DecideBatchByPath, DecisionBatch, 404, 409, 410, 422)
+    @add("/decide/batch", DecideBatch, DecideBatchByPath, PartialBatch | DecisionBatch, 404, 409, 410, 422)
     @allow(DECIDERS, campaign="body")
     async def decide_batch(body: DecideBatchByPath, campaign: str, scope: Scope) -> bytes:
         """Decide for up to 1,000 customers: all or nothing, and exactly as single calls in this order would. With
