@@ -67,9 +67,12 @@ class SkippedItem(BaseModel):
 
 class DecisionBatch(BaseModel):
     decisions: list[DecisionAnswer] = Field(description="in the order of the items")
-    skipped: list[SkippedItem] | None = Field(
-        None, description="only with `on_error: skip`: the items that were not decided"
-    )
+
+
+class PartialBatch(DecisionBatch):
+    """The answer to a batch with `on_error: skip`."""
+
+    skipped: list[SkippedItem] = Field(description="the items that were not decided")
 
 
 class RewardAnswer(BaseModel):
@@ -176,7 +179,7 @@ def _add_writing(app: Application, service: Service) -> None:
     submit = service.submit
 
     # Each route comes twice: a load balancer can send a campaign to one worker by the path.
-    def add(path: str, body: type[BaseModel], by_path: type[BaseModel], answer: type[BaseModel], *errors: int) -> Adder:
+    def add(path: str, body: type[BaseModel], by_path: type[BaseModel], answer: Any, *errors: int) -> Adder:
         description: Any = {"tags": ["decisions"], "response_model": answer, "responses": describe_errors(*errors)}
         largest = LARGEST_BODY if path.endswith("/batch") else SMALL_BODY
         add_plain = app.post_lean(path, body, largest=largest, **description)
@@ -196,7 +199,9 @@ def _add_writing(app: Application, service: Service) -> None:
         """Report what a decision earned. The reward is committed, and the next stage update learns from it."""
         return submit(operations.Reward(check_name(campaign), [body], False))
 
-    @add("/decide/batch", requests.DecideBatch, requests.DecideBatchByPath, DecisionBatch, 404, 409, 410, 422)
+    batch_answer = PartialBatch | DecisionBatch
+
+    @add("/decide/batch", requests.DecideBatch, requests.DecideBatchByPath, batch_answer, 404, 409, 410, 422)
     @allow(DECIDERS, campaign="body")
     async def decide_batch(body: requests.DecideBatchByPath, campaign: str, scope: Scope) -> bytes:
         """Decide for up to 1,000 customers: all or nothing, and exactly as single calls in this order would. With

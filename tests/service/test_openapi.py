@@ -39,8 +39,10 @@ def operations(document):
 
 
 def schema_of(document, content):
-    """The schema of a body and its name; CampaignConfig has one for requests and one for answers."""
-    name = content["application/json"]["schema"]["$ref"].rpartition("/")[2]
+    """The schema of a body and its name; CampaignConfig has one for requests and one for answers. Of several schemas,
+    the last is the ordinary one."""
+    schema = content["application/json"]["schema"]
+    name = schema.get("anyOf", [schema])[-1]["$ref"].rpartition("/")[2]
     return document["components"]["schemas"][name], re.sub(r"-(Input|Output)$", "", name)
 
 
