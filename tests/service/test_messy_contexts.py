@@ -184,7 +184,7 @@ def play_with_changes(script, workers, until):
 )
 def test_messy_contexts_survive_restarts_other_workers_rollbacks_erasure_and_verify(direct, clock, name, monkeypatch):
     """R15: one worker, two in turns, and restarts with and without snapshots give the same digits."""
-    monkeypatch.setattr("service.engine.snapshots.SNAPSHOT_ROUNDS", 20)
+    monkeypatch.setattr("service.engine.recovery.SNAPSHOT_ROUNDS", 20)
     alone, two = direct(), (direct(), direct())
     whole = play_with_changes(MessyScript(CONFIGS[name], clock, name="whole").create(alone.post), [alone], 110)
     turns = play_with_changes(MessyScript(CONFIGS[name], clock, name="turns").create(two[0].post), two, 110)
