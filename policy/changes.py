@@ -201,6 +201,9 @@ def append_actions(before: StagedPolicy, after: StagedPolicy, state: State) -> S
     statistics = _append_columns(
         state.statistics, *_match_columns(before, after, regimes), after.maps[regimes], after.ridge
     )
+    if len(statistics.units) > 2:  # nothing is known about a new action's noise: as large as any
+        fresh = np.full(len(after.config.actions) - len(before.config.actions), statistics.units[1:].max())
+        statistics = statistics._replace(units=np.append(statistics.units, fresh))
     state = state._replace(statistics=statistics, selection=selection, model_version=state.model_version + 1)
     return _start_trial(after, state, len(before.config.actions))
 

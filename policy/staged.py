@@ -16,7 +16,7 @@ from policy.arrays import BoolArray, FloatArray, IntArray, SmallInts
 from policy.blocks import use_one_thread
 from policy.clock import NO_GAPS, NO_PERIODS, count_steps
 from policy.config import LARGEST_REWARD, CampaignConfig
-from policy.defaults import TRIAL_SHARE
+from policy.defaults import SEARCH_ROUNDS, TRIAL_SHARE
 from policy.encoding import Contexts
 from policy.errors import ArgumentError, RewardError, format_value
 from policy.estimators import Estimate, make_estimator
@@ -74,16 +74,21 @@ class StagedPolicy:
             for regimes, m in self.maps.items()
         }
 
-    def get_exploration(self, first_round: int, count: int, noise: float = 1.0) -> kernels.Exploration:
-        """The bonus rule for `count` rounds from `first_round` on; `noise` is σ̂ where it is estimated."""
+    def get_exploration(self, first_round: int, count: int, units: FloatArray) -> kernels.Exploration:
+        """The bonus rule for `count` rounds from `first_round` on; `units` are those of the statistics."""
         if self._tabled:
             return bonus.tabulate_bonus(self.config, self.features, first_round, count)
-        form, scale, length, table = self._exploration
-        return kernels.Exploration(form, scale * noise if self._scaled else scale, length, table)
+        if self._scaled:
+            return bonus.scale_by_noise(self._exploration, units, len(self._names))
+        return self._exploration
 
     def count_warm_rounds(self, state: State) -> int:
         """The least number of warm-start rounds (R8); without end while a required estimate is missing."""
         return _FOREVER if self.estimator.is_required(state) else self.config.warm_start_rounds
+
+    def count_search_rounds(self, state: State) -> int:
+        """How much of the warm start goes on because rewards have not varied enough (R8); 0 once they have."""
+        return SEARCH_ROUNDS if state.selection is not None and not state.selection.is_varied else 0
 
     # --- decisions -------------------------------------------------------------------------------------------
 
@@ -295,8 +300,9 @@ class StagedPolicy:
         # Either all rows are in one stage, or there is no trial.
         ordinary, trial = self.check_state(state)
         kernels.decide_rounds(
-            *(ordinary if first > state.trial_end else trial), self.count_warm_rounds(state),
-            *(self.get_exploration(first, count, units[1]) if self._varying else self._exploration),
+            *(ordinary if first > state.trial_end else trial),
+            self.count_warm_rounds(state), self.count_search_rounds(state),
+            *(self.get_exploration(first, count, units) if self._varying else self._exploration),
             inverse, theta, units[0], state.counted, *self.get_chain(state), *rows, first,
             history_rows, *history.contexts, history.steps, history.actions, history.beliefs, answers,
         )  # fmt: skip
