@@ -1,10 +1,11 @@
 """Measure the default policy where conversions are rare: how much is lost, and does any seed lock on doing nothing?
 
-    python -m benchmarks.rare [--quick] [--seeds 1951-2050] [--rounds 20000 100000] [--jobs 1] [--range]
+    python -m benchmarks.rare [--quick] [--seeds 1951-2050] [--rounds 20000 100000] [--jobs 1] [--range] [--one-regime]
 
 The baseline earns exactly 0. An offer costs a little each time it is played and earns 1 when it converts. At stake is
 what the best offer earns in all rounds. A seed is locked if the best offer is played in less than 5 % of the last fifth
 of the rounds, although it pays. --range declares the range of the rewards; otherwise the policy has only what it sees.
+The one variable, which matters for nothing, is a signal of regimes; with --one-regime it is not, which is faster.
 """
 
 import argparse
@@ -45,7 +46,14 @@ class World(NamedTuple):
         symbols = generator.integers(0, 3, rounds).astype(np.int16)
         converts = generator.random((rounds, len(self.rates))) < np.array(self.rates)
         rewards = np.hstack([np.zeros((rounds, 1)), converts - self.cost])
-        return Contexts(symbols[:, None], np.empty((rounds, 0)), symbols), rewards
+        return Contexts(symbols[:, None].copy(), np.empty((rounds, 0)), symbols), rewards
+
+
+class Setting(NamedTuple):
+    """What the campaign declares."""
+
+    declares_range: bool
+    one_regime: bool
 
 
 class Outcome(NamedTuple):
@@ -66,19 +74,25 @@ def list_worlds() -> list[World]:
     ]
 
 
-def play(world: World, rounds: int, seed: int, declares_range: bool) -> Outcome:
-    """Play a world with the default policy."""
-    contexts, rewards = world.draw(rounds, seed)
-    config = CampaignConfig(
+def build_config(world: World, seed: int, setting: Setting) -> CampaignConfig:
+    """A campaign that leaves everything else to its default."""
+    return CampaignConfig(
         name="rare",
         actions=["nothing", *(f"offer-{number}" for number in range(1, len(world.rates) + 1))],
         variables=[{"name": "segment", "levels": ["a", "b", "c"]}],
-        signals=["segment"],
+        signals=[] if setting.one_regime else ["segment"],
         beliefs={"estimation": "inline"},
         seed=seed,
-        **({"rewards": {"range": [-world.cost, 1.0]}} if declares_range else {}),
+        **({"rewards": {"range": [-world.cost, 1.0]}} if setting.declares_range else {}),
     )
-    policy = StagedPolicy(config)
+
+
+def play(world: World, rounds: int, seed: int, setting: Setting) -> Outcome:
+    """Play a world with the default policy."""
+    contexts, rewards = world.draw(rounds, seed)
+    if setting.one_regime:
+        contexts.symbols[:] = 0
+    policy = StagedPolicy(build_config(world, seed, setting))
     actions = policy.play(policy.initial_state(), contexts, rewards).history.actions[:rounds]
     means = world.means
     regret = float((means.max() - means[actions]).sum())
@@ -86,13 +100,13 @@ def play(world: World, rounds: int, seed: int, declares_range: bool) -> Outcome:
     return Outcome(regret / (rounds * float(means.max())), float(late.mean()) < LOCKED_SHARE)
 
 
-def measure(worlds: Sequence[World], rounds: Sequence[int], seeds: range, jobs: int, declares_range: bool) -> None:
+def measure(worlds: Sequence[World], rounds: Sequence[int], seeds: range, jobs: int, setting: Setting) -> None:
     """Print a row for every world and number of rounds."""
     print("| world | rounds | regret, share of the stake | worst seed | locked seeds |")
     print("|---|---|---|---|---|")
     for world in worlds:
         for length in rounds:
-            work = (delayed(play)(world, length, seed, declares_range) for seed in seeds)
+            work = (delayed(play)(world, length, seed, setting) for seed in seeds)
             outcomes = Parallel(jobs)(work)
             shares = np.array([outcome.regret_share for outcome in outcomes])
             error = 2.0 * shares.std(ddof=1) / np.sqrt(len(shares))
@@ -111,12 +125,13 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, nargs="+", default=[20_000, 100_000])
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--range", action="store_true", help="declare the range of the rewards")
+    parser.add_argument("--one-regime", action="store_true", help="a campaign without signals")
     options = parser.parse_args()
     first, last = (int(seed) for seed in options.seeds.split("-"))
     seeds, rounds = range(first, last + 1), options.rounds
     if options.quick:
         seeds, rounds = seeds[:16], [20_000]
-    measure(list_worlds(), rounds, seeds, options.jobs, options.range)
+    measure(list_worlds(), rounds, seeds, options.jobs, Setting(options.range, options.one_regime))
     return 0
 
 

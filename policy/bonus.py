@@ -17,6 +17,7 @@ from policy import bounds, kernels
 from policy.arrays import FloatArray
 from policy.config import THEORY_CONSTANTS, CampaignConfig
 from policy.features import FeatureMap
+from policy.noise import get_action_noises
 
 _FORMS = {
     "complex": kernels.COMPLEX,
@@ -37,11 +38,8 @@ def make_exploration(config: CampaignConfig) -> kernels.Exploration:
 
 
 def scale_by_noise(exploration: kernels.Exploration, units: FloatArray, actions: int) -> kernels.Exploration:
-    """The bonus with the noise of each action in `units` (kernels.Statistics); that of all where it has no others."""
-    table = np.full((1, actions), exploration.scale * units[1])
-    if units.size == 2 + actions:
-        table[0] = exploration.scale * units[2:]
-    return exploration._replace(table=table)
+    """The bonus with the noise of each action; `units` are those of the statistics."""
+    return exploration._replace(table=(exploration.scale * get_action_noises(units, actions))[None, :])
 
 
 def get_effective_ridge(config: CampaignConfig, features: FeatureMap) -> float:

@@ -32,7 +32,7 @@ IDLE_ITERATIONS = 1  # of EM for more regimes than are in use, which only have t
 LEAST_NOISE = 0.01  # of the rewards' standard deviation: the floor of σ̂
 
 # --- the noise of each action (noise.py) ---
-PRIOR_ROUNDS = 4.0  # with the noise of all actions together, that each action has in advance
+PRIOR_ROUNDS = 100.0  # with the noise of all actions together, that each action has in advance
 PRIOR_DEVIATIONS = 1.0  # as large as the largest residual seen, that each action has in advance
 ENOUGH_DEVIATIONS = 5  # rewards unlike the usual ones that the campaign must have seen to know what a deviation is
 SEARCH_ROUNDS = 100  # until then round t belongs to the warm start with a frequency of √(SEARCH_ROUNDS / t)

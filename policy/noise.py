@@ -10,24 +10,30 @@ import numpy as np
 
 from policy import joint, kernels
 from policy.arrays import FloatArray, IntArray
-from policy.defaults import PRIOR_DEVIATIONS, PRIOR_ROUNDS
+from policy.defaults import ENOUGH_DEVIATIONS, PRIOR_DEVIATIONS, PRIOR_ROUNDS
 from policy.joint import Design, Rounds
 from policy.kernels import Statistics
 
 
-def count_deviations(rounds: Rounds) -> int:
-    """The number of rewards that differ from the median of their action's: conversions, if most rewards are the same.
+def count_deviations(rounds: Rounds, actions: int) -> IntArray:
+    """The number of rewards of each action (K) that differ from their median: conversions, if most are the same.
 
     A count and not a variance, because it needs no unit and one large reward must not hide the others.
     """
     known = ~np.isnan(rounds.rewards)
-    rewards, actions = rounds.rewards[known], rounds.actions[rounds.profiles[known]]
-    total = 0
-    for action in np.unique(actions):
-        own = rewards[actions == action]
-        # The lower of two middle values: their mean may be a reward that nobody had.
-        total += int(np.count_nonzero(own != np.partition(own, (own.size - 1) // 2)[(own.size - 1) // 2]))
-    return total
+    rewards, played = rounds.rewards[known], rounds.actions[rounds.profiles[known]]
+    deviations = np.zeros(actions, np.int64)
+    for action in range(actions):
+        own = rewards[played == action]
+        if own.size:
+            middle = (own.size - 1) // 2  # the lower of two: their mean may be a reward that nobody had
+            deviations[action] = np.count_nonzero(own != np.partition(own, middle)[middle])
+    return deviations
+
+
+def get_action_noises(units: FloatArray, actions: int) -> FloatArray:
+    """σ̂ of every action (K) from the units of the statistics; states of earlier versions have one for all."""
+    return units[2:] if units.size == 2 + actions else np.full(actions, units[1])
 
 
 def estimate_action_noises(
@@ -37,7 +43,6 @@ def estimate_action_noises(
     posterior: FloatArray,
     vertices: int,
     noise: float,
-    actions: int,
     span: float | None,
 ) -> FloatArray:
     """σ̂ of every action (K), from the residuals of its own rounds and a prior.
@@ -47,7 +52,7 @@ def estimate_action_noises(
     else yet, the bonus falls like 1/n, as for a conversion rate of 0 in n rounds. `noise` is σ̂ of all actions
     together, after subtracting what the parameters explain by chance. posterior, vertices: as in `joint.sum_rounds`.
     """
-    profiles = rounds.actions.size
+    profiles, actions = rounds.actions.size, len(design.features.actions)
     squares, counts = np.zeros(profiles), np.zeros(profiles, np.int64)
     largest = kernels.profile_residuals(
         rounds.profiles, rounds.rewards, posterior, joint.predict(design, statistics.theta), vertices, squares, counts
@@ -57,6 +62,7 @@ def estimate_action_noises(
     played = np.bincount(by_action, counts, actions)
     total = float(sums.sum())
     explained = rounds.known * noise**2 / total if total > 0.0 else 1.0  # corrects for the parameters, as `noise` is
-    prior = PRIOR_ROUNDS * noise**2 + PRIOR_DEVIATIONS * (largest if span is None else span**2)
+    unsure = count_deviations(rounds, actions) < ENOUGH_DEVIATIONS
+    prior = PRIOR_ROUNDS * noise**2 + unsure * PRIOR_DEVIATIONS * (largest if span is None else span**2)
     noises: FloatArray = np.sqrt((explained * sums + prior) / (played + PRIOR_ROUNDS))
     return noises

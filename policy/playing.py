@@ -72,7 +72,7 @@ def _play_part(policy: "StagedPolicy", state: State, episode: Episode, gaps: Sma
         policy.maps[regimes].plan, policy.chance,
         policy.get_exploration(start + 1, count, statistics.units), statistics,
         start, end, folded, policy.ridge,
-        policy.count_warm_rounds(state), policy.count_search_rounds(state), history.contexts.levels, history.contexts.values,
+        policy.count_warm_rounds(state), state.search_rounds, history.contexts.levels, history.contexts.values,
         history.beliefs, episode.reward_table[done:stop], history.actions, history.rewards,
     )  # fmt: skip
     history.mark_rewarded(start, end)

@@ -140,7 +140,7 @@ def estimate(
     chosen, trial, trial_from = _choose(candidates, judged, whole, CREDIT if named else 0.0)
     deviations = ENOUGH_DEVIATIONS
     if previous is None or not previous.is_varied:
-        deviations = min(noise.count_deviations(data), ENOUGH_DEVIATIONS)
+        deviations = min(int(noise.count_deviations(data, len(maps[1].actions)).sum()), ENOUGH_DEVIATIONS)
     selection = Selection(whole, arrived, candidates, chosen, trial, trial_from, deviations)
     posterior = fits[chosen].posterior
     return Estimate(selection, posterior[data.rows] if data.has_gaps else posterior)

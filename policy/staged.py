@@ -16,7 +16,7 @@ from policy.arrays import BoolArray, FloatArray, IntArray, SmallInts
 from policy.blocks import use_one_thread
 from policy.clock import NO_GAPS, NO_PERIODS, count_steps
 from policy.config import LARGEST_REWARD, CampaignConfig
-from policy.defaults import SEARCH_ROUNDS, TRIAL_SHARE
+from policy.defaults import TRIAL_SHARE
 from policy.encoding import Contexts
 from policy.errors import ArgumentError, RewardError, format_value
 from policy.estimators import Estimate, make_estimator
@@ -85,10 +85,6 @@ class StagedPolicy:
     def count_warm_rounds(self, state: State) -> int:
         """The least number of warm-start rounds (R8); without end while a required estimate is missing."""
         return _FOREVER if self.estimator.is_required(state) else self.config.warm_start_rounds
-
-    def count_search_rounds(self, state: State) -> int:
-        """How much of the warm start goes on because rewards have not varied enough (R8); 0 once they have."""
-        return SEARCH_ROUNDS if state.selection is not None and not state.selection.is_varied else 0
 
     # --- decisions -------------------------------------------------------------------------------------------
 
@@ -301,7 +297,7 @@ class StagedPolicy:
         ordinary, trial = self.check_state(state)
         kernels.decide_rounds(
             *(ordinary if first > state.trial_end else trial),
-            self.count_warm_rounds(state), self.count_search_rounds(state),
+            self.count_warm_rounds(state), state.search_rounds,
             *(self.get_exploration(first, count, units) if self._varying else self._exploration),
             inverse, theta, units[0], state.counted, *self.get_chain(state), *rows, first,
             history_rows, *history.contexts, history.steps, history.actions, history.beliefs, answers,

@@ -112,7 +112,7 @@ class JointEstimator(ScheduledEstimator):
         statistics = joint.compute_statistics(data, columns, self.ridge, posterior, vertices)
         limits = None if chosen.is_varied else self.config.rewards.range
         noises = noise.estimate_action_noises(
-            data, columns, statistics, posterior, vertices, model.units[1], len(self.config.actions),
+            data, columns, statistics, posterior, vertices, model.units[1],
             limits[1] - limits[0] if limits else None,
         )  # fmt: skip
         return statistics._replace(units=np.array([data.centre, model.units[1], *noises]))

@@ -61,7 +61,7 @@ def profile_residuals(profiles, rewards, beliefs, predictions, vertices, squares
     """Add up the squared residuals and count the rewards of every profile; returns the largest squared residual.
 
     profiles, rewards: T. beliefs: T × H. predictions: P × H. The first `vertices` rows have a residual for each regime,
-    weighted by the belief in it, the others one from the mean prediction. Filled here, zeros before: squares P, counts P.
+    weighted by the belief in it, the others one from the mean prediction. Added to here: squares P, counts P.
     """
     largest = 0.0
     for t in range(profiles.shape[0]):

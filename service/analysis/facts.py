@@ -12,6 +12,7 @@ import numpy as np
 from policy import CampaignConfig, StagedPolicy, State, describe
 from policy.arrays import FloatArray
 from policy.description import ModelDescription
+from policy.noise import get_action_noises
 from policy.state import MODES
 from service.base.times import SECOND
 from service.storage.jobs import find_waiting_job
@@ -134,6 +135,9 @@ class Facts:
         width = sum(len(decision.actions) for decision in self.scored)
         if not noise or not width:
             return None
+        noises = np.full(len(self.config.actions), noise)
+        if state.selection is not None:
+            noises = get_action_noises(state.statistics.units, len(self.config.actions))
         ratios: list[float] = []
         close = []
         step = -(-width // MAX_SCORES)
@@ -142,11 +146,12 @@ class Facts:
             row = decision.round - 1
             belief = state.history.beliefs[row, : state.belief.size]
             z = [features.dense(belief, places[name], state.history.contexts, row) for name in decision.actions]
-            errors = noise * np.sqrt(np.maximum([one @ inverse @ one for one in z], 0.0))
+            own = noises[[places[name] for name in decision.actions]]
+            errors = own * np.sqrt(np.maximum([one @ inverse @ one for one in z], 0.0))
             ratios += (decision.bonuses[errors > 0.0] / errors[errors > 0.0]).tolist()
             second, best = np.argsort(decision.estimates)[-2:]
             apart = z[best] - z[second]
-            error = noise * np.sqrt(max(float(apart @ inverse @ apart), 0.0))
+            error = max(own[best], own[second]) * np.sqrt(max(float(apart @ inverse @ apart), 0.0))
             close.append(decision.estimates[best] - decision.estimates[second] < 2.0 * error)
         return (float(np.median(ratios)) if ratios else 0.0), float(np.mean(close))
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from policy.description import get_warm_start
+from policy.description import get_search_share, get_warm_start
 from policy.regimes import explain_no_regimes, get_likeliest_regime
 from service.analysis.checks.finding import CHANCE, Finding
 from service.analysis.facts import Facts
@@ -26,6 +26,9 @@ def check_warm_start(facts: Facts) -> Iterator[Finding]:
     missing = get_warm_start(facts.policy, state)
     if missing is None or not state.round:
         return
+    if not (missing.rounds or missing.rewards or missing.estimate):
+        yield _find_no_variation(facts, missing.deviations)
+        return
     waiting = state.arrived - state.folded
     needs = [f"{missing.rounds} more decisions"] if missing.rounds else []
     needs += [f"{missing.rewards} more rewards in the model"] if missing.rewards else []
@@ -39,11 +42,26 @@ def check_warm_start(facts: Facts) -> Iterator[Finding]:
             "rewards_missing": missing.rewards,
             "rewards_waiting": waiting,
             "estimate_missing": missing.estimate,
+            "deviations_missing": missing.deviations,
             "warm_start_rounds": config.warm_start_rounds,
         },
         f"Report rewards. {waiting} have arrived and wait for the end of the stage, before round {state.next_update}."
         if missing.rewards
         else "Nothing to do: until then actions are chosen at random, which is how the campaign starts to learn.",
+    )
+
+
+def _find_no_variation(facts: Facts, missing: int) -> Finding:
+    """The rewards are too much alike to tell how uncertain they are."""
+    share = get_search_share(facts.state)
+    return Finding(
+        "warm_start",
+        "info",
+        f"The warm start goes on in about {100 * share:.0f} % of the decisions, ever fewer: almost all rewards of an "
+        f"action are the same, and {missing} more that differ are needed to know how uncertain they are.",
+        {"deviations_missing": missing, "random_share": share, "rounds": facts.state.round},
+        "Check that conversions are reported. If conversions are rare, there is nothing to do: some decisions are made "
+        "at random until enough have come.",
     )
 
 
