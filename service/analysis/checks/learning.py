@@ -24,10 +24,7 @@ LATE_ROUNDS = 1_000  # from here on, the bonus should have become small
 def check_warm_start(facts: Facts) -> Iterator[Finding]:
     config, state = facts.config, facts.state
     missing = get_warm_start(facts.policy, state)
-    if missing is None or not state.round:
-        return
-    if not (missing.rounds or missing.rewards or missing.estimate):
-        yield _find_no_variation(facts, missing.deviations)
+    if missing is None or not state.round or not (missing.rounds or missing.rewards or missing.estimate):
         return
     waiting = state.arrived - state.folded
     needs = [f"{missing.rounds} more decisions"] if missing.rounds else []
@@ -42,7 +39,6 @@ def check_warm_start(facts: Facts) -> Iterator[Finding]:
             "rewards_missing": missing.rewards,
             "rewards_waiting": waiting,
             "estimate_missing": missing.estimate,
-            "deviations_missing": missing.deviations,
             "warm_start_rounds": config.warm_start_rounds,
         },
         f"Report rewards. {waiting} have arrived and wait for the end of the stage, before round {state.next_update}."
@@ -51,17 +47,18 @@ def check_warm_start(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def _find_no_variation(facts: Facts, missing: int) -> Finding:
-    """The rewards are too much alike to tell how uncertain they are."""
-    share = get_search_share(facts.state)
-    return Finding(
-        "warm_start",
+def check_search(facts: Facts) -> Iterator[Finding]:
+    """Are the rewards too much alike to tell how uncertain they are?"""
+    missing, share = get_warm_start(facts.policy, facts.state), get_search_share(facts.state)
+    if missing is None or not missing.deviations:
+        return
+    yield Finding(
+        "searching",
         "info",
-        f"The warm start goes on in about {100 * share:.0f} % of the decisions, ever fewer: almost all rewards of an "
-        f"action are the same, and {missing} more that differ are needed to know how uncertain they are.",
-        {"deviations_missing": missing, "random_share": share, "rounds": facts.state.round},
-        "Check that conversions are reported. If conversions are rare, there is nothing to do: some decisions are made "
-        "at random until enough have come.",
+        f"About {100 * share:.0f} % of the decisions are made at random, ever fewer: almost all rewards of an action "
+        f"are the same, and {missing.deviations} more that differ are needed to know how uncertain they are.",
+        {"deviations_missing": missing.deviations, "random_share": share, "rounds": facts.state.round},
+        "Check that conversions are reported. If they are rare, there is nothing to do: it ends once enough have come.",
     )
 
 
