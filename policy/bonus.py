@@ -4,7 +4,7 @@ complex            C s_t √ℓ ‖G⁻¹z‖₂    (eq. simplified-boxa)
 simplified         C √(s_t ℓ) ‖G⁻¹z‖₂
 plain              C ln(t) ‖z‖_{G⁻¹}   (Box D)
 elliptical         C ‖z‖_{G⁻¹}
-noise              C σ̂ ‖z‖_{G⁻¹}, with the estimated noise: the same in any unit of reward
+noise              C σ̂_a ‖z‖_{G⁻¹}, with the estimated noise of the action: the same in any unit of reward
 theory_general     the bonus of theorem total-regret-bound, all constants
 theory_simplified  the bonus of theorem total-regret-bound-simplified, all constants (ℓ = 1)
 """
@@ -14,15 +14,17 @@ from typing import Any
 import numpy as np
 
 from policy import bounds, kernels
+from policy.arrays import FloatArray
 from policy.config import THEORY_CONSTANTS, CampaignConfig
 from policy.features import FeatureMap
+from policy.noise import get_action_noises
 
 _FORMS = {
     "complex": kernels.COMPLEX,
     "simplified": kernels.SIMPLIFIED,
     "plain": kernels.PLAIN,
     "elliptical": kernels.ELLIPTICAL,
-    "noise": kernels.ELLIPTICAL,  # the policy multiplies its scale by σ̂
+    "noise": kernels.NOISE,  # its table is made from the estimated noises, see `scale_by_noise`
     "theory_general": kernels.TABLED,
     "theory_simplified": kernels.TABLED_ELLIPTICAL,
 }
@@ -33,6 +35,11 @@ def make_exploration(config: CampaignConfig) -> kernels.Exploration:
     """The campaign's bonus rule; the theorems' forms get their table later, see `tabulate_bonus`."""
     assert config.bonus.scale is not None
     return kernels.Exploration(_FORMS[config.bonus.form or ""], config.bonus.scale, config.stage_length, _NONE)
+
+
+def scale_by_noise(exploration: kernels.Exploration, units: FloatArray, actions: int) -> kernels.Exploration:
+    """The bonus with the noise of each action; `units` are those of the statistics."""
+    return exploration._replace(table=(exploration.scale * get_action_noises(units, actions))[None, :])
 
 
 def get_effective_ridge(config: CampaignConfig, features: FeatureMap) -> float:

@@ -29,7 +29,7 @@ _MAGIC = b"UCSTATE\n"
 _PLAIN = ("round", "next_estimation", "next_update", "model_version", "arrived", "folded", "rebuild", "period")
 _LATER = {"trial_end": 0, "trial_first": 0}  # plain fields that older states lack
 _WRONG = (KeyError, TypeError, ValueError, IndexError)  # where the checksum is right and the content makes no sense
-_CHOICE = ("round", "arrived", "chosen", "trial", "trial_from")
+_CHOICE = ("round", "arrived", "chosen", "trial", "trial_from", "deviations")
 _FITTED = ("theta", "units", "gains")
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -102,11 +102,13 @@ def _selection(header: dict[str, Any] | None, arrays: Arrays) -> Selection | Non
         )
         for i, joint in enumerate(header["joint"])
     )
-    if not all(type(header[name]) is int and header[name] >= 0 for name in _CHOICE):
+    # States from before deviations were counted go on as they were: without a search for some.
+    choice = {name: header[name] for name in _CHOICE if name in header or name != "deviations"}
+    if not all(type(number) is int and number >= 0 for number in choice.values()):
         raise ValueError("a choice is not a whole number")
     if not header["chosen"] < len(candidates):
         raise ValueError("the candidate in use does not exist")
-    return Selection(candidates=candidates, **{name: header[name] for name in _CHOICE})
+    return Selection(candidates=candidates, **choice)
 
 
 def decode(data: bytes) -> State:

@@ -30,3 +30,9 @@ RESTARTS_UNTIL = 2000  # rounds up to which EM also starts afresh: later the las
 ITERATIONS, FIRST_ITERATIONS = 4, 12  # of EM from the last estimate, and of joint EM from a smoothed one
 IDLE_ITERATIONS = 1  # of EM for more regimes than are in use, which only have to keep up
 LEAST_NOISE = 0.01  # of the rewards' standard deviation: the floor of σ̂
+
+# --- the noise of each action (noise.py) ---
+PRIOR_ROUNDS = 100.0  # with the noise of all actions together, that each action has in advance
+PRIOR_DEVIATIONS = 1.0  # as large as the largest residual seen, that each action has in advance
+ENOUGH_DEVIATIONS = 5  # rewards unlike the usual ones that the campaign must have seen to know what a deviation is
+SEARCH_ROUNDS = 100  # until then round t belongs to the warm start with a frequency of √(SEARCH_ROUNDS / t)

@@ -12,12 +12,14 @@ say nothing about the data and would keep the errors from falling. They are left
 given: they do not include the uncertainty about the regimes.
 """
 
+import math
 from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 
 from policy.arrays import FloatArray
+from policy.defaults import ENOUGH_DEVIATIONS
 from policy.errors import ArgumentError
 from policy.features import FeatureMap
 from policy.hmm import HmmParameters, stationary_law
@@ -79,6 +81,7 @@ class WarmStart(NamedTuple):
     rounds: int
     rewards: int  # in the model
     estimate: bool  # the first estimate: without it joint statistics have no noise, and so no bonus
+    deviations: int  # rewards unlike the usual ones; for these it waits in ever fewer rounds
 
 
 def get_warm_start(policy: StagedPolicy, state: State) -> WarmStart | None:
@@ -86,8 +89,16 @@ def get_warm_start(policy: StagedPolicy, state: State) -> WarmStart | None:
     config = policy.config
     rounds = max(config.warm_start_rounds, config.stage_length + 1) - state.round
     estimator = policy.estimator
-    missing = WarmStart(max(rounds, 0), estimator.count_missing_rewards(state), estimator.is_required(state))
+    deviations = 0 if state.selection is None else max(ENOUGH_DEVIATIONS - state.selection.deviations, 0)
+    missing = WarmStart(
+        max(rounds, 0), estimator.count_missing_rewards(state), estimator.is_required(state), deviations
+    )
     return missing if any(missing) else None
+
+
+def get_search_share(state: State) -> float:
+    """The share of the next rounds that belong to the warm start because rewards have not varied enough (R8)."""
+    return min(1.0, math.sqrt(state.search_rounds / (state.round + 1)))
 
 
 def describe(policy: StagedPolicy, state: State) -> ModelDescription:

@@ -70,9 +70,9 @@ def _play_part(policy: "StagedPolicy", state: State, episode: Episode, gaps: Sma
         statistics, folded = policy.update(state).statistics, start
     folded = kernels.play_rounds(
         policy.maps[regimes].plan, policy.chance,
-        policy.get_exploration(start + 1, count, statistics.units[1]), statistics,
+        policy.get_exploration(start + 1, count, statistics.units), statistics,
         start, end, folded, policy.ridge,
-        policy.count_warm_rounds(state), history.contexts.levels, history.contexts.values,
+        policy.count_warm_rounds(state), state.search_rounds, history.contexts.levels, history.contexts.values,
         history.beliefs, episode.reward_table[done:stop], history.actions, history.rewards,
     )  # fmt: skip
     history.mark_rewarded(start, end)

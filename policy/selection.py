@@ -15,10 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from policy import em, hmm, joint, kernels, linucb, spectral
+from policy import em, hmm, joint, kernels, linucb, noise, spectral
 from policy.arrays import FloatArray, IndexArray, IntArray
 from policy.defaults import (
     CREDIT,
+    ENOUGH_DEVIATIONS,
     ENTER,
     FIRST_ITERATIONS,
     FIRST_ROUNDS,
@@ -61,10 +62,16 @@ class Selection(NamedTuple):
     chosen: int
     trial: int = 0  # re-estimations left in the current trial
     trial_from: int = 0  # the round from which another trial may start
+    deviations: int = ENOUGH_DEVIATIONS  # rewards unlike the usual ones (noise.py); not counted beyond that number
 
     @property
     def in_use(self) -> Candidate:
         return self.candidates[self.chosen]
+
+    @property
+    def is_varied(self) -> bool:
+        """Have rewards varied enough to know what a deviation is?"""
+        return self.deviations >= ENOUGH_DEVIATIONS
 
     @property
     def guarded(self) -> bool:
@@ -131,7 +138,10 @@ def estimate(
     counts = _list_regime_counts(sorted(maps), judged) if enough else []
     fits, candidates = _fit_candidates(maps, ridge, seed, data, bool(clocked), judged, counts)
     chosen, trial, trial_from = _choose(candidates, judged, whole, CREDIT if named else 0.0)
-    selection = Selection(whole, arrived, candidates, chosen, trial, trial_from)
+    deviations = ENOUGH_DEVIATIONS
+    if previous is None or not previous.is_varied:
+        deviations = min(int(noise.count_deviations(data, len(maps[1].actions)).sum()), ENOUGH_DEVIATIONS)
+    selection = Selection(whole, arrived, candidates, chosen, trial, trial_from, deviations)
     posterior = fits[chosen].posterior
     return Estimate(selection, posterior[data.rows] if data.has_gaps else posterior)
 

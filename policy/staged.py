@@ -74,12 +74,13 @@ class StagedPolicy:
             for regimes, m in self.maps.items()
         }
 
-    def get_exploration(self, first_round: int, count: int, noise: float = 1.0) -> kernels.Exploration:
-        """The bonus rule for `count` rounds from `first_round` on; `noise` is σ̂ where it is estimated."""
+    def get_exploration(self, first_round: int, count: int, units: FloatArray) -> kernels.Exploration:
+        """The bonus rule for `count` rounds from `first_round` on; `units` are those of the statistics."""
         if self._tabled:
             return bonus.tabulate_bonus(self.config, self.features, first_round, count)
-        form, scale, length, table = self._exploration
-        return kernels.Exploration(form, scale * noise if self._scaled else scale, length, table)
+        if self._scaled:
+            return bonus.scale_by_noise(self._exploration, units, len(self._names))
+        return self._exploration
 
     def count_warm_rounds(self, state: State) -> int:
         """The least number of warm-start rounds (R8); without end while a required estimate is missing."""
@@ -295,8 +296,9 @@ class StagedPolicy:
         # Either all rows are in one stage, or there is no trial.
         ordinary, trial = self.check_state(state)
         kernels.decide_rounds(
-            *(ordinary if first > state.trial_end else trial), self.count_warm_rounds(state),
-            *(self.get_exploration(first, count, units[1]) if self._varying else self._exploration),
+            *(ordinary if first > state.trial_end else trial),
+            self.count_warm_rounds(state), state.search_rounds,
+            *(self.get_exploration(first, count, units) if self._varying else self._exploration),
             inverse, theta, units[0], state.counted, *self.get_chain(state), *rows, first,
             history_rows, *history.contexts, history.steps, history.actions, history.beliefs, answers,
         )  # fmt: skip

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from policy.arrays import BoolArray, FloatArray
+from policy.defaults import SEARCH_ROUNDS
 from policy.history import History
 from policy.hmm import HmmParameters
 from policy.kernels import Statistics
@@ -122,6 +123,11 @@ class State(NamedTuple):
     def counted(self) -> int:
         """The number of rewards in the model: those folded, without excluded ones (R21, R22)."""
         return self.folded - self.history.excluded.size
+
+    @property
+    def search_rounds(self) -> int:
+        """How much of the warm start goes on because rewards have not varied enough (R8); 0 once they have."""
+        return SEARCH_ROUNDS if self.selection is not None and not self.selection.is_varied else 0
 
     @property
     def is_estimation_due(self) -> bool:

@@ -35,6 +35,10 @@ def widen_state(before: StagedPolicy, after: StagedPolicy, state: State) -> Stat
     statistics = widen_columns(
         state.statistics, *_match_columns(before, after, regimes), after.maps[regimes], after.ridge
     )
+    fresh = len(after.config.actions) - len(before.config.actions)
+    if fresh and len(statistics.units) > 2:  # nothing is known about a new action's noise: as large as any
+        noises = np.append(statistics.units, np.full(fresh, statistics.units[1:].max()))
+        statistics = statistics._replace(units=noises)
     if selection is not None:
         candidates = tuple(
             c._replace(

@@ -6,13 +6,13 @@ at once.
 
 import numpy as np
 
-from policy import hmm, joint, selection
+from policy import hmm, joint, noise, selection
 from policy.defaults import FIRST_ROUNDS, LEAST_PERIODS
 from policy.errors import ArgumentError
 from policy.estimators.base import Estimate, ScheduledEstimator
 from policy.history import History
 from policy.kernels import Statistics
-from policy.selection import Candidate
+from policy.selection import Selection
 from policy.spectral import NotEstimable
 from policy.state import State, find_stage_start
 
@@ -90,15 +90,16 @@ class JointEstimator(ScheduledEstimator):
         return state._replace(
             belief=filtered[-1],
             hmm=model.hmm if model.regimes > 1 else None,
-            statistics=self._recompute_statistics(state, history, model, covered),
+            statistics=self._recompute_statistics(state, history, estimate.selection, covered),
             model_version=state.model_version + 1,
             history=history.exclude_erased(state.round, state.folded, state.arrived),
             folded=state.arrived,
             selection=estimate.selection,
         )
 
-    def _recompute_statistics(self, state: State, history: History, model: Candidate, covered: int) -> Statistics:
+    def _recompute_statistics(self, state: State, history: History, chosen: Selection, covered: int) -> Statistics:
         """G, Σ z r and θ̂ over all rounds with the beliefs in `history`; the estimate covered the first `covered`."""
+        model = chosen.in_use
         features = self.maps[model.regimes]
         data = joint.gather(features, history, state.round, state.arrived)
         posterior = np.ascontiguousarray(history.beliefs[: state.round, : model.regimes])
@@ -109,8 +110,12 @@ class JointEstimator(ScheduledEstimator):
         vertices = int(data.rows[covered - 1]) + 1 if model.joint else 0
         columns = joint.make_design(features, data.contexts, data.actions)
         statistics = joint.compute_statistics(data, columns, self.ridge, posterior, vertices)
-        statistics.units[:] = data.centre, model.units[1]
-        return statistics
+        limits = None if chosen.is_varied else self.config.rewards.range
+        noises = noise.estimate_action_noises(
+            data, columns, statistics, posterior, vertices, model.units[1],
+            limits[1] - limits[0] if limits else None,
+        )  # fmt: skip
+        return statistics._replace(units=np.array([data.centre, model.units[1], *noises]))
 
     def _is_too_early(self, state: State) -> bool:
         return self.is_required(state) and self.count_missing_rewards(state) > 0

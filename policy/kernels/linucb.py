@@ -35,7 +35,8 @@ class Statistics(NamedTuple):
     inverse: FloatArray  # of G + P, see `solve`, D × D
     theta: FloatArray  # θ̂, D
     counters: IntArray  # rewards folded; rank-one updates since the last factorisation, -1 before the first
-    units: FloatArray  # centre subtracted from every reward, and noise σ̂; (0, 1) where they are not estimated
+    # Centre subtracted from every reward, noise σ̂, noise of each action; (0, 1) where they are not estimated.
+    units: FloatArray
 
 
 class Scratch(NamedTuple):

@@ -57,6 +57,31 @@ def profile_moments(profiles, rewards, beliefs, vertices, seconds, totals):  # t
 
 
 @jit
+def profile_residuals(profiles, rewards, beliefs, predictions, vertices, squares, counts):  # type: ignore[no-untyped-def]
+    """Add up the squared residuals and count the rewards of every profile; returns the largest squared residual.
+
+    profiles, rewards: T. beliefs: T × H. predictions: P × H. The first `vertices` rows have a residual for each regime,
+    weighted by the belief in it, the others one from the mean prediction. Added to here: squares P, counts P.
+    """
+    largest = 0.0
+    for t in range(profiles.shape[0]):
+        if np.isnan(rewards[t]):
+            continue
+        p, square, mean = profiles[t], 0.0, 0.0
+        for h in range(predictions.shape[1]):
+            if t < vertices:
+                square += beliefs[t, h] * (rewards[t] - predictions[p, h]) ** 2
+            else:
+                mean += beliefs[t, h] * predictions[p, h]
+        if t >= vertices:
+            square = (rewards[t] - mean) ** 2
+        squares[p] += square
+        counts[p] += 1
+        largest = max(largest, square)
+    return largest
+
+
+@jit
 def profile_columns(plan, levels, values, actions):  # type: ignore[no-untyped-def]
     """The non-zero columns of every profile: (columns, weights, owners), P × n each, and the number used (P).
 

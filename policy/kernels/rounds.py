@@ -12,7 +12,7 @@ from policy.kernels.hmm import belief_path
 from policy.kernels.linucb import FOLDED, combine_rows, make_scratch, norm_with, reset_statistics, update_rows
 
 # Forms of the bonus. COMPLEX, SIMPLIFIED and TABLED scale ‖G⁻¹z‖₂, the others ‖z‖_{G⁻¹}.
-COMPLEX, SIMPLIFIED, PLAIN, ELLIPTICAL, TABLED, TABLED_ELLIPTICAL = range(6)
+COMPLEX, SIMPLIFIED, PLAIN, ELLIPTICAL, TABLED, TABLED_ELLIPTICAL, NOISE = range(7)
 
 
 class Exploration(NamedTuple):
@@ -21,24 +21,30 @@ class Exploration(NamedTuple):
     form: int  # one of the constants above
     scale: float  # C
     stage_length: int  # ℓ
-    table: FloatArray  # rounds × (additive, factor) for the TABLED forms, otherwise not read
+    table: FloatArray  # TABLED forms: rounds × (additive, factor); NOISE: 1 × K, Cσ̂_a of each action; else not read
 
 
 @inline
-def _is_warm(t, warm_rounds, stage_length, folded):  # type: ignore[no-untyped-def]
-    """R8: at least `warm_rounds` rounds, and until half as many rewards have been folded."""
-    return t <= max(warm_rounds, stage_length + 1) or 2 * folded < warm_rounds
+def _is_warm(t, warm_rounds, search_rounds, stage_length, folded):  # type: ignore[no-untyped-def]
+    """R8: at least `warm_rounds` rounds, until half as many rewards have been folded, and then the rounds of a search.
+
+    Of t rounds about 2√(search_rounds · t) belong to the search. Which ones depends on t alone: no draw, and so no
+    mixture of laws in the propensity.
+    """
+    if t <= max(warm_rounds, stage_length + 1) or 2 * folded < warm_rounds:
+        return True
+    return np.floor(2.0 * np.sqrt(search_rounds * t)) > np.floor(2.0 * np.sqrt(search_rounds * (t - 1.0)))
 
 
 @inline
 def _is_elliptical(form):  # type: ignore[no-untyped-def]
     """Does the bonus scale ‖z‖_{G⁻¹} rather than ‖G⁻¹z‖₂?"""
-    return form in (PLAIN, ELLIPTICAL, TABLED_ELLIPTICAL)
+    return form in (PLAIN, ELLIPTICAL, TABLED_ELLIPTICAL, NOISE)
 
 
 @inline
-def _bonus(exploration, t, i, norm):  # type: ignore[no-untyped-def]
-    """ε_{t,a}, with s_t = ⌈t/ℓ⌉ (R1); i is the round's row of the table."""
+def _bonus(exploration, t, i, action, norm):  # type: ignore[no-untyped-def]
+    """ε_{t,a}, with s_t = ⌈t/ℓ⌉ (R1); i is the round's row of a theorem's table."""
     form, scale, length = exploration.form, exploration.scale, exploration.stage_length
     stage = (t + length - 1) // length
     if form == COMPLEX:  # eq. simplified-boxa
@@ -49,6 +55,8 @@ def _bonus(exploration, t, i, norm):  # type: ignore[no-untyped-def]
         return scale * np.log(np.float64(t)) * norm
     if form == ELLIPTICAL:
         return scale * norm
+    if form == NOISE:
+        return exploration.table[0, action] * norm
     return exploration.table[i, 0] + exploration.table[i, 1] * norm
 
 
@@ -112,7 +120,7 @@ def _record(codes, numbers, gaps, start, levels, values, symbols, steps):  # typ
 
 @jit
 def decide_rounds(  # type: ignore[no-untyped-def]
-    terms, positions, sizes, seed, control_share, control_baseline, floor, warm_rounds,
+    terms, positions, sizes, seed, control_share, control_baseline, floor, warm_rounds, search_rounds,
     form, scale, stage_length, table, inverse, theta, centre, folded, transition, emission, belief, gaps,
     codes, numbers, eligible, subjects, first_round,
     start, levels, values, symbols, steps, actions, beliefs, answers,
@@ -143,14 +151,14 @@ def decide_rounds(  # type: ignore[no-untyped-def]
         t = first_round + i
         _score_actions(plan, inverse, theta, elliptical, inputs, row, eligible, i, estimates, bonuses, scratch)
         for a in range(arms):
-            bonuses[a] = _bonus(exploration, t, i, bonuses[a])
+            bonuses[a] = _bonus(exploration, t, i, a, bonuses[a])
             scores[a] = estimates[a] + bonuses[a]
             answers[i, 3 + a] = centre + estimates[a]
             answers[i, 3 + arms + a] = bonuses[a]
         for h in range(belief.shape[0]):
             answers[i, 3 + 2 * arms + h] = beliefs[row, h]
         actions[row], answers[i, 2], answers[i, 1] = choose_action(
-            chance, t, _is_warm(t, warm_rounds, stage_length, folded), scores, eligible, i,
+            chance, t, _is_warm(t, warm_rounds, search_rounds, stage_length, folded), scores, eligible, i,
             subjects[i, 0], subjects[i, 1] == 1, law,
         )  # fmt: skip
         answers[i, 0] = actions[row]
@@ -158,7 +166,7 @@ def decide_rounds(  # type: ignore[no-untyped-def]
 
 @jit
 def play_rounds(  # type: ignore[no-untyped-def]
-    plan, chance, exploration, statistics, start, stop, folded, ridge, warm_rounds,
+    plan, chance, exploration, statistics, start, stop, folded, ridge, warm_rounds, search_rounds,
     levels, values, beliefs, reward_table, actions, rewards,
 ):  # fmt: skip
     """Play rounds start+1 … stop (rows start … stop-1) with every reward known at once; returns the rows folded.
@@ -186,8 +194,8 @@ def play_rounds(  # type: ignore[no-untyped-def]
             plan, statistics.inverse, statistics.theta, elliptical, inputs, row, eligible, 0, estimates, scores, scratch
         )
         for a in range(arms):
-            scores[a] = estimates[a] + _bonus(exploration, t, row - start, scores[a])
-        warm = _is_warm(t, warm_rounds, stage_length, statistics.counters[FOLDED])
+            scores[a] = estimates[a] + _bonus(exploration, t, row - start, a, scores[a])
+        warm = _is_warm(t, warm_rounds, search_rounds, stage_length, statistics.counters[FOLDED])
         action, _, _ = choose_action(chance, t, warm, scores, eligible, 0, np.uint64(0), False, law)
         actions[row] = action
         rewards[row] = reward_table[row - start, action]

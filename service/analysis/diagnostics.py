@@ -28,6 +28,7 @@ CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     inputs.check_clock,
     learning.check_decisions,
     learning.check_warm_start,
+    learning.check_search,
     learning.check_estimate,
     learning.check_belief,
     learning.check_exploration,
@@ -61,4 +62,6 @@ def _summarize(findings: Sequence[Finding]) -> str:
     for finding in findings:
         if finding.code in ("no_decisions", "warm_start"):
             return f"Just started: {finding.message.rstrip('.')}"
+        if finding.code == "searching":
+            return f"Still looking: {finding.message.rstrip('.')}"
     return HEALTHY

@@ -9,6 +9,7 @@ import numpy as np
 from policy import StagedPolicy, State, describe
 from policy.arrays import FloatArray
 from policy.description import ModelDescription
+from policy.noise import get_action_noises
 from policy.state import MODES
 from service.base.times import SECOND
 from service.engine.encoding import Explanation
@@ -86,6 +87,9 @@ class Facts:
         width = sum(len(why.scores) for _, why in self.scored)
         if not noise or not width:
             return None
+        noises = np.full(len(self.config.actions), noise)
+        if state.selection is not None:
+            noises = get_action_noises(state.statistics.units, len(self.config.actions))
         ratios: list[float] = []
         close = []
         places = {name: place for place, name in enumerate(self.config.actions)}
@@ -94,10 +98,11 @@ class Facts:
             belief = state.history.beliefs[row, : state.belief.size]
             estimates, bonuses = np.array([(score.estimate, score.bonus) for score in why.scores]).T
             z = [features.dense(belief, places[score.action], state.history.contexts, row) for score in why.scores]
-            errors = noise * np.sqrt(np.maximum([one @ inverse @ one for one in z], 0.0))
+            own = noises[[places[score.action] for score in why.scores]]
+            errors = own * np.sqrt(np.maximum([one @ inverse @ one for one in z], 0.0))
             ratios += (bonuses[errors > 0.0] / errors[errors > 0.0]).tolist()
             second, best = np.argsort(estimates)[-2:]
             apart = z[best] - z[second]
-            error = noise * np.sqrt(max(float(apart @ inverse @ apart), 0.0))
+            error = max(own[best], own[second]) * np.sqrt(max(float(apart @ inverse @ apart), 0.0))
             close.append(estimates[best] - estimates[second] < 2.0 * error)
         return (float(np.median(ratios)) if ratios else 0.0), float(np.mean(close))

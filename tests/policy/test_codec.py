@@ -129,7 +129,7 @@ def test_candidates_round_trip(selected, small_contexts):
     data = encode(state)
     header, arrays = read_by_hand(data)
     chosen = state.selection
-    fields = ("round", "arrived", "chosen", "trial", "trial_from")
+    fields = ("round", "arrived", "chosen", "trial", "trial_from", "deviations")
     assert header["selection"] == {name: getattr(chosen, name) for name in fields} | {"joint": [False, False, True]}
     assert header["period"] == state.period == 160 * 40 // 60
     for i, candidate in enumerate(chosen.candidates):
@@ -152,6 +152,18 @@ def test_candidates_round_trip(selected, small_contexts):
         state, copy = (policy.reward(s, t, 0.1) for s in (state, copy))
     assert state.selection.round > chosen.round
     assert encode(copy) == encode(state)
+
+
+def test_a_state_from_before_deviations_were_counted_goes_on_without_a_search(selected):
+    """It has one noise for all actions until its next re-estimation."""
+    policy, state = selected
+    older = state._replace(statistics=state.statistics._replace(units=state.statistics.units[:2]))
+    header, _ = read_by_hand(encode(older))
+    plain = {name: value for name, value in header["selection"].items() if name != "deviations"}
+    copy = decode(rewritten(encode(older), selection=plain))
+    assert copy.selection.is_varied
+    scores = policy.preview(copy, {"risk": "low", "income": 5, "region": "north", "tenure": 1.0}, at=1e4).scores
+    assert all(score.bonus > 0.0 for score in scores)
 
 
 # --- damage --------------------------------------------------------------------------------------------------

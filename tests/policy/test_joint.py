@@ -334,7 +334,6 @@ def test_constant_rewards_break_nothing(constant):
     assert all(np.isfinite(part).all() for part in state.statistics)
     assert np.bincount(state.history.actions[:300], minlength=3).min() > 30
     decision = policy.preview(state, environment.describe_context(episode, 0))
-    assert decision.mode == "optimistic"
     assert decision.estimates == pytest.approx([constant] * 3, rel=1e-9)
     assert all(math.isfinite(bonus) and bonus > 0.0 for bonus in decision.bonuses)
 
@@ -365,7 +364,7 @@ def test_neither_unit_nor_zero_of_the_rewards_changes_a_decision(scale, shift, r
 
 
 def test_the_bonus_is_in_units_of_the_estimated_noise():
-    """κ σ̂ ‖z‖_{G⁻¹}, perhaps times a function of the round: one and the same for all actions and contexts."""
+    """κ σ̂_a ‖z‖_{G⁻¹}, perhaps times a function of the round: one and the same for all actions and contexts."""
     environment = load_environment("credit-card")
     episode = environment.draw(405, np.random.default_rng(4002))
     ratios = []
@@ -375,14 +374,14 @@ def test_the_bonus_is_in_units_of_the_estimated_noise():
             bonus={"form": "noise", "scale": kappa},
         )  # fmt: skip
         state = policy.play(policy.initial_state(), episode.contexts, episode.rewards)
-        _, _, inverse, theta, _, (centre, noise) = state.statistics
-        assert noise == pytest.approx(environment.noise_std, rel=0.4)
+        _, _, inverse, theta, _, (centre, noise, *noises) = state.statistics
+        assert [noise, *noises] == pytest.approx([environment.noise_std] * 4, rel=0.4)
         for row in (3, 50):
             decision = policy.preview(state, environment.describe_context(episode, row))  # no stage starts here
             for action, (estimate, bonus) in enumerate(zip(decision.estimates, decision.bonuses, strict=True)):
                 z = policy.features.dense(np.ones(1), action, episode.contexts, row)
                 assert estimate == pytest.approx(centre + z @ theta, rel=1e-9)
-                ratios.append(bonus / (kappa * noise * math.sqrt(z @ inverse @ z)))
+                ratios.append(bonus / (kappa * noises[action] * math.sqrt(z @ inverse @ z)))
     assert ratios == pytest.approx([ratios[0]] * 12, rel=1e-9)
     assert ratios[0] >= 1.0 - 1e-9
 
@@ -394,7 +393,7 @@ def test_one_regime_estimates_its_noise_and_nothing_else(small, small_contexts, 
     assert all(d.belief == pytest.approx((1.0,), abs=1e-15) for d in decisions)
     assert state.hmm is None
     assert [c.regimes for c in state.selection.candidates] == [1]
-    assert state.statistics.units == pytest.approx([2.0, 0.3], abs=0.1)
+    assert state.statistics.units == pytest.approx([2.0, 0.3, 0.3, 0.3, 0.3], abs=0.1)
 
 
 def test_the_warm_start_lasts_until_the_noise_is_known(small, small_contexts):

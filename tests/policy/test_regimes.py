@@ -225,10 +225,11 @@ def test_the_warm_start_ends_when_it_says(small, small_contexts, joint, warm, le
     for context in small_contexts(80, 2):
         told = get_warm_start(policy, policy._at_boundary(state))
         state, made = policy.decide(state, context)
-        assert (made.mode == "warm_start") == (told is not None), told
+        over = told is None or not any(told[:3])  # what else it waits for, it waits for in some rounds only
+        assert (made.mode == "warm_start") != over or (told is not None and told.deviations), told
         seen.add(made.mode)
         if generator.random() < 0.3:
             state = policy.reward(state, made.round, 1.0 + generator.normal())
     assert seen == {"warm_start", "optimistic"}
     fresh = get_warm_start(policy, policy.initial_state())
-    assert fresh == WarmStart(max(warm, length + 1), max((warm + 1) // 2, 4 if joint else 0), joint)
+    assert fresh == WarmStart(max(warm, length + 1), max((warm + 1) // 2, 4 if joint else 0), joint, 0)

@@ -281,6 +281,11 @@ class Campaign:
         if round.warm:
             assert (mode, answer["propensity"]) == ("warm_start", 1 / count)
             return
+        if mode == "warm_start":  # a search (R8): the model does not follow how much the rewards have varied
+            assert self.joint
+            assert _may_search(round.number)
+            assert answer["propensity"] == 1 / count
+            return
         assert mode == "optimistic" or (mode == "control" and share > 0)
         scores = {score["action"]: score["score"] for score in answer["scores"]}
         top = max(scores.values())
@@ -477,6 +482,11 @@ class Campaign:
                 "rewards_folded": version.counted,
                 "published_at": told(version.published_at),
             }
+
+
+def _may_search(t: int) -> bool:
+    """Is t one of the rounds that belong to the warm start while rewards have not varied (R8)?"""
+    return math.floor(2 * math.sqrt(100 * t)) > math.floor(2 * math.sqrt(100 * (t - 1)))
 
 
 def _micros(at: str) -> int:

@@ -30,6 +30,7 @@ Code = Literal[
     "rewards_missing",
     "rewards_overdue",
     "rewards_stopped",
+    "searching",
     "update_failed",
     "warm_start",
 ]

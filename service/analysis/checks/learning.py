@@ -5,7 +5,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from policy.description import get_warm_start
+from policy.description import get_search_share, get_warm_start
 from policy.regimes import explain_no_regimes, get_likeliest_regime
 from service.analysis.checks import CHANCE, Finding
 from service.analysis.facts import Facts
@@ -74,7 +74,7 @@ def check_job(facts: Facts) -> Iterator[Finding]:
 def check_warm_start(facts: Facts) -> Iterator[Finding]:
     config, state = facts.config, facts.state
     missing = get_warm_start(facts.policy, state)
-    if missing is None or not state.round:
+    if missing is None or not state.round or not (missing.rounds or missing.rewards or missing.estimate):
         return
     waiting = state.arrived - state.folded
     needs = [f"{missing.rounds} more decisions"] if missing.rounds else []
@@ -94,6 +94,21 @@ def check_warm_start(facts: Facts) -> Iterator[Finding]:
         f"Report rewards. {waiting} have arrived and wait for the end of the stage, before round {state.next_update}."
         if missing.rewards
         else "Nothing to do: until then actions are chosen at random, which is how the campaign starts to learn.",
+    )
+
+
+def check_search(facts: Facts) -> Iterator[Finding]:
+    """Are the rewards too much alike to tell how uncertain they are?"""
+    missing, share = get_warm_start(facts.policy, facts.state), get_search_share(facts.state)
+    if missing is None or not missing.deviations:
+        return
+    yield Finding(
+        "searching",
+        "info",
+        f"About {100 * share:.0f} % of the decisions are made at random, ever fewer: almost all rewards of an action "
+        f"are the same, and {missing.deviations} more that differ are needed to know how uncertain they are.",
+        {"deviations_missing": missing.deviations, "random_share": share, "rounds": facts.state.round},
+        "Check that conversions are reported. If they are rare, there is nothing to do: it ends once enough have come.",
     )
 
 

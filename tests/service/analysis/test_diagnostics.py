@@ -227,6 +227,7 @@ HAVE = [
     ("clock_skew", "warning", CLOCK, lambda p: send_times(p, lambda now: now + 30)),
     ("clock_skew", "info", {}, lambda p: send_times(p, lambda now: now + 30)),
     ("warm_start", "info", {}, lambda p: p.play(5)),
+    ("searching", "info", {}, lambda p: p.play(200, lambda made: -0.02 * (made["action"] == "mail"))),
     ("warm_start", "warning", ONE | {"warm_start_rounds": 20}, lambda p: p.play(30, lambda made: None)),
     ("regimes_not_estimable", "info", {}, lambda p: p.play(60)),
     ("regimes_not_estimable", "warning", {}, lambda p: p.play(210, season="spring")),
@@ -261,6 +262,8 @@ HAVE_NOT = [
     ("action_never_eligible", {}, add_late),
     ("action_never_chosen", {}, add_late),
     ("clock_skew", CLOCK, lambda p: (send_times(p, lambda now: now - 1), p.decide(20))),
+    ("warm_start", {}, lambda p: p.play(200, lambda made: -0.02 * (made["action"] == "mail"))),
+    ("searching", {}, lambda p: p.play(150)),
     ("belief_stuck", given(STICKY, CLEAR), lambda p: p.play(500, size=50)),
     ("exploration_small", ONE | {"bonus": {"scale": 1e-6}, "propensity_floor": 0.02}, play_alike),  # chance explores
     ("exploration_large", ONE | {"bonus": {"scale": 4.0}}, lambda p: play_alike(p, 1_000)),
