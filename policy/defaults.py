@@ -3,7 +3,7 @@
 Chosen on seeds 3001–3040 of the credit-card environment, together with 8 to 24 seeds each of the quiet-regimes, iid,
 binary, sparse, belief-rewards, three-regimes and nelson environments, and never on seeds 1951–2050, on which the
 default is judged. docs/policy.md describes what else was tried. Gains are in nats. The constants of the noise were
-chosen on the same seeds of the worlds of benchmarks/rare.py and of the credit-card, binary, sparse and iid environments.
+chosen on the same seeds of the worlds of benchmarks/rare.py, and of credit-card, binary, sparse and iid.
 """
 
 # --- decisions: defaults of the configuration ---
