@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import rare
 from policy import CampaignConfig, StagedPolicy, decode, encode, joint, noise
-from policy.changes import add_config_action, append_actions
+from policy.changes import adapt_state, add_config_action
 from policy.defaults import ENOUGH_DEVIATIONS, KAPPA, PRIOR_DEVIATIONS, PRIOR_ROUNDS, SEARCH_ROUNDS
 from policy.description import get_search_share, get_warm_start
 from policy.encoding import Contexts
@@ -108,7 +108,7 @@ def test_a_new_action_is_as_uncertain_as_any():
     policy = campaign(2)
     state = policy.update(played(policy, np.random.default_rng(3).normal(size=(300, 2)) * [0.1, 2.0]))
     wider = StagedPolicy(add_config_action(policy.config, "a2"))
-    grown = append_actions(policy, wider, state)
+    grown = adapt_state(policy, wider, state)
     assert grown.statistics.units[:4].tolist() == state.statistics.units.tolist()
     assert grown.statistics.units[4] == state.statistics.units[1:].max()
     score = wider.preview(grown, {}).scores[2]
