@@ -100,7 +100,11 @@ def test_a_level_of_that_name_that_is_declared_is_the_one_that_is_used():
 
 def test_a_missing_number_has_a_column_of_its_own_and_leaves_the_slope_alone():
     made = FeatureMap(lenient(features={"shared": ["spend"], "per_regime": ["intercept", "actions:spend"]}, regimes=1))
-    assert made.column_names == ["spend", "spend=missing", "intercept", "call × spend", "call × spend=missing"]
+    parts = [(column.term, column.action, column.level) for column in made.column_parts]
+    assert parts == [
+        ("spend", None, None), ("spend", None, "missing"), ("intercept", None, None),
+        ("actions:spend", "call", None), ("actions:spend", "call", "missing"),
+    ]  # fmt: skip
     belief, contexts = np.ones(1), made.encode([{"spend": 50}, {}])
     assert made.dense(belief, 1, contexts, 0).tolist() == [0.25, 0, 1, 0.25, 0]
     assert made.dense(belief, 1, contexts, 1).tolist() == [0, 1, 1, 0, 1]
