@@ -111,7 +111,8 @@ class Keys:
     async def _watch(self) -> None:
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), RELOAD_SECONDS)
+                async with asyncio.timeout(RELOAD_SECONDS):
+                    await self._stopping.wait()
                 return
             try:
                 await asyncio.to_thread(self.load)

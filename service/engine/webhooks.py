@@ -132,7 +132,8 @@ class Sender:
                 self._under_way.add(task)
                 task.add_done_callback(self._end_delivery)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), seconds)
+                async with asyncio.timeout(seconds):
+                    await self._woken.wait()
 
     def _end_delivery(self, task: asyncio.Task[None]) -> None:
         self._under_way.discard(task)

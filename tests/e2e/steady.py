@@ -113,7 +113,8 @@ class Steady:
         """The first answer without status 5xx, and whether the first attempt got it."""
         deadline, first = time.monotonic() + PATIENCE_SECONDS, True
         while True:
-            await asyncio.wait_for(self._up.wait(), PATIENCE_SECONDS)
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await self._up.wait()
             client = self._client
             assert client is not None
             try:
@@ -278,7 +279,8 @@ class Steady:
 
     async def _abort_export(self, name: str) -> bool:
         """Start an export, and close the connection in the middle."""
-        await asyncio.wait_for(self._up.wait(), PATIENCE_SECONDS)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await self._up.wait()
         assert self._client is not None
         try:
             async with self._client.stream("GET", f"/campaigns/{name}/decisions?format=ndjson") as answer:

@@ -7,9 +7,11 @@ import socket
 import threading
 from collections import Counter
 from contextlib import asynccontextmanager
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 
+import httpx
 import pytest
 from pydantic import SecretStr
 
@@ -256,6 +258,22 @@ def test_the_message_of_a_dead_sender_is_sent_when_its_lease_ends(worker, clock,
                 await wait_until(lambda: not list_waiting(worker), "sent")
             assert len({message.headers["x-undercurrent-delivery"] for message in receiver.received}) == 1
             assert worker.rows(outbox)[0]["attempts"] == len(receiver.received) == 2
+
+    asyncio.run(run())
+
+
+@on_sqlite
+def test_a_sender_that_is_woken_can_be_closed_at_any_step(worker, clock, monkeypatch):
+    """The search that an ending delivery asks for must not swallow the order to stop."""
+    monkeypatch.setattr(service.engine.webhooks, "_create_client", partial(httpx.AsyncClient, verify=False))
+
+    async def run():
+        for steps in range(8):
+            async with asyncio.timeout(60), sending(worker, clock) as sender:
+                await asyncio.sleep(0.05)  # it has searched, and waits
+                sender.wake()
+                for _ in range(steps):
+                    await asyncio.sleep(0)
 
     asyncio.run(run())
 
