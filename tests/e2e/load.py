@@ -16,6 +16,7 @@ from service.engine.requests import MAX_BATCH
 from tests.e2e.findings import Change, Exchange, Finding, compare_with_log, find_verify_differences
 
 PATIENCE_SECONDS = 300  # on a new machine the first start of a server compiles the kernels
+REPEATERS = 8  # threads that repeat requests
 MAX_STEPS = 5_000  # of one caller: the load ends even if nobody stops it
 MAX_ITEMS = 12  # of a batch
 RISKS = ["low", "middle", "high"]
@@ -35,7 +36,10 @@ def wait_until(condition: Callable[[], object], poll_seconds: float = 0.005) -> 
 
 
 def open_client(url: str) -> httpx.Client:
-    """A client with a long time-out, and without certificates: loading them takes longer than its requests."""
+    """A client with a long time-out, and without certificates: loading them takes longer than its requests.
+
+    It belongs to one thread. A thread that looks for a free connection may close one that another has just taken.
+    """
     return httpx.Client(base_url=url, timeout=PATIENCE_SECONDS, verify=False)
 
 
@@ -145,6 +149,18 @@ class Caller:
         assert response.status_code == 200, f"{method} {path} {body}: {response.status_code} {response.text}"
         answer: dict[str, Any] = response.json()
         return answer
+
+
+def _repeat(exchanges: Sequence[Exchange], urls: Sequence[str]) -> list[Finding]:
+    """Repeat these requests one after the other, and find other answers."""
+    findings = []
+    with ExitStack() as stack:
+        clients = cycle([stack.enter_context(open_client(url)) for url in urls])
+        for client, one in zip(clients, exchanges, strict=False):
+            answer = client.post(one.path, json=one.body).content
+            if answer != one.answer:
+                findings.append(Finding("wrong", f"{one} again: {answer!r}"))
+    return findings
 
 
 class Load:
@@ -262,12 +278,9 @@ class Load:
 
     def repeat(self, exchanges: Sequence[Exchange], *urls: str) -> list[Finding]:
         """Repeat these requests and find answers that are not the same bytes as before (R17)."""
-        with ExitStack() as stack:
-            clients = cycle([stack.enter_context(open_client(url)) for url in urls])
-            pool = stack.enter_context(ThreadPoolExecutor(8))
-            answers = pool.map(lambda client, one: client.post(one.path, json=one.body).content, clients, exchanges)
-            pairs = zip(exchanges, answers, strict=True)
-            return [Finding("wrong", f"{one} again: {answer!r}") for one, answer in pairs if answer != one.answer]
+        with ThreadPoolExecutor(REPEATERS) as pool:
+            parts = [exchanges[first::REPEATERS] for first in range(REPEATERS)]
+            return [finding for findings in pool.map(lambda part: _repeat(part, urls), parts) for finding in findings]
 
     def send_unanswered(self, url: str) -> list[Finding]:
         """Send all unanswered requests again. Those that get an answer are acknowledged; the others are findings."""

@@ -95,7 +95,8 @@ def test_nobody_waits_for_a_campaign_of_another_worker(shared):
     database_url, (server, *_) = shared["postgresql"]
 
     def decide(campaign: str) -> dict:
-        return good(client.post("/decide", json={"campaign": campaign, "context": {"risk": "low", "revenue": 1}}))
+        with open_client(server.url) as client:
+            return good(client.post("/decide", json={"campaign": campaign, "context": {"risk": "low", "revenue": 1}}))
 
     engine = sa.create_engine(database_url, poolclass=sa.NullPool)
     with open_client(server.url) as client, ThreadPoolExecutor(1) as pool:

@@ -52,10 +52,14 @@ class Worker:
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._listener]}, daemon=True)
         self._thread.start()
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        # Loading certificates, which nobody needs here, takes longer than starting the service.
-        self.client = httpx.Client(base_url=self.url, timeout=60, verify=False)
+        self.client = self.open_client()
         # On a new machine the service may compile its kernels first.
         assert self.client.get("/healthz", timeout=300).status_code == 200
+
+    def open_client(self) -> httpx.Client:
+        """A client for one more thread: one that looks for a free connection may close what another has just taken."""
+        # Loading certificates, which nobody needs here, takes longer than starting the service.
+        return httpx.Client(base_url=self.url, timeout=60, verify=False)
 
     def stop(self) -> None:
         """Stop as SIGTERM does."""

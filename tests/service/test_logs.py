@@ -205,14 +205,16 @@ def broken(*_, **__):
 
 def test_concurrent_requests_keep_their_ids(start, lines):
     """Even when one transaction serves them all."""
-    client = start(access_log=True).client
+    worker = start(access_log=True)
+    client = worker.client
     good(client.post("/campaigns", json=CAMPAIGN), 201)
     read_lines(client, lines)
     lines.clear()
 
     def decide(number):
         body = DECIDE | {"decision_id": str(number)} | ({"campaign": "autumn"} if number % 2 else {})
-        answer = client.post("/decide", json=body, headers={"X-Request-ID": f"id-{number}"})
+        with worker.open_client() as own:
+            answer = own.post("/decide", json=body, headers={"X-Request-ID": f"id-{number}"})
         assert answer.headers["x-request-id"] == f"id-{number}"
 
     with ThreadPoolExecutor(16) as threads:

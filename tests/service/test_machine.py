@@ -370,9 +370,12 @@ class Machine(RuleBasedStateMachine):
         self.show(campaign)
 
     def _at_once(self, path: str, *bodies: dict) -> list[httpx.Response]:
-        clients = (self.workers.running * 2)[:2]
+        def post(worker: Worker, body: dict) -> httpx.Response:
+            with worker.open_client() as client:
+                return client.post(path, json=body)
+
         with ThreadPoolExecutor(2) as pool:
-            return list(pool.map(lambda worker, body: worker.client.post(path, json=body), clients, bodies))
+            return list(pool.map(post, (self.workers.running * 2)[:2], bodies))
 
     def _some_round(self, number: int, back: int) -> tuple[Campaign, Round]:
         campaign = self.some(number, [c for c in self.campaigns.values() if c.rounds])

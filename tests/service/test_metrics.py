@@ -242,11 +242,16 @@ def held(database_url):
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 def test_a_hanging_database_delays_neither_scrapes_nor_the_service(start, database_url, monkeypatch):
     monkeypatch.setattr(service.engine.metrics, "DATABASE_SECONDS", 4.0)  # time enough for what is answered meanwhile
-    client = start().client
+    worker, found = start(), []
+    client = worker.client
     good(client.post("/campaigns", json=CAMPAIGN), 201)
-    found = []
+
+    def scrape():
+        with worker.open_client() as own:
+            found.append(Scrape(own))
+
     with held(database_url):
-        scrapes = [threading.Thread(target=lambda: found.append(Scrape(client))) for _ in range(4)]
+        scrapes = [threading.Thread(target=scrape) for _ in range(4)]
         for thread in scrapes:
             thread.start()
         for _ in range(20):
