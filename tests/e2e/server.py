@@ -70,6 +70,18 @@ class Server:
         children = psutil.Process(self.pid).children()
         return [child for child in children if "--multiprocessing-fork" in child.cmdline()]
 
+    @contextmanager
+    def suspend_other_workers(self, worker: psutil.Process) -> Iterator[None]:
+        """Until the end, new connections can only lead to this worker."""
+        others = [other for other in self.list_workers() if other != worker]
+        for other in others:
+            other.suspend()
+        try:
+            yield
+        finally:
+            for other in others:
+                other.resume()
+
     def read_stderr(self) -> str:
         return self._stderr.read_text()
 

@@ -24,15 +24,10 @@ JSON_LOGS = ["--log-format", "json", "--access-log", "--log-level", "debug"]
 
 
 def connect(server, worker):
-    """A client that is connected to this worker: the others are suspended meanwhile."""
-    client, others = open_client(server.url), [other for other in server.list_workers() if other != worker]
-    for other in others:
-        other.suspend()
-    try:
+    """A client that is connected to this worker."""
+    client = open_client(server.url)
+    with server.suspend_other_workers(worker):
         good(client.get("/healthz"))
-    finally:
-        for other in others:
-            other.resume()
     return client
 
 
