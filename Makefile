@@ -93,14 +93,14 @@ clean:  ## remove .venv and every cache
 	rm -rf .venv .venv-audit build dist *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.venv/ready: pyproject.toml requirements.lock
+.venv/ready: pyproject.toml requirements.lock clients/python/pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not installed; Undercurrent needs Python 3.11 or newer."; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "Undercurrent needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Name another, e.g. PYTHON=python3.12."; exit 1; }
 	@echo "Setting up .venv (the first time takes a minute) ..."
 	@test -x $(BIN)/undercurrent || $(PYTHON) -m venv --clear .venv
 	@$(INSTALL) -r requirements.lock
-	@$(INSTALL) --no-build-isolation -e .
+	@$(INSTALL) --no-build-isolation -e . -e clients/python
 	@echo "Compiling the kernels (under a minute) ..."
 	@$(BIN)/python -m service.engine.warm_up
 	@touch $@

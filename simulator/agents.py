@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from policy import CampaignConfig, Decision, Request, StagedPolicy
-from simulator.client import BATCH_LIMIT, Client, ClientError, Item, ServiceError
-from simulator.client import Decision as ServiceDecision
+from undercurrent_client import BATCH_LIMIT, Client, ClientError, Item, RewardItem, ServiceError
+from undercurrent_client import Decision as ServiceDecision
 
 T = TypeVar("T")
 Choice = Decision | ServiceDecision
@@ -52,13 +52,12 @@ class HttpAgent:
 
     def decide(self, contexts: Sequence[Mapping[str, str]]) -> Sequence[Choice]:
         first = self._round + 1
-        items = [Item(self._make_id(first + i), context) for i, context in enumerate(contexts)]
+        items = [Item(context, self._make_id(first + i)) for i, context in enumerate(contexts)]
         if self._is_sent_singly(first):
-            decisions = [self._client.decide(self._name, item.decision_id, item.context) for item in items]
+            decisions = [self._client.decide(self._name, item.context, decision_id=item.decision_id) for item in items]
         else:
-            decisions = [
-                decision for batch in _split_batches(items) for decision in self._client.decide_batch(self._name, batch)
-            ]
+            batches = [self._client.decide_batch(self._name, batch) for batch in _split_batches(items)]
+            decisions = [decision for batch in batches for decision in batch.decisions]
         for number, decision in enumerate(decisions, first):
             if decision.round != number:
                 raise ClientError(
@@ -73,7 +72,7 @@ class HttpAgent:
             for number, reward in rewards:
                 self._client.reward(self._name, self._make_id(number), reward)
             return
-        for batch in _split_batches([(self._make_id(number), reward) for number, reward in rewards]):
+        for batch in _split_batches([RewardItem(self._make_id(number), reward) for number, reward in rewards]):
             for result in self._client.reward_batch(self._name, batch):
                 if result.error is not None:
                     raise result.error

@@ -17,8 +17,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Exit code: 0 success, 1 failure, 2 wrong usage."""
     options = build_parser().parse_args(arguments)
     from policy import PolicyError
-    from simulator.client import ClientError
     from simulator.commands import COMMANDS
+    from undercurrent_client import ClientError
 
     try:
         return COMMANDS[options.command](options)

@@ -1,7 +1,8 @@
 """Play many campaigns, in processes on this machine or at a service. A stop keeps the rounds already played."""
 
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.metadata import version
@@ -10,9 +11,9 @@ from typing import NamedTuple
 from tqdm import tqdm
 
 from simulator.agents import HttpAgent
-from simulator.client import Client, ClientError, ServiceError
 from simulator.presets import slugify
 from simulator.replay import ORACLE, Game, Run, Task, replay_seed
+from undercurrent_client import Client, ClientError, ServiceError
 
 
 class Outcome(NamedTuple):
@@ -60,12 +61,18 @@ def play_in_process(tasks: Sequence[Task], jobs: int = -1, label: str = "") -> O
 
 def play_at_service(tasks: Sequence[Task], remote: Remote, label: str = "") -> Outcome:
     """Play every task as a campaign of the service. After a stop, the same call continues where it stopped."""
-    with Client(remote.url, remote.key, remote.patience) as client:
+    with _connect(remote) as client:
         client.check_version(version("undercurrent"))
     names = _name_campaigns(tasks, remote.name)
     for task, name in zip(tasks, names, strict=True):
         task.build_config(name)
     return _Players(tasks, names, remote, label).play()
+
+
+def _connect(remote: Remote, sleep: Callable[[float], object] = time.sleep) -> Client:
+    """Open a client. A step of many rounds may take long, so it waits for an answer as long as for the service."""
+    timeout = max(remote.patience, 10.0)
+    return Client(remote.url, remote.key, patience=remote.patience, timeout=timeout, sleep=sleep)
 
 
 def _name_campaigns(tasks: Sequence[Task], prefix: str | None) -> list[str]:
@@ -120,7 +127,7 @@ class _Players:
         task, remote = self._tasks[index], self._remote
         config = task.build_config(self._names[index])
         game = self._games[index] = Game(task, config)
-        with Client(remote.url, remote.key, remote.patience, sleep=self._pause) as client, suppress(_StoppedError):
+        with _connect(remote, self._pause) as client, suppress(_StoppedError):
             try:
                 agent = HttpAgent(client, config, remote.batch)
                 _require_same_rewards(game, agent)

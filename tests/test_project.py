@@ -11,6 +11,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import undercurrent_client
 from service import __version__
 from service.base.settings import PREFIX, Settings
 
@@ -54,6 +55,8 @@ def test_locks_pin_the_dependencies():
     for extra in ("dask", "dev", "prepare", "sim"):
         assert_pinned(EXTRAS[extra], locked)
     assert_pinned(PROJECT["dependencies"], locked)
+    client = tomllib.loads((ROOT / "clients/python/pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert_pinned(client["dependencies"], locked)
     bench = read_pins("requirements-bench.lock")
     assert_pinned(EXTRAS["bench"], bench)
     assert not bench.keys() & locked.keys(), "both locks are installed together"
@@ -81,9 +84,14 @@ def test_python_examples_of_the_library_page_run():
 
 def test_links_between_the_pages_lead_somewhere():
     pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "benchmarks/README.md", ROOT / "migrations/README.md"]
+    pages += ROOT.glob("clients/*/README.md")
     for page in pages:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
+
+
+def test_the_client_has_the_version_of_the_service():
+    assert undercurrent_client.__version__ == __version__
 
 
 def test_changelog_lists_the_version():
@@ -119,7 +127,7 @@ def test_the_search_for_machine_traces_finds_them(line):
     assert MACHINE.search(line)
 
 
-@pytest.mark.parametrize("package", ["policy", "service", "simulator"])
+@pytest.mark.parametrize("package", ["clients/python", "policy", "service", "simulator"])
 def test_no_module_and_no_function_is_too_long(package):
     for path in (ROOT / package).rglob("*.py"):
         source = path.read_text(encoding="utf-8")

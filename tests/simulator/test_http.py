@@ -16,13 +16,13 @@ import sqlalchemy as sa
 
 from simulator import cli
 from simulator.agents import HttpAgent, LocalAgent
-from simulator.client import Client, ClientError, UnreachableError
 from simulator.delivery import Delivery
 from simulator.environment import load_environment
 from simulator.replay import Game, Run, Task, replay_seed
 from simulator.runs import Remote, play_at_service
 from tests.service.playing import eventually
 from tests.simulator.conftest import Server
+from undercurrent_client import Client, ClientError, UnreachableError
 
 CREDIT_CARD = load_environment("credit-card")
 LATE = Delivery("geometric", 20.0, 0.1)
@@ -239,7 +239,7 @@ def test_another_client_in_the_same_campaign_is_noticed(embedded: Server):
     with Client(embedded.url) as client:
         agent = HttpAgent(client, config)
         agent.decide([CREDIT_CARD.describe_context(episode, 0)])
-        client.decide("shared-1", "order-7", CREDIT_CARD.describe_context(episode, 0))
+        client.decide("shared-1", CREDIT_CARD.describe_context(episode, 0), decision_id="order-7")
         with pytest.raises(ClientError, match="another client is using"):
             agent.decide([CREDIT_CARD.describe_context(episode, 1)])
 

@@ -1,0 +1,164 @@
+"""What is sent and what comes back, as typed values. Fields that a newer service adds are ignored."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal
+from uuid import uuid4
+
+import msgspec
+
+from undercurrent_client.errors import ErrorDetail, ServiceError
+
+BATCH_LIMIT = 1_000  # most items that the service accepts in one request
+Mode = Literal["warm_start", "optimistic", "control", "imported", "baseline"]
+Format = Literal["ndjson", "csv", "parquet"]
+OnError = Literal["fail", "skip"]
+
+
+def make_id() -> str:
+    """Make a new id for a decision."""
+    return uuid4().hex
+
+
+class Item(msgspec.Struct, frozen=True):
+    """One customer to decide for. The same `decision_id` always gets the same answer; by default it is a new one."""
+
+    context: Mapping[str, Any]
+    decision_id: str = msgspec.field(default_factory=make_id)
+    excluded_actions: Sequence[str] = ()
+    subject: str | None = None
+    at: datetime | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the item as the service expects it."""
+        body: dict[str, Any] = {"decision_id": self.decision_id, "context": dict(self.context)}
+        if self.excluded_actions:
+            body["excluded_actions"] = list(self.excluded_actions)
+        if self.subject is not None:
+            body["subject"] = self.subject
+        if self.at is not None:
+            body["at"] = self.at.isoformat()
+        return body
+
+
+class RewardItem(msgspec.Struct, frozen=True):
+    """What one decision earned."""
+
+    decision_id: str
+    reward: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the item as the service expects it."""
+        return {"decision_id": self.decision_id, "reward": self.reward}
+
+
+class Score(msgspec.Struct, frozen=True):
+    """The reward expected of an action, and a bonus for what choosing it would teach."""
+
+    action: str
+    estimate: float
+    bonus: float
+    score: float
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """The action to take, its probability, and the scores behind it.
+
+    If the service did not answer in time, `is_baseline` is true: the action is the caller's baseline, `problem` says
+    why, and no reward must be reported, because the service may have decided something else.
+    """
+
+    decision_id: str
+    campaign: str
+    action: str
+    mode: Mode
+    round: int = 0
+    stage: int = 0
+    model_version: int = 0
+    propensity: float | None = None
+    belief: tuple[float, ...] = ()
+    scores: tuple[Score, ...] = ()
+    decided_at: str = ""
+    problem: str = ""
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether the client chose the baseline because the service did not answer in time."""
+        return self.mode == "baseline"
+
+
+class SkippedItem(msgspec.Struct, frozen=True):
+    """An item of a batch that was not decided; `item` is its place, counted from 0."""
+
+    item: int
+    decision_id: str
+    error: ErrorDetail
+
+
+class DecisionBatch(msgspec.Struct, frozen=True):
+    """The decisions of a batch, in the order of the items; with `on_error="skip"` also the items left out."""
+
+    decisions: tuple[Decision, ...]
+    skipped: tuple[SkippedItem, ...] = ()
+
+
+class RewardAnswer(msgspec.Struct, frozen=True):
+    """A committed reward."""
+
+    decision_id: str
+    round: int
+    reward: float
+    received_at: str = ""
+
+
+class RewardResult(msgspec.Struct, frozen=True):
+    """The outcome of one reward of a batch: the committed reward, or the error that refused it."""
+
+    decision_id: str
+    committed: RewardAnswer | None
+    error: ServiceError | None
+
+
+class ItemResult(msgspec.Struct, frozen=True):
+    """The outcome of one reward as the service writes it."""
+
+    decision_id: str
+    committed: RewardAnswer | None = None
+    error: ErrorDetail | None = None
+
+
+class RewardResults(msgspec.Struct, frozen=True):
+    """The answer to a batch of rewards."""
+
+    results: tuple[ItemResult, ...]
+
+
+class Campaign(msgspec.Struct, frozen=True, kw_only=True):
+    """The current state of a campaign; `config` is only known for a campaign that was asked for by name."""
+
+    name: str
+    round: int
+    model_version: int
+    rewards_received: int
+    rewards_waiting: int
+    failure: str | None = None
+    paused: bool = False
+    archived_at: str | None = None
+    stage: int = 0
+    regimes: int = 1
+    belief: tuple[float, ...] = ()
+    updated_at: str = ""
+    config: dict[str, Any] = {}
+
+
+class CampaignPage(msgspec.Struct, frozen=True):
+    """One page of the list of campaigns."""
+
+    campaigns: tuple[Campaign, ...]
+    next_cursor: str | None = None
+
+
+class Health(msgspec.Struct, frozen=True):
+    """What the service says about itself."""
+
+    version: str
