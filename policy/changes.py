@@ -269,7 +269,8 @@ def roll_back(policy: StagedPolicy, state: State, before: StagedPolicy, past: St
     """Put the model of `past`, an earlier state of the campaign under the policy `before`, in force again (R21).
 
     Rounds and rewards stay. Rewards folded since then are excluded for good, also from recomputations; those still
-    waiting are folded by the next update. Beliefs are those of the earlier model, as after a re-estimation (R5).
+    waiting are folded by the next update. A reward revised since then counts as it did, until it is revised again.
+    Beliefs are those of the earlier model, as after a re-estimation (R5).
     Actions newer than the model start over.
     """
     if not (past.round <= state.round and past.folded <= state.folded and past.model_version <= state.model_version):
@@ -278,8 +279,8 @@ def roll_back(policy: StagedPolicy, state: State, before: StagedPolicy, past: St
     renewed = set(policy.config.actions) - set(before.config.actions) - set(policy.config.retired_actions)
     past = adapt_state(before, policy, past)
     history = state.history.copy(state.round, state.arrived)
-    order = history.get_arrival_order(state.folded)
-    history.excluded = np.union1d(past.history.excluded, order[past.folded :])
+    history.excluded = np.union1d(past.history.excluded, history.get_first_arrivals(past.folded, state.folded))
+    history.take_back(past.folded, state.folded, past.history.copy_rewards(past.folded))
     state = state._replace(
         belief=policy.estimator.restore_belief(state, past, history),
         hmm=past.hmm,

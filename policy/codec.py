@@ -43,7 +43,10 @@ def encode(state: State) -> bytes:
     arrays |= _name_arrays("history", history.contexts.rows(0, rounds))
     arrays |= {f"history.{name}": getattr(history, name)[:rounds] for name in ("steps", "actions", "beliefs")}
     arrived = history.get_arrival_order(state.arrived)
-    arrays |= {"history.arrivals": arrived, "history.rewards": history.rewards[arrived]}
+    arrays |= {"history.arrivals": arrived, "history.rewards": history.copy_rewards(state.arrived)[arrived]}
+    revisions, replaced = history.get_revisions(state.arrived)
+    if revisions.size:
+        arrays |= {"history.revisions": revisions, "history.replaced": replaced}
     if history.excluded.size:  # only after a rollback
         arrays["history.excluded"] = history.excluded
     arrays |= _candidate_arrays(state.selection)
@@ -111,6 +114,15 @@ def _selection(header: dict[str, Any] | None, arrays: Arrays) -> Selection | Non
     return Selection(candidates=candidates, **choice)
 
 
+def _read_revisions(arrays: Arrays) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
+    if "history.revisions" not in arrays:
+        return None
+    revisions, replaced = arrays["history.revisions"], arrays["history.replaced"]
+    if revisions.shape != replaced.shape:
+        raise ValueError("revisions and what they replaced differ in number")
+    return revisions, replaced
+
+
 def decode(data: bytes) -> State:
     """The state that `encode` wrote; a CodecError says what is wrong with anything else."""
     try:
@@ -122,6 +134,7 @@ def decode(data: bytes) -> State:
             arrivals=arrays["history.arrivals"],
             rewards=arrays["history.rewards"],
             excluded=arrays.get("history.excluded"),
+            revisions=_read_revisions(arrays),
         )
         fields = {name: header[name] for name in _PLAIN} | {name: header.get(name, _LATER[name]) for name in _LATER}
         fields["selection"] = _selection(header["selection"], arrays)

@@ -143,7 +143,7 @@ def _residual_noise(features: FeatureMap, ridge: float, state: State, scaled: Fl
     freedom = folded.size - (rank - ridge * float(scaled.sum()))  # less tr G⁻¹(G - λI), the effective parameters
     if freedom < LEAST_FREEDOM:
         return None
-    rewards = state.history.rewards[folded] - units[0]
+    rewards = state.history.copy_rewards(state.folded)[folded] - units[0]
     squares = rewards @ rewards - 2.0 * (theta @ moment) + theta @ gram @ theta - ridge * (theta @ theta)
     return float(np.sqrt(max(squares, 0.0) / freedom))
 

@@ -71,7 +71,7 @@ def gather(features: FeatureMap, history: History, rounds: int, arrived: int) ->
     rewards = np.full(rounds, np.nan)
     known = history.get_arrivals(0, arrived)  # in round order: sums do not depend on the order of arrival (R15)
     known = known[known < rounds]
-    rewards[known] = history.rewards[known]
+    rewards[known] = history.copy_rewards(arrived)[known]
     centre = float(rewards[known].mean()) if known.size else 0.0
     rewards -= centre
     deviation = float(rewards[known].std()) if known.size else 0.0

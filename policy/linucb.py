@@ -66,11 +66,18 @@ def update_statistics(
     beliefs: FloatArray,
     rewards: FloatArray,
     rows: IntArray,
+    revised: tuple[IntArray, FloatArray] | None = None,
 ) -> Statistics:
-    """Statistics after folding `rows` of the history, in the order given (R1, R2)."""
-    if not rows.size and is_current(statistics):
+    """Statistics after folding `rows` of the history, in the order given (R1, R2).
+
+    `revised` are rows that are in the statistics already, and by how much their rewards have changed.
+    """
+    has_revised = revised is not None and revised[0].size > 0
+    if not (rows.size or has_revised) and is_current(statistics):
         return statistics
     fresh = copy_statistics(statistics)
+    if revised is not None and has_revised:
+        kernels.revise_statistics(features.plan, fresh, contexts.levels, contexts.values, actions, beliefs, *revised)
     if not kernels.update_statistics(
         features.plan, fresh, ridge, contexts.levels, contexts.values, actions, beliefs, rewards, rows
     ):

@@ -113,8 +113,9 @@ def _check_state(policy: "StagedPolicy", state: State) -> None:
     if policy.config.retired_actions or state.round < state.trial_end:
         raise ArgumentError("state", "has retired actions, or one on trial", "all actions in ordinary use")
     folded_rows = state.history.get_arrivals(0, state.folded)
-    if state.arrived != state.round or not np.array_equal(folded_rows, np.arange(state.folded)):
-        message = "has rewards that are missing or were folded out of round order"
+    in_order = np.array_equal(folded_rows, np.arange(state.folded)) and not state.history.count_revisions(state.arrived)
+    if state.arrived != state.round or not in_order:
+        message = "has rewards that are missing, were revised, or were folded out of round order"
         raise ArgumentError("state", message, "a state in which every round has its reward, taken in order")
     length = policy.config.stage_length
     if state.next_update != max(1, -(-state.round // length)) * length + 1:

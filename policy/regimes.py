@@ -76,7 +76,7 @@ def describe_regimes(policy: StagedPolicy, state: State) -> tuple[RegimeDescript
     shares, recent = _compute_shares(beliefs), _compute_shares(beliefs[-RECENT:])
     average = _average_laws(model.hmm, model.hmm.stationary if shares[0] is None else [s or 0.0 for s in shares])
     rewarded = history.get_arrivals(0, state.arrived)  # without what a rollback has excluded
-    weights, earned = beliefs[rewarded], history.rewards[rewarded]
+    weights, earned = beliefs[rewarded], history.copy_rewards(state.arrived)[rewarded]
     totals, sums = weights.sum(axis=0), earned @ weights
     warming_up = get_warm_start(policy, state) is not None
     expected = None if warming_up else _compute_expected_rewards(policy, state, model, beliefs)

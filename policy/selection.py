@@ -154,7 +154,10 @@ def _judge(
     new = (rows >= previous.round) | np.isin(rows, history.get_arrivals(previous.arrived, arrived), assume_unique=True)
     rows = rows[new & (rows < rounds)]
     memory = (previous.round / rounds) ** FORGETTING
-    scores = np.array([_score(maps[c.regimes], history, rounds, previous.round, rows, c) for c in previous.candidates])
+    rewards = history.copy_rewards(arrived)[rows]
+    scores = np.array(
+        [_score(maps[c.regimes], history, rounds, previous.round, rows, rewards, c) for c in previous.candidates]
+    )
     gains = scores - scores[0]
     # Rewards that suddenly scatter far more than σ̂ must not outweigh all other evidence.
     mean_square = -scores[0, 1] / max(rows.size, 1)
@@ -164,9 +167,15 @@ def _judge(
 
 
 def _score(
-    features: FeatureMap, history: History, rounds: int, start: int, rows: IntArray, model: Candidate
+    features: FeatureMap,
+    history: History,
+    rounds: int,
+    start: int,
+    rows: IntArray,
+    rewards: FloatArray,
+    model: Candidate,
 ) -> tuple[float, float]:
-    """Log-likelihood of the symbols from `start` on; minus the squared errors on the rewards of `rows`."""
+    """Log-likelihood of the symbols from `start` on; minus the squared errors on `rewards`, those of `rows`."""
     symbols, steps = history.contexts.symbols[:rounds], history.steps[:rounds]
     beliefs = hmm.filter_history(model.hmm, symbols, steps).beliefs
     after = np.empty((rounds - start, model.regimes))
@@ -176,7 +185,7 @@ def _score(
     )  # fmt: skip
     columns = joint.make_design(features, history.contexts.take(rows), history.actions[rows])
     predictions = joint.predict(columns, model.theta)
-    errors = history.rewards[rows] - model.units[0] - (predictions * beliefs[rows]).sum(axis=1)
+    errors = rewards - model.units[0] - (predictions * beliefs[rows]).sum(axis=1)
     return float(gain), -float(errors @ errors)
 
 

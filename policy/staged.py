@@ -316,13 +316,14 @@ class StagedPolicy:
     # --- rewards and stage updates ---------------------------------------------------------------------------
 
     def reward(self, state: State, round: int, reward: float) -> State:
-        """Take the reward of a round, in any order and at any time; the next stage update folds it."""
+        """Take the reward of a round, in any order and at any time; the next stage update folds it.
+
+        Called again for the same round, it revises the reward: the next update takes the difference.
+        """
         if isinstance(round, bool) or not isinstance(round, int | np.integer) or not 1 <= round <= state.round:
             raise RewardError("round", f"{format_value(round)} was not decided", f"1 to {state.round}")
         value = self.check_reward(reward)
         history = state.history.cut(state.round, state.arrived)
-        if not math.isnan(history.rewards[round - 1]):
-            raise RewardError("round", f"{round} already has its reward", "one reward per round")
         if history.contexts.symbols[round - 1] == hmm.MISSING:
             value = math.nan  # without its context a reward teaches nothing, like an erased one
         history.add_reward(int(round) - 1, value)
@@ -353,13 +354,18 @@ class StagedPolicy:
         return state._replace(history=history, arrived=state.arrived + 1)
 
     def update(self, state: State) -> State:
-        """Run the update that ends a stage: fold the rewards that have arrived, in round order (R1, R2)."""
+        """Run the update that ends a stage: fold the rewards that have arrived, in round order (R1, R2).
+
+        Of a reward that was revised after it was folded, Σ z r takes the difference.
+        """
         history, start, features = state.history, state.statistics, self.maps[state.belief.size]
+        folded = state.folded
         if state.rebuild:
-            start = linucb.create_statistics(features.dimension, self.ridge)
+            folded, start = 0, linucb.create_statistics(features.dimension, self.ridge)
         statistics = linucb.update_statistics(
             start, features, self.ridge, history.contexts, history.actions, history.beliefs,
-            history.rewards, history.get_arrivals(0 if state.rebuild else state.folded, state.arrived),
+            history.get_rewards(state.arrived), history.get_arrivals(folded, state.arrived),
+            history.get_differences(folded, state.arrived),
         )  # fmt: skip
         return self.skip_update(state)._replace(
             statistics=statistics,

@@ -111,7 +111,7 @@ class State(NamedTuple):
     statistics: Statistics
     model_version: int  # publications so far: stage updates and re-estimations
     history: History
-    arrived: int  # rewards taken
+    arrived: int  # rewards taken, and revisions of them
     folded: int  # of them, folded into the statistics
     rebuild: bool  # the next stage update recomputes the statistics from round 1 (R4)
     selection: Selection | None  # the candidates of joint statistics, None before the first estimate
@@ -121,8 +121,8 @@ class State(NamedTuple):
 
     @property
     def counted(self) -> int:
-        """The number of rewards in the model: those folded, without excluded ones (R21, R22)."""
-        return self.folded - self.history.excluded.size
+        """The number of rounds whose reward is in the model: those folded, without excluded ones (R21, R22)."""
+        return self.folded - self.history.count_revisions(self.folded) - self.history.excluded.size
 
     @property
     def search_rounds(self) -> int:

@@ -156,8 +156,9 @@ def _recode_history(before: StagedPolicy, after: StagedPolicy, state: State) -> 
         history.actions[:rounds],
         beliefs,
         arrivals=arrivals,
-        rewards=history.rewards[arrivals],
+        rewards=history.get_rewards(state.arrived)[arrivals],
         excluded=history.excluded,
+        revisions=history.get_revisions(state.arrived),
     )
 
 

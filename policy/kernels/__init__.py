@@ -15,6 +15,7 @@ from policy.kernels.linucb import (
     Statistics,
     count_most_steps,
     factor,
+    revise_statistics,
     solve,
     update_statistics,
 )
@@ -70,6 +71,7 @@ __all__ = [
     "profile_moments",
     "profile_predictions",
     "profile_residuals",
+    "revise_statistics",
     "reward_evidence",
     "row_columns",
     "sample_path",

@@ -270,6 +270,29 @@ def update_rows(plan, statistics, ridge, inputs, actions, rewards, rows, start, 
 
 
 @jit
+def revise_statistics(plan, statistics, levels, values, actions, beliefs, rows, differences):  # type: ignore[no-untyped-def]
+    """Rewards that were folded before have changed: Σ z r moves by z times the difference, θ̂ with it; G stays.
+
+    levels, values, actions, beliefs: as in `update_statistics`. rows: those of T that changed. differences: by how
+    much. Many are left to the update that follows, which then factors G anew.
+    """
+    inputs, scratch = Inputs(levels, values, beliefs), make_scratch(plan)
+    moment, theta, counters = statistics.moment, statistics.theta, statistics.counters
+    columns, weights, vectors = scratch.columns, scratch.weights, scratch.vectors
+    if rows.shape[0] > count_most_steps(moment.shape[0]):
+        counters[SINCE_FACTORED] = -1
+    for place in range(rows.shape[0]):
+        n = all_columns(plan, inputs, rows[place], actions[rows[place]], columns, weights)
+        for i in range(n):
+            moment[columns[i]] += weights[i] * differences[place]
+        if counters[SINCE_FACTORED] >= 0:
+            counters[SINCE_FACTORED] += 1
+            combine_rows(statistics.inverse, columns, weights, n, vectors, 0)
+            for j in range(theta.shape[0]):
+                theta[j] += differences[place] * vectors[0, j]  # G⁻¹ z times the difference
+
+
+@jit
 def reset_statistics(statistics, ridge):  # type: ignore[no-untyped-def]
     """Forget all rewards; the next update factors G, which renews the inverse and θ̂."""
     statistics.gram[:, :] = 0.0

@@ -65,7 +65,8 @@ class Facts:
     @cached_property
     def earned(self) -> FloatArray:
         """Every reward that counts, in round order."""
-        return self.state.history.rewards[self.state.history.get_arrivals(0, self.state.arrived)]
+        history, arrived = self.state.history, self.state.arrived
+        return history.copy_rewards(arrived)[history.get_arrivals(0, arrived)]
 
     @cached_property
     def decided(self) -> list[tuple[LoggedDecision, Explanation]]:

@@ -77,11 +77,11 @@ class _Trial(Unit):
             self._left_out,
         )
 
-    def take_reward(self, round: int, value: float, source: str, after_round: int | None = None) -> None:
+    def take_reward(self, *arguments: Any, **named: Any) -> None:
         if self.state.history is self.entry.state.history:  # only the campaign itself may add to its history
             history = self.state.history.copy(self.state.round, self.state.arrived)
             self.state = self.state._replace(history=history)
-        super().take_reward(round, value, source, after_round)
+        super().take_reward(*arguments, **named)
 
     def estimate(self) -> None:
         """Leave out a large re-estimation: the decision would give it to a background job and go on (R16)."""

@@ -40,6 +40,7 @@ def _run_campaign(number: int) -> None:
         state, decisions = policy.decide_batch(state, later)
         for decided in (decision, *decisions[:-3]):
             state = policy.reward(state, decided.round, float(decided.round % 3))
+        state = policy.reward(state, 1, float(state.round % 3))
         state = decode(encode(state))
     policy.preview(state, requests[0].context, at=float(state.round))
     describe(policy, policy.update(policy.reestimate(state) if state.next_estimation else state))

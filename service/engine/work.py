@@ -21,6 +21,7 @@ from service.storage.rows import (
     LiveRow,
     MessageRow,
     ModelRow,
+    Replacement,
     RevisionRow,
     RewardRow,
 )
@@ -72,6 +73,7 @@ class NewRows:
     """The rows to append, one list for each table. The lists only grow, except that a failed attempt is cut off."""
 
     def __init__(self) -> None:
+        self.replacements: list[Replacement] = []
         self.decisions: list[DecisionRow] = []
         self.rewards: list[RewardRow] = []
         self.models: list[ModelRow] = []
@@ -81,7 +83,8 @@ class NewRows:
         self.revisions: list[RevisionRow] = []
         # In the order that foreign keys need.
         self.tables: tuple[list[Any], ...] = (
-            self.decisions, self.rewards, self.models, self.jobs, self.events, self.messages, self.revisions,
+            self.replacements, self.decisions, self.rewards, self.models, self.jobs, self.events, self.messages,
+            self.revisions,
         )  # fmt: skip
 
     def count(self) -> tuple[int, ...]:
@@ -242,6 +245,7 @@ class Work(Course):
 
     def flush(self) -> None:
         """Write the rows so far, so that queries see them."""
+        self._link_rewards()
         for rows, flushed in zip(self.rows.tables, self._flushed_rows, strict=True):
             if len(rows) > flushed:
                 self._tx.append(rows[flushed:] if flushed else rows)
@@ -250,18 +254,54 @@ class Work(Course):
             close_job(self._tx, self.row.campaign_id, job.input_round, job.status, job.published_round)
         self._flushed_jobs = len(self.progress.closed_jobs)
 
-    def take_reward(self, round: int, value: float, source: str, after_round: int | None = None) -> None:
-        """Take the reward of a round. The next stage update folds it (R1)."""
+    def _link_rewards(self) -> None:
+        """Link each reward of this transaction to the one that has replaced it, if that is of this transaction too."""
+        replacements, rewards = self.rows.replacements, self.rows.rewards
+        start, first = self._flushed_rows[0], self._flushed_rows[self.rows.tables.index(rewards)]
+        if len(replacements) == start:
+            return
+        places = dict[int, int]()  # of the newest reward of each round
+        replacing = {replacement.arrival for replacement in replacements[start:]}
+        own = set[int]()  # arrivals that have replaced one of these
+        for place in range(first, len(rewards)):
+            row = rewards[place]
+            before = places.get(row.round)
+            if row.arrival in replacing and before is not None:
+                rewards[before] = rewards[before]._replace(replaced_by=row.arrival)
+                own.add(row.arrival)
+            places[row.round] = place
+        replacements[start:] = [replacement for replacement in replacements[start:] if replacement.arrival not in own]
+
+    def take_reward(
+        self,
+        round: int,
+        value: float,
+        source: str,
+        after_round: int | None = None,
+        *,
+        amount: float | None = None,
+        reward_id: str | None = None,
+        is_revision: bool = False,
+    ) -> None:
+        """Take the reward of a round, or a revision of it. The next stage update folds it (R1).
+
+        `value` is the reward of the round from now on, and `amount` what was sent, if that is something else.
+        """
+        campaign = self.row.campaign_id
         self.state = state = self.policy.reward(self.state, round, value)
+        if is_revision:
+            self.rows.replacements.append(Replacement(campaign, round, state.arrived))
         self.rows.rewards.append(
             RewardRow(
-                campaign_id=self.row.campaign_id,
+                campaign_id=campaign,
                 round=round,
                 arrival=state.arrived,
                 after_round=state.round if after_round is None else after_round,
                 reward=value,
                 source=source,
                 received_at=self.now,
+                amount=None if amount == value else amount,
+                reward_id=reward_id,
             )
         )
 

@@ -41,7 +41,7 @@ def erase_rounds(tx: Transaction, campaign: int, rounds: Sequence[int]) -> None:
         tx.connection.execute(
             update(rewards)
             .where(rewards.c.campaign_id == campaign, rewards.c.round.in_(part))
-            .values(reward=None, source="erased")
+            .values(reward=None, source="erased", amount=None, reward_id=None)
         )
     tx.connection.execute(snapshots.delete().where(snapshots.c.campaign_id == campaign))
     tx.connection.execute(update(jobs).where(jobs.c.campaign_id == campaign).values(result=None))

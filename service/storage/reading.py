@@ -115,9 +115,10 @@ def read_decision_columns(tx: Transaction, campaign: int, after: int, last: int)
 
 
 def read_reward_columns(tx: Transaction, campaign: int, after: int, last: int) -> tuple[list[int], list[float | None]]:
-    """Rounds and values of the rewards after an arrival number and up to the last one; an erased value is None."""
+    """The rounds that got a reward after an arrival number and up to the last one, and the newest; None if erased."""
+    is_newest = (rewards.c.replaced_by == 0) | (rewards.c.replaced_by > last)
     query = select(rewards.c.round, rewards.c.reward).where(
-        rewards.c.campaign_id == campaign, rewards.c.arrival > after, rewards.c.arrival <= last
+        rewards.c.campaign_id == campaign, rewards.c.arrival > after, rewards.c.arrival <= last, is_newest
     )
     columns = _read_columns(tx, query)
     return msgspec.json.decode(columns["round"]), msgspec.json.decode(columns["reward"])

@@ -37,13 +37,26 @@ class DecisionRow(NamedTuple):
 
 
 class RewardRow(NamedTuple):
+    """An arrival: the reward of a round from then on."""
+
     campaign_id: int
-    round: int
     arrival: int
+    round: int
     after_round: int
     reward: float | None  # None once it is erased
     source: str
     received_at: int
+    amount: float | None = None  # None: the reward
+    reward_id: str | None = None
+    replaced_by: int = 0  # the arrival that took its place; 0 while it is in force
+
+
+class Replacement(NamedTuple):
+    """The reward in force of a round has been replaced by a new arrival."""
+
+    campaign_id: int
+    round: int
+    arrival: int
 
 
 class ModelRow(NamedTuple):
@@ -155,6 +168,11 @@ APPENDED: Mapping[type[AppendedRow], sa.Table] = {  # in the order that foreign 
     EventRow: tables.events,
     MessageRow: tables.outbox,
     RevisionRow: tables.config_revisions,
+}
+# What is written, and the names of the statements; a reward is replaced before another one is in force.
+WRITTEN: Mapping[type[AppendedRow | Replacement], str] = {
+    Replacement: "replaced",
+    **{kind: table.name for kind, table in APPENDED.items()},
 }
 TABLES: Mapping[type[Any], sa.Table] = {
     **APPENDED,

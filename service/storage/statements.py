@@ -19,6 +19,7 @@ from service.storage.rows import (
     JobRow,
     KnownDecision,
     LiveRow,
+    Replacement,
     RewardRow,
     select_rows,
 )
@@ -30,7 +31,10 @@ LIVE_COLUMNS = tuple(column.name for column in live.c if column.name != "campaig
 UPDATED_COLUMNS = tuple(name for name in LIVE_COLUMNS if name not in ("snapshot_round", "reduced"))
 LIVE_ROWS = select_rows(LiveRow, live, campaigns).join_from(campaigns, live)
 DECISIONS_WITH_REWARDS = decisions.outerjoin(
-    rewards, (rewards.c.campaign_id == decisions.c.campaign_id) & (rewards.c.round == decisions.c.round)
+    rewards,
+    (rewards.c.campaign_id == decisions.c.campaign_id)
+    & (rewards.c.round == decisions.c.round)
+    & (rewards.c.replaced_by == sa.literal_column("0", sa.BigInteger)),  # not a parameter of the statements
 )
 
 
@@ -107,6 +111,7 @@ def _write_for_sqlite() -> Mapping[str, sa.ClauseElement]:
         "live": update(live)
         .where(live.c.campaign_id == bindparam("campaign_id"), live.c.version == bindparam("before"))
         .values({name: bindparam(name) for name in UPDATED_COLUMNS}),
+        "replaced": _replace_rewards(*(bindparam(name) for name in Replacement._fields)),
     } | {table.name: insert(table) for table in APPENDED.values()}
 
 
@@ -123,6 +128,7 @@ def _write_for_postgresql() -> Mapping[str, sa.ClauseElement]:
         "new decisions": _select_new(DecisionRow, decisions, decisions.c.round),
         "new rewards": _select_new(RewardRow, rewards, rewards.c.arrival),
         "live": _update_live(after, live.c.version == after.c.before),
+        "replaced": _replace_rewards(*_unnest_replacements().c),
     }
 
 
@@ -139,11 +145,22 @@ def _update_live(after: Any, condition: sa.ColumnElement[bool]) -> sa.Update:
     return update(live).where(own, condition).values({name: after.c[name] for name in UPDATED_COLUMNS})
 
 
+def _unnest_replacements(prefix: str = "") -> Any:
+    return _unnest((sa.column(name, sa.BigInteger) for name in Replacement._fields), prefix)
+
+
+def _replace_rewards(campaign: Any, round: Any, arrival: Any) -> sa.Update:
+    """Let arrivals take the place of the rewards in force of their rounds."""
+    is_in_force = rewards.c.replaced_by == sa.literal_column("0", sa.BigInteger)
+    own = (rewards.c.campaign_id == campaign) & (rewards.c.round == round)
+    return update(rewards).where(own, is_in_force).values(replaced_by=arrival)
+
+
 def _insert(kind: type[AppendedRow], rows: Any, *conditions: sa.ColumnElement[bool]) -> sa.Insert:
     return insert(APPENDED[kind]).from_select(kind._fields, select(rows).where(*conditions))
 
 
-def write_unchanged(kinds: Sequence[type[AppendedRow]]) -> sa.Select[Any]:
+def write_unchanged(kinds: Sequence[type[AppendedRow | Replacement]]) -> sa.Select[Any]:
     """Append rows of these kinds and update live rows, of the campaigns that nobody has changed and nobody holds.
 
     A campaign that already has one of the new decision ids is left out too: its request may be a repeated one. One
@@ -164,10 +181,17 @@ def write_unchanged(kinds: Sequence[type[AppendedRow]]) -> sa.Select[Any]:
     free = unchanged.cte("free")
     after, is_free = _unnest(AFTER, "live_"), select(free.c.campaign_id)
     changes = [_update_live(after, after.c.campaign_id.in_(is_free)).cte("changed")]
-    for kind in kinds:
-        table = APPENDED[kind]
-        rows = _unnest(table.c, f"{table.name}_")
-        changes.append(_insert(kind, rows, rows.c.campaign_id.in_(is_free)).cte(f"new_{table.name}"))
+    is_replaced: list[sa.ColumnElement[bool]] = []  # what has been replaced must be counted before rewards are inserted
+    if Replacement in kinds:
+        given = _unnest_replacements("replaced_")
+        replacing = _replace_rewards(*given.c).where(given.c.campaign_id.in_(is_free)).returning(rewards.c.arrival)
+        replaced = replacing.cte("replaced")
+        is_replaced = [select(sa.func.count()).select_from(replaced).scalar_subquery() >= sa.literal_column("0")]
+    for kind, table in APPENDED.items():
+        if kind in kinds:
+            rows = _unnest(table.c, f"{table.name}_")
+            conditions = [rows.c.campaign_id.in_(is_free), *(is_replaced if kind is RewardRow else ())]
+            changes.append(_insert(kind, rows, *conditions).cte(f"new_{table.name}"))
     return select(free.c.campaign_id).add_cte(*changes)
 
 

@@ -22,6 +22,7 @@ metadata = sa.MetaData(
 # SQLite assigns numbers only in a column of exactly this type.
 Number = BigInteger().with_variant(Integer, "sqlite")
 HAS_SUBJECT = sa.text("subject IS NOT NULL")
+HAS_REWARD_ID = sa.text("reward_id IS NOT NULL")
 
 
 def _define_campaign_table(name: str, *columns: SchemaItem) -> Table:
@@ -95,15 +96,27 @@ rewards = Table(
     "rewards",
     metadata,
     Column("campaign_id", Number, primary_key=True, autoincrement=False),
-    Column("round", BigInteger, primary_key=True, autoincrement=False),
-    Column("arrival", BigInteger, nullable=False),  # 1, 2, … in the order of commits
+    Column("arrival", BigInteger, primary_key=True, autoincrement=False),  # 1, 2, … in the order of commits
+    Column("round", BigInteger, nullable=False),
     Column("after_round", BigInteger, nullable=False),  # rounds decided by then
-    Column("reward", Float),  # None once erased (R22)
+    Column("reward", Float),  # of the round, from this arrival on; None once erased (R22)
     Column("source", String(16), nullable=False),
     Column("received_at", BigInteger, nullable=False),
+    Column("amount", Float),  # what was sent, if the round's reward is another: the earlier amounts were added
+    Column("reward_id", String(200)),  # the client's id of this amount, so that a repeated one changes nothing
+    Column("replaced_by", BigInteger, nullable=False, server_default="0"),  # a later arrival; 0 while in force
     sa.ForeignKeyConstraint(["campaign_id", "round"], ["decisions.campaign_id", "decisions.round"], ondelete="CASCADE"),
-    sa.UniqueConstraint("campaign_id", "arrival"),
-    sa.CheckConstraint("source IN ('client', 'default', 'import', 'erased')", name="source"),
+    sa.UniqueConstraint("campaign_id", "round", "replaced_by"),  # a round has one reward in force
+    sa.Index(
+        "uq_rewards_reward_id",
+        "campaign_id",
+        "reward_id",
+        "round",
+        unique=True,
+        sqlite_where=HAS_REWARD_ID,
+        postgresql_where=HAS_REWARD_ID,
+    ),
+    sa.CheckConstraint("source IN ('client', 'correction', 'subject', 'default', 'import', 'erased')", name="source"),
 )
 
 models = _define_campaign_table(

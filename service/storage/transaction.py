@@ -18,12 +18,13 @@ from sqlalchemy.engine import Connection
 from service.base.errors import UnavailableError
 from service.storage.channels import Channel, Rows, SQLiteChannel
 from service.storage.rows import (
-    APPENDED,
+    WRITTEN,
     AppendedRow,
     DecisionRow,
     JobRow,
     KnownDecision,
     LiveRow,
+    Replacement,
     RevisionRow,
     RewardRow,
     select_rows,
@@ -41,7 +42,7 @@ class Transaction:
     def __init__(self, channel: Channel, statements: Mapping[str, Statement]) -> None:
         self.embedded = isinstance(channel, SQLiteChannel)
         self._channel, self._statements = channel, statements
-        self._appended: dict[type[AppendedRow], list[Any]] = {kind: [] for kind in APPENDED}
+        self._appended: dict[type[AppendedRow | Replacement], list[Any]] = {kind: [] for kind in WRITTEN}
         self._updated: list[dict[str, Any]] = []  # live rows, and the version before
         self._has_waiting = False
 
@@ -52,7 +53,9 @@ class Transaction:
         self._has_waiting = False
         for kind, rows in self._appended.items():
             if rows:
-                self._channel.write(self._statements[APPENDED[kind].name].sql, rows)
+                sql, order = self._statements[WRITTEN[kind]]
+                in_order = [[getattr(row, name) for name in order] for row in rows] if kind is Replacement else rows
+                self._channel.write(sql, in_order)
                 rows.clear()
         if self._updated:
             sql, order = self._statements["live"]
@@ -113,8 +116,8 @@ class Transaction:
         ((last,),) = self._query("last round", campaign=campaign, until=until)
         return int(last or 0)
 
-    def append(self, rows: Sequence[AppendedRow]) -> None:
-        """Append rows, all to one table."""
+    def append(self, rows: Sequence[AppendedRow] | Sequence[Replacement]) -> None:
+        """Append rows, all to one table; or note which rewards they replace."""
         if rows:
             self._appended[type(rows[0])] += rows
             self._has_waiting = True
@@ -211,7 +214,7 @@ class LoopTransaction(Transaction):
     def read_rewards(self, campaign: int, after_arrival: int) -> Iterator[RewardRow]:
         return iter(self._rewards.get(campaign, ()))
 
-    def take_waiting(self) -> tuple[tuple[type[AppendedRow], ...], dict[str, Sequence[Any]]]:
+    def take_waiting(self) -> tuple[tuple[type[AppendedRow | Replacement], ...], dict[str, Sequence[Any]]]:
         """The kinds of rows that wait, and their columns with those of the live rows, by parameter."""
         kinds = tuple([kind for kind, rows in self._appended.items() if rows])
         columns: dict[str, Sequence[Any]] = {}
@@ -219,6 +222,6 @@ class LoopTransaction(Transaction):
             names = [f"live_{name}" for name in self._updated[0]]
             columns |= zip(names, zip(*(values.values() for values in self._updated), strict=True), strict=True)
         for kind in kinds:
-            fields = [f"{APPENDED[kind].name}_{name}" for name in kind._fields]
+            fields = [f"{WRITTEN[kind]}_{name}" for name in kind._fields]
             columns |= zip(fields, zip(*self._appended[kind], strict=True), strict=True)
         return kinds, columns

@@ -551,10 +551,10 @@ def test_every_reward_is_judged_once_or_was_in_the_first_fit(run, monkeypatch, s
     policy = default(environment, 4004, clock=size and {"period_seconds": float(size)})
     score, judged = selection._score, []
 
-    def watched(features, history, rounds, start, rows, model):
+    def watched(features, history, rounds, start, rows, rewards, model):
         if model.regimes == 1:
             judged.append((rounds, start, rows.tolist()))
-        return score(features, history, rounds, start, rows, model)
+        return score(features, history, rounds, start, rows, rewards, model)
 
     monkeypatch.setattr(selection, "_score", watched)
     generator, state, due, first, last = np.random.default_rng(6), policy.initial_state(), {}, None, None

@@ -351,7 +351,7 @@ def test_excluded_actions_are_neither_chosen_nor_scored(small, small_contexts, g
 
 # --- refusals ------------------------------------------------------------------------------------------------
 
-WRONG_ROUNDS = [0, 4, -1, 1.0, "1", None, True, 2]  # 2 has its reward already
+WRONG_ROUNDS = [0, 4, -1, 1.0, "1", None, True]
 WRONG_VALUES = [
     math.nan, math.inf, -math.inf, 5.5, -1.5, True, np.True_, "1", b"1", None, [1.0], 10**400, 1 + 0j
 ]  # fmt: skip
