@@ -354,12 +354,9 @@ class StagedPolicy:
         return state._replace(history=history, arrived=state.arrived + 1)
 
     def update(self, state: State) -> State:
-        """Run the update that ends a stage: fold the rewards that have arrived, in round order (R1, R2).
-
-        Of a reward that was revised after it was folded, Σ z r takes the difference.
-        """
-        history, start, features = state.history, state.statistics, self.maps[state.belief.size]
-        folded = state.folded
+        """Run the update that ends a stage: fold the rewards that have arrived, in round order, or revised (R1, R2)."""
+        history, start, folded = state.history, state.statistics, state.folded
+        features = self.maps[state.belief.size]
         if state.rebuild:
             folded, start = 0, linucb.create_statistics(features.dimension, self.ridge)
         statistics = linucb.update_statistics(
