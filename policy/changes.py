@@ -289,6 +289,7 @@ def roll_back(policy: StagedPolicy, state: State, before: StagedPolicy, past: St
         history=history,
         rebuild=past.rebuild,
         selection=past.selection,
+        online=past.online,
         # Without an estimate joint statistics decide at random (R8), so the next one is due at once.
         next_estimation=find_stage_start(state.round + 2, policy.config.stage_length)
         if unestimated

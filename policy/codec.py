@@ -21,6 +21,7 @@ from policy.errors import CodecError
 from policy.history import History
 from policy.hmm import HmmParameters
 from policy.kernels import Statistics
+from policy.online import OnlineStatistics
 from policy.selection import Candidate, Estimate, Selection
 from policy.state import State
 
@@ -50,15 +51,19 @@ def encode(state: State) -> bytes:
     if history.excluded.size:  # only after a rollback
         arrays["history.excluded"] = history.excluded
     arrays |= _candidate_arrays(state.selection)
+    if state.online is not None:
+        arrays |= _name_arrays("online", state.online)
     plain = {name: getattr(state, name) for name in _PLAIN}
     plain |= {name: getattr(state, name) for name, absent in _LATER.items() if getattr(state, name) != absent}
     return _pack("state", plain | {"selection": _selection_header(state.selection)}, arrays)
 
 
-def encode_estimate(estimate: HmmParameters | Estimate) -> bytes:
+def encode_estimate(estimate: HmmParameters | Estimate | OnlineStatistics) -> bytes:
     """The result of a re-estimation as bytes, to be put in force later and elsewhere (R16)."""
     if isinstance(estimate, HmmParameters):
         return _pack("parameters", {}, _name_arrays("hmm", estimate))
+    if isinstance(estimate, OnlineStatistics):
+        return _pack("online", {}, _name_arrays("online", estimate))
     arrays = {"posterior": estimate.posterior} | _candidate_arrays(estimate.selection)
     return _pack("estimate", {"selection": _selection_header(estimate.selection)}, arrays)
 
@@ -71,7 +76,7 @@ def _pack(kind: str, plain: dict[str, Any], arrays: Arrays) -> bytes:
     return body + hashlib.sha256(body).digest()
 
 
-def _name_arrays(prefix: str, parts: HmmParameters | Statistics | Contexts) -> Arrays:
+def _name_arrays(prefix: str, parts: HmmParameters | Statistics | Contexts | OnlineStatistics) -> Arrays:
     return {f"{prefix}.{name}": array for name, array in parts._asdict().items()}
 
 
@@ -92,6 +97,10 @@ def _selection_header(selection: Selection | None) -> dict[str, Any] | None:
 
 def _read_hmm(arrays: Arrays, prefix: str = "") -> HmmParameters:
     return HmmParameters(*(arrays[f"{prefix}hmm.{name}"] for name in HmmParameters._fields))
+
+
+def _read_online(arrays: Arrays) -> OnlineStatistics:
+    return OnlineStatistics(*(arrays[f"online.{name}"] for name in OnlineStatistics._fields))
 
 
 def _selection(header: dict[str, Any] | None, arrays: Arrays) -> Selection | None:
@@ -138,17 +147,20 @@ def decode(data: bytes) -> State:
         )
         fields = {name: header[name] for name in _PLAIN} | {name: header.get(name, _LATER[name]) for name in _LATER}
         fields["selection"] = _selection(header["selection"], arrays)
+        fields["online"] = _read_online(arrays) if "online.counts" in arrays else None
         return State(belief=arrays["belief"], hmm=parameters, statistics=statistics, history=history, **fields)
     except _WRONG as error:
         raise CodecError("state", f"not understood: {error!r:.100}", f"a state of schema {SCHEMA}") from None
 
 
-def decode_estimate(data: bytes) -> HmmParameters | Estimate:
+def decode_estimate(data: bytes) -> HmmParameters | Estimate | OnlineStatistics:
     """The estimate that `encode_estimate` wrote."""
     try:
-        kind, header, arrays = _unpack(data, "parameters", "estimate")
+        kind, header, arrays = _unpack(data, "parameters", "estimate", "online")
         if kind == "parameters":
             return _read_hmm(arrays)
+        if kind == "online":
+            return _read_online(arrays)
         chosen = _selection(header["selection"], arrays)
         if chosen is None:
             raise ValueError("no selection")

@@ -245,7 +245,7 @@ class StagedPolicy:
                 state.round + size, belief, state.hmm, state.next_estimation,
                 state.next_update + updates * self._length, state.statistics, state.model_version + updates, history,
                 state.arrived, state.folded, state.rebuild, state.selection,
-                int(periods[done + size - 1]) if self._clock else 0, state.trial_end, state.trial_first,
+                int(periods[done + size - 1]) if self._clock else 0, state.trial_end, state.trial_first, state.online,
             )  # fmt: skip
             tables.append(decided)
             done += size
@@ -330,7 +330,7 @@ class StagedPolicy:
         return State(
             state.round, state.belief, state.hmm, state.next_estimation, state.next_update, state.statistics,
             state.model_version, history, state.arrived + 1, state.folded, state.rebuild, state.selection, state.period,
-            state.trial_end, state.trial_first,
+            state.trial_end, state.trial_first, state.online,
         )  # fmt: skip
 
     def check_reward(self, reward: float) -> float:

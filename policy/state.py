@@ -10,6 +10,7 @@ from policy.defaults import SEARCH_ROUNDS
 from policy.history import History
 from policy.hmm import HmmParameters
 from policy.kernels import Statistics
+from policy.online import OnlineStatistics
 from policy.selection import Selection
 
 MODES = ("warm_start", "optimistic", "control")
@@ -118,6 +119,7 @@ class State(NamedTuple):
     period: int  # the last period of the clock seen, counted from time 0
     trial_end: int = 0  # the last round of a trial, in which every action is played now and then because one is new
     trial_first: int = 0  # the position of the first action on trial
+    online: OnlineStatistics | None = None  # of the estimator online_em, None before its first estimate
 
     @property
     def counted(self) -> int:

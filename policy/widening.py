@@ -52,6 +52,7 @@ def widen_state(before: StagedPolicy, after: StagedPolicy, state: State) -> Stat
         hmm=state.hmm and _widen_emission(before.config, after.config, state.hmm, state.round),
         statistics=statistics,
         selection=selection,
+        online=state.online and state.online.widen(*_match_symbols(before.config, after.config)),
         model_version=state.model_version + 1,
         history=_recode_history(before, after, state),
     )
@@ -168,18 +169,22 @@ def _widen_emission(before: CampaignConfig, after: CampaignConfig, hmm: HmmParam
     So they say nothing about the regime until the next estimate, and what the others say stays. Each gets the weight
     of one round among all so far: with none at all, an estimate could not start from here.
     """
-    signals = before.signals or ()
-    pairs = [(_find(before, name), _find(after, name)) for name in signals]
-    places = np.zeros(1, np.intp)
-    for old, new in pairs:  # R9: row-major, the last signal fastest
-        places = (places[:, None] * len(new.effects) + _match_levels(old, new)).ravel()
-    size = math.prod(len(new.effects) for _, new in pairs)
+    places, size = _match_symbols(before, after)
     if size == places.size and (places[:-1] < places[1:]).all():
         return hmm
     share = 1.0 / (rounds + size)
     emission = np.full((hmm.emission.shape[0], size), share)
     emission[:, places] = hmm.emission * (1.0 - (size - places.size) * share)
     return hmm._replace(emission=emission)
+
+
+def _match_symbols(before: CampaignConfig, after: CampaignConfig) -> tuple[IndexArray, int]:
+    """The new number of each old symbol, and how many there are now."""
+    pairs = [(_find(before, name), _find(after, name)) for name in before.signals or ()]
+    places = np.zeros(1, np.intp)
+    for old, new in pairs:  # R9: row-major, the last signal fastest
+        places = (places[:, None] * len(new.effects) + _match_levels(old, new)).ravel()
+    return places, math.prod(len(new.effects) for _, new in pairs)
 
 
 def _find(config: CampaignConfig, name: str) -> Variable:

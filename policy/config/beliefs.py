@@ -37,6 +37,7 @@ class GivenParameters(Part):
 SCHEDULES: dict[str, tuple[int, int | GrowthFactor] | None] = {
     "spectral": (1000, 37),
     "em": (250, GrowthFactor(factor=GROWTH)),
+    "online_em": (250, 37),
     "given": None,
     "none": None,
 }
@@ -72,6 +73,8 @@ class Beliefs(Part):
             if schedule is None and getattr(self, field) is not None:
                 scheduled = " or ".join(name for name, defaults in SCHEDULES.items() if defaults)
                 raise problem(field, f"not used by estimator {self.estimator!r}", f"only with {scheduled}")
+        if self.estimator == "online_em" and isinstance(self.every, GrowthFactor):
+            raise problem("every", "online EM cannot wait ever longer: it keeps no old rounds", "a number of rounds")
         if self.statistics == "joint" and self.estimator != "em":
             raise problem("statistics", "'joint' needs estimator 'em'", "as_decided, refiltered or smoothed")
         # object.__setattr__: a frozen part may still complete itself while it is being made.

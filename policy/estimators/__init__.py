@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from policy.config import CampaignConfig
 from policy.estimators.base import Estimate, Estimator
 from policy.estimators.joint import JointEstimator
+from policy.estimators.online import OnlineEmEstimator
 from policy.estimators.symbols import EmEstimator, GivenEstimator, SpectralEstimator
 from policy.features import FeatureMap
 
@@ -17,6 +18,7 @@ __all__ = ["ESTIMATORS", "Estimate", "Estimator", "make_estimator"]
 ESTIMATORS: dict[str, type[Estimator]] = {
     "spectral": SpectralEstimator,
     "em": EmEstimator,
+    "online_em": OnlineEmEstimator,
     "joint": JointEstimator,
     "given": GivenEstimator,
     "none": Estimator,  # the belief stays uniform

@@ -13,10 +13,11 @@ from policy.errors import ArgumentError
 from policy.features import FeatureMap
 from policy.history import History
 from policy.hmm import HmmParameters
+from policy.online import OnlineStatistics
 from policy.spectral import NotEstimable
 from policy.state import State
 
-Estimate = HmmParameters | selection.Estimate  # what can be published
+Estimate = HmmParameters | selection.Estimate | OnlineStatistics  # what can be published
 
 
 class Estimator:
@@ -89,7 +90,7 @@ class Estimator:
         The estimate may come from an earlier state of the campaign (R16). Recomputed statistics take effect at the
         next stage update.
         """
-        if isinstance(estimate, selection.Estimate):
+        if not isinstance(estimate, HmmParameters):
             raise ArgumentError("estimate", f"{type(estimate).__name__}", "what `estimate` of this campaign returns")
         parameters, shape = HmmParameters.check(*estimate), (self.features.regimes, self.features.symbols)
         if parameters.emission.shape != shape:

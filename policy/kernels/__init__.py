@@ -19,6 +19,7 @@ from policy.kernels.linucb import (
     solve,
     update_statistics,
 )
+from policy.kernels.online import average_law, online_em
 from policy.kernels.profiles import (
     fold_profiles,
     profile_columns,
@@ -57,6 +58,7 @@ __all__ = [
     "Exploration",
     "Plan",
     "Statistics",
+    "average_law",
     "belief_path",
     "count_most_steps",
     "decide_rounds",
@@ -65,6 +67,7 @@ __all__ = [
     "fold_profiles",
     "forward_backward",
     "hash_counter",
+    "online_em",
     "pair_counts",
     "play_rounds",
     "profile_columns",

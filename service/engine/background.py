@@ -7,9 +7,9 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias, TypeVar
 
-from policy import HmmParameters, StagedPolicy, State, encode
+from policy import StagedPolicy, State, encode
 from policy.codec import encode_estimate
-from policy.selection import Estimate
+from policy.estimators import Estimate
 from service.base.errors import NotFoundError, UnavailableError
 from service.base.process import release_memory
 from service.base.times import SECOND
@@ -163,6 +163,6 @@ def run_estimation(policy: StagedPolicy, state: State) -> JobResult:
     except Exception:
         log.exception("campaign %s: the re-estimation of round %d failed", policy.config.name, state.round)
         return JobResult("failed", None, time.perf_counter() - started)
-    if not isinstance(estimate, HmmParameters | Estimate):
+    if not isinstance(estimate, Estimate):
         return JobResult("nothing", None, time.perf_counter() - started)
     return JobResult("done", encode_estimate(estimate), time.perf_counter() - started)

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from policy import CampaignConfig, CodecError, Decision, HmmParameters, PastRound, Request, StagedPolicy, State
+from policy import CampaignConfig, CodecError, Decision, PastRound, Request, StagedPolicy, State
 from policy.arrays import FloatArray
 from policy.changes import adapt_state, resume_after_erasure, roll_back
 from policy.codec import decode_estimate
-from policy.selection import Estimate
+from policy.estimators import Estimate
 from policy.state import Decided
 from service.base.times import SECOND
 from service.engine.course import FAILED_ESTIMATION, FAILED_UPDATE, SKIPPED_ESTIMATION, Course, Position
@@ -230,7 +230,7 @@ class Replay(Course):
                 self.state = self.policy.publish(self.state, estimate)
             self._record_as_version("estimation", version + 1)
 
-    def _load_result(self, job: JobRow) -> HmmParameters | Estimate | None:
+    def _load_result(self, job: JobRow) -> Estimate | None:
         start = self.inputs.pop(job.input_round, None)
         if job.result is not None and not self._recompute and not self.is_following:
             with suppress(CodecError):  # a damaged result is computed again (R21)
@@ -238,7 +238,7 @@ class Replay(Course):
         if start is None:
             raise MissingInput
         estimate = start.policy.estimate(start.state)
-        if isinstance(estimate, HmmParameters | Estimate):
+        if isinstance(estimate, Estimate):
             return estimate
         assert self.is_following  # otherwise the job would not have been published
         return None

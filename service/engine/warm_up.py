@@ -69,6 +69,7 @@ def _build_configs() -> list[dict[str, Any]]:
         {"estimator": "none"},
         {"estimator": "given", "parameters": given},
         spectral,
+        {"estimator": "online_em", "start_round": 30, "every": 7},
         *({"estimator": "em", "start_round": 30, "statistics": s} for s in ("as_decided", "refiltered", "smoothed")),
     )
     return [

@@ -12,6 +12,7 @@ from simulator.presets import PRESETS
 
 SPECTRAL = {"estimator": "spectral", "start_round": 40, "every": 15}
 EM = {"estimator": "em", "start_round": 25, "every": {"factor": 1.4}}
+ONLINE = {"estimator": "online_em", "start_round": 30, "every": 7}
 THEORY_GENERAL = {
     "form": "theory_general", "risk": 0.1, "horizon": 500, "c_theta": 1.0, "gamma": 0.5, "c_eta": 0.04,
 }  # fmt: skip
@@ -32,6 +33,8 @@ CAMPAIGNS = {
         "bonus": {"form": "elliptical", "scale": 0.6},
         "stage_length": 1,
     },
+    "online em": {"beliefs": ONLINE},
+    "online em, smoothed": {"beliefs": {**ONLINE, "every": 13, "statistics": "smoothed"}, "control": {"share": 0.2}},
     "none": {"beliefs": {"estimator": "none"}, "stage_length": 13},
     "three regimes": {"beliefs": {**EM, "statistics": "smoothed"}, "regimes": 3, "stage_length": 3},
     "joint": {"beliefs": EM},

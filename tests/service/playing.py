@@ -64,6 +64,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "default": {},
         "spectral": _beliefs(estimator="spectral", statistics="as_decided"),
         "smoothed": _beliefs(estimator="em", statistics="smoothed"),
+        "online": _beliefs(estimator="online_em", every=7),
         "given": {"regimes": 2, "beliefs": {"estimator": "given", "parameters": GIVEN}},
         "one-regime": {"signals": [], "regimes": 1, "control": {"share": 0.3, "kind": "baseline"}},
         "clock": _beliefs(estimator="em", statistics="smoothed") | {"clock": {"period_seconds": 1.5}},

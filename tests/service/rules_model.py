@@ -109,7 +109,7 @@ class Campaign:
         beliefs, self.next_estimation = self.config["beliefs"], 0
         if self.joint:
             self.next_estimation = self._stage_start(beliefs["start_round"])
-        elif beliefs["estimator"] in ("em", "spectral") and self.config["regimes"] != 1:
+        elif beliefs["estimator"] in ("em", "online_em", "spectral") and self.config["regimes"] != 1:
             self.next_estimation = beliefs["start_round"]
         self.trial_end = self.trial_first = 0
         self.assigned: dict[str, tuple[float, float]] = {}  # where a subject's draw for control must lie (R13)

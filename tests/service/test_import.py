@@ -68,7 +68,8 @@ def import_rows(worker, config, rows, clock):
 
 
 @pytest.mark.parametrize(
-    ("kind", "erasing"), [*((kind, False) for kind in CONFIGS), ("default", True), ("smoothed", True), ("clock", True)]
+    ("kind", "erasing"),
+    [*((kind, False) for kind in CONFIGS), *((kind, True) for kind in ("default", "smoothed", "clock", "online"))],
 )
 def test_an_imported_log_gives_the_same_campaign(new_database, clock, kind, erasing):
     """The same model to the last bit, and the same decisions afterwards (R15); also after an erasure."""

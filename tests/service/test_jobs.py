@@ -28,6 +28,7 @@ PLAYED = {  # the default re-estimates at every stage's end at first: here with 
     "default": CONFIGS["default"] | {"beliefs": {"every": 20}},
     "spectral": CONFIGS["spectral"],
     "smoothed": CONFIGS["smoothed"],
+    "online": CONFIGS["online"] | {"beliefs": {**CONFIGS["online"]["beliefs"], "every": 20}},
 }
 
 
