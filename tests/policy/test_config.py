@@ -269,7 +269,7 @@ WRONG_VALUES = {
     "bonus.form": [("optimal", "'complex', 'simplified', 'plain', 'elliptical'")],
     "bonus.scale": [(-0.1, "≥ 0"), (False, "number")],
     "warm_start_rounds": [(-1, "≥ 0"), (1_000_001, "≤ 1000000")],
-    "beliefs.estimator": [("kalman", "'spectral', 'em', 'given' or 'none'")],
+    "beliefs.estimator": [("kalman", "'spectral', 'em', 'online_em', 'given' or 'none'")],
     "beliefs.start_round": [(3, "≥ 4"), (2**63, "≤ 9007199254740991")],
     "beliefs.every": [(0, "≥ 1"), ("often", "integer"), (2**63, "≤ 9007199254740991"), (True, "integer")],
     "beliefs.every.factor": [(1.0, "> 1"), (11, "≤ 10")],
