@@ -39,7 +39,8 @@ def make_exploration(config: CampaignConfig) -> kernels.Exploration:
 
 def scale_by_noise(exploration: kernels.Exploration, units: FloatArray, actions: int) -> kernels.Exploration:
     """The bonus with the noise of each action; `units` are those of the statistics."""
-    return exploration._replace(table=(exploration.scale * get_action_noises(units, actions))[None, :])
+    form, scale, stage_length, _ = exploration
+    return kernels.Exploration(form, scale, stage_length, get_action_noises(units, actions)[None])
 
 
 def get_effective_ridge(config: CampaignConfig, features: FeatureMap) -> float:

@@ -57,21 +57,30 @@ class Encoder:
 
     def prepare(self, requests: Sequence[Request], prefixes: Sequence[str] | None = None) -> Prepared:
         """Requests ready to be decided; `prefixes` begin the field names in errors."""
-        if not all(isinstance(request, Request) for request in requests):
+        if not {Request}.issuperset(map(type, requests)):
             raise ArgumentError("requests", "not all are requests", "a list of policy.Request")
         if prefixes is None:
             prefixes = [f"items[{i}]." for i in range(len(requests))]
-        count = len(requests)
-        eligible, subjects = np.repeat(self._active, count, axis=0), np.zeros((count, 2), np.uint64)
-        for i, (request, prefix) in enumerate(zip(requests, prefixes, strict=True)):
-            if request.excluded_actions or request.subject is not None:
-                eligible[i], subjects[i] = self.encode_rules(request.excluded_actions, request.subject, prefix)
+        eligible, subjects = self._encode_all_rules(requests, prefixes)
         codes, numbers = self._features.encode_rows([r.context for r in requests], prefixes)
         times = [request.at for request in requests]
         if self._config.clock:
             for at, prefix in zip(times, prefixes, strict=True):
                 check_time(at, f"{prefix}at")
         return Prepared(codes, numbers, eligible, subjects, times)
+
+    def _encode_all_rules(
+        self, requests: Sequence[Request], prefixes: Sequence[str]
+    ) -> tuple[BoolArray, npt.NDArray[np.uint64]]:
+        """`encode_rules` of each request."""
+        count = len(requests)
+        if count == 1:  # the usual case
+            return self.encode_rules(requests[0].excluded_actions, requests[0].subject, prefixes[0])
+        eligible, subjects = np.repeat(self._active, count, axis=0), np.zeros((count, 2), np.uint64)
+        for i, (request, prefix) in enumerate(zip(requests, prefixes, strict=True)):
+            if request.excluded_actions or request.subject is not None:
+                eligible[i], subjects[i] = self.encode_rules(request.excluded_actions, request.subject, prefix)
+        return eligible, subjects
 
     def prepare_past(self, rounds: Sequence[PastRound], prefixes: Sequence[str] | None = None) -> PreparedPast:
         """Past rounds ready to be followed; `prefixes` begin the field names in errors."""

@@ -233,11 +233,12 @@ class StagedPolicy:
         tables: list[Decided] = []
         done, count = 0, len(rows.codes)
         while done < count:
-            size = min(count - done, self.count_rounds_alike(state))
-            if size == 0:
-                state = self._at_boundary(state)
-                size = min(count - done, self.count_rounds_alike(state))
-            updates = self.count_updates(state, size)
+            size, updates = count - done, 0
+            if size > state.rounds_ahead:
+                if not self.count_rounds_alike(state):
+                    state = self._at_boundary(state)
+                size = min(size, self.count_rounds_alike(state))
+                updates = self.count_updates(state, size)
             part = rows if size == count else rows.part(done, done + size)
             history = state.history.cut(state.round, state.arrived)
             decided, belief = self._decide_rows(state, part, history)

@@ -21,7 +21,7 @@ class Exploration(NamedTuple):
     form: int  # one of the constants above
     scale: float  # C
     stage_length: int  # ℓ
-    table: FloatArray  # TABLED forms: rounds × (additive, factor); NOISE: 1 × K, Cσ̂_a of each action; else not read
+    table: FloatArray  # TABLED forms: rounds × (additive, factor); NOISE: 1 × K, σ̂_a of each action; else not read
 
 
 @inline
@@ -56,7 +56,7 @@ def _bonus(exploration, t, i, action, norm):  # type: ignore[no-untyped-def]
     if form == ELLIPTICAL:
         return scale * norm
     if form == NOISE:
-        return exploration.table[0, action] * norm
+        return scale * exploration.table[0, action] * norm
     return exploration.table[i, 0] + exploration.table[i, 1] * norm
 
 
