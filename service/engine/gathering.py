@@ -114,8 +114,8 @@ class Gatherer:
         room = LARGEST_GATHER
         for name in [name for name in self._waiting if name not in self._busy]:
             group = self._waiting.pop(name)
-            has_requests_only = all(count_items(waiting.operation) for waiting in group)
             weights = [count_items(waiting.operation) for waiting in group]
+            has_requests_only = all(weights)
             taken = 0
             while taken < len(group) and (room == LARGEST_GATHER or weights[taken] <= room):
                 room -= weights[taken]

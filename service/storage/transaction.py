@@ -33,6 +33,11 @@ from service.storage.statements import PAGE, Statement
 from service.storage.tables import config_revisions, events, jobs, models
 
 LONGEST_LIST = 10_000  # ids looked up at a time
+UPDATE = (*LiveRow._fields, "before")  # what an update of a live row takes
+# The names of the parameters of LoopConnection's statement.
+PARAMETERS: dict[type[Any], list[str]] = {LiveRow: [f"live_{name}" for name in UPDATE]} | {
+    kind: [f"{table}_{name}" for name in kind._fields] for kind, table in WRITTEN.items()
+}
 Read = TypeVar("Read", bound=NamedTuple)
 
 
@@ -43,7 +48,7 @@ class Transaction:
         self.embedded = isinstance(channel, SQLiteChannel)
         self._channel, self._statements = channel, statements
         self._appended: dict[type[AppendedRow | Replacement], list[Any]] = {kind: [] for kind in WRITTEN}
-        self._updated: list[dict[str, Any]] = []  # live rows, and the version before
+        self._updated: list[tuple[Any, ...]] = []  # live rows, each with its version before
         self._has_waiting = False
 
     def flush(self) -> None:
@@ -59,8 +64,9 @@ class Transaction:
                 rows.clear()
         if self._updated:
             sql, order = self._statements["live"]
-            rows = [[values[name] for name in order] for values in self._updated]
+            columns = dict(zip(UPDATE, zip(*self._updated, strict=True), strict=True))
             self._updated.clear()
+            rows = list(zip(*(columns[name] for name in order), strict=True))
             if self._channel.write(sql, rows) != len(rows):  # impossible under the lock
                 raise UnavailableError("A campaign was changed by another worker; try again")
 
@@ -124,7 +130,7 @@ class Transaction:
 
     def update_live_row(self, before: LiveRow, after: LiveRow) -> None:
         """Replace the campaign's live row."""
-        self._updated.append({**after._asdict(), "before": before.version})
+        self._updated.append((*after, before.version))
         self._has_waiting = True
 
     # --- the log, as the fold reads it -------------------------------------------------------------------------
@@ -216,12 +222,10 @@ class LoopTransaction(Transaction):
 
     def take_waiting(self) -> tuple[tuple[type[AppendedRow | Replacement], ...], dict[str, Sequence[Any]]]:
         """The kinds of rows that wait, and their columns with those of the live rows, by parameter."""
-        kinds = tuple([kind for kind, rows in self._appended.items() if rows])
+        appended = {kind: rows for kind, rows in self._appended.items() if rows}
         columns: dict[str, Sequence[Any]] = {}
         if self._updated:
-            names = [f"live_{name}" for name in self._updated[0]]
-            columns |= zip(names, zip(*(values.values() for values in self._updated), strict=True), strict=True)
-        for kind in kinds:
-            fields = [f"{WRITTEN[kind]}_{name}" for name in kind._fields]
-            columns |= zip(fields, zip(*self._appended[kind], strict=True), strict=True)
-        return kinds, columns
+            columns |= zip(PARAMETERS[LiveRow], zip(*self._updated, strict=True), strict=True)
+        for kind, rows in appended.items():
+            columns |= zip(PARAMETERS[kind], zip(*rows, strict=True), strict=True)
+        return tuple(appended), columns
