@@ -11,9 +11,8 @@ from policy.codec import decode_estimate
 from policy.hmm import MISSING
 from service.base.times import SECOND
 from service.engine.course import FAILED_ESTIMATION, FAILED_PUBLICATION, FAILED_UPDATE, SKIPPED_ESTIMATION
-from service.engine.work import ClosedJob, Entry, Job, Timing, Work
-from service.storage.rows import JobRow, LiveRow
-from service.storage.transaction import Transaction
+from service.engine.work import ClosedJob, Job, Timing, Work
+from service.storage.rows import JobRow
 
 INLINE_OPERATIONS = 150_000  # of a re-estimation, about 10 ms; a larger one is left to a job (R16)
 LEASE_SECONDS = 300
@@ -22,11 +21,6 @@ MOST_SETTLED = 1_000  # rewards set to their default at one boundary, about 20 m
 
 class Boundaries(Work):
     """A unit of work that can cross the boundaries between rounds."""
-
-    def __init__(self, tx: Transaction, row: LiveRow, entry: Entry, owner: str, now: int) -> None:
-        super().__init__(tx, row, entry, owner, now)
-        self._is_job_waiting = False  # True once it is known that the open job cannot be published yet
-        self._last_rounds_by_time: dict[int, int] = {}  # times, and the last round that was decided by then
 
     @property
     def _is_nothing_due(self) -> bool:

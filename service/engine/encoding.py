@@ -1,9 +1,7 @@
 """How requests are hashed, and how decisions and rewards are written as JSON, in the log and in answers."""
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import repeat
-from operator import add
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -35,7 +33,8 @@ def hash_requests(items: Sequence[DecideItem]) -> list[bytes]:
         for item in items
     ]
     try:
-        texts = _canonical_encoder.encode_lines(requests)[:-1].split(b"\n")  # as in `encode_lines`
+        # All in one call; the lines can be split at line feeds, which JSON escapes.
+        texts = _canonical_encoder.encode_lines(requests)[:-1].split(b"\n")
     except (OverflowError, TypeError, ValueError):  # a number beyond 64 bits
         texts = [_encode_canonically(request) for request in requests]
     return [hashlib.blake2b(text, digest_size=16).digest() for text in texts]
@@ -94,19 +93,17 @@ class _Answer(msgspec.Struct):
     decided_at: str
 
 
-def build_explanations(actions: Sequence[str], columns: Sequence[Sequence[float]]) -> Iterable[Explanation]:
-    """Build explanations from columns of `Decided.answers`: an estimate and a bonus per action, then the beliefs."""
+def encode_text(value: Any) -> str:
+    """Encode a value as JSON, as the log stores it."""
+    return _encoder.encode(value).decode()
+
+
+def encode_explanation(actions: Sequence[str], numbers: Sequence[float], eligible: Sequence[bool]) -> str:
+    """Encode the end of a row of `Decided.answers`: an estimate and a bonus of each action, then the beliefs."""
     count = len(actions)
-    scores = [
-        map(_Score, repeat(action), estimates, bonuses, map(add, estimates, bonuses))
-        for action, estimates, bonuses in zip(actions, columns, columns[count:], strict=False)
-    ]
-    return map(Explanation, zip(*columns[2 * count :], strict=True), zip(*scores, strict=True))
-
-
-def encode_lines(values: Sequence[Any]) -> list[str]:
-    """Encode each value as JSON, all in one call. They can be split at line feeds, which JSON escapes."""
-    return _encoder.encode_lines(values).decode()[:-1].split("\n")
+    each = zip(actions, numbers, numbers[count:], eligible, strict=False)
+    scores = [_Score(action, estimate, bonus, estimate + bonus) for action, estimate, bonus, allowed in each if allowed]
+    return encode_text(Explanation(numbers[2 * count :], scores))
 
 
 def encode_decisions(
@@ -127,8 +124,8 @@ def encode_decisions(
         )
         for decision in decisions
     ]
-    heads = encode_lines(answers)
-    return [f"{head[:-1]},{decision.explanation[1:]}" for head, decision in zip(heads, decisions, strict=True)]
+    each = zip(map(encode_text, answers), decisions, strict=True)
+    return [f"{head[:-1]},{decision.explanation[1:]}" for head, decision in each]
 
 
 def describe_reward(campaign: str, decision: KnownDecision) -> dict[str, Any]:

@@ -185,8 +185,9 @@ def _decide_others(unit: Unit, operation: Decide, bad: Mapping[int, ApiError]) -
 
 
 def _require_expected(unit: Unit, run: Sequence[Decide]) -> None:
-    if any(operation.expected not in (None, (unit.row.campaign_id, unit.revision)) for operation in run):
-        raise ChangedCampaignError(f"Campaign {unit.row.name} was changed just now; try again")
+    for operation in run:
+        if operation.expected is not None and operation.expected != (unit.row.campaign_id, unit.revision):
+            raise ChangedCampaignError(f"Campaign {unit.row.name} was changed just now; try again")
 
 
 def _join(operation: Decide, answers: Sequence[str], skipped: Mapping[int, ApiError] = NOTHING) -> bytes:

@@ -57,8 +57,11 @@ class Turn:
         """Will the requests take more than a few milliseconds, or do they name decisions newer than what was read?"""
         if any(decision.round > self._row.round for decision in self._known.values()):
             return True
-        if sum(map(count_items, self.operations)) > MOST_QUICK_ITEMS:
+        items = sum(map(count_items, self.operations))
+        if items > MOST_QUICK_ITEMS:
             return True
+        if items <= unit.state.rounds_ahead:
+            return False
         rounds = sum(count_items(operation) for operation in self.operations if isinstance(operation, Decide))
         if rounds <= unit.state.rounds_ahead:
             return False

@@ -1,12 +1,10 @@
 """Decide and take rewards for one campaign inside one transaction: in memory first, written once (R18)."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from itertools import compress, repeat
-from typing import Any
+from itertools import repeat
 from uuid import uuid4
 
-import msgspec
 from msgspec.structs import replace
 
 from policy import PolicyError, Request
@@ -16,34 +14,17 @@ from service.base.errors import ApiError, ConflictError, FieldProblem, GoneError
 from service.base.times import SECOND, format_timestamp
 from service.engine.alerts import Announced, find_regime_changes
 from service.engine.boundaries import Boundaries
-from service.engine.encoding import Explanation, build_explanations, check_numbers, encode_lines
+from service.engine.encoding import check_numbers, encode_explanation, encode_text
 from service.engine.refusals import Refused
 from service.engine.requests import MAX_BATCH, Customer, DecideItem
-from service.engine.work import Entry
-from service.storage.rows import REGIME_CHANGE, DecisionRow, KnownDecision, LiveRow, MessageRow, build_rows
-from service.storage.transaction import Transaction
+from service.storage.rows import REGIME_CHANGE, DecisionRow, KnownDecision, MessageRow
 
 AHEAD_SECONDS = 60  # how far a client's clock may be ahead of ours (R27)
 PREFIXES = [f"items[{i}]." for i in range(MAX_BATCH)]
-_encode = msgspec.json.Encoder().encode
 
 
 class Unit(Boundaries):
     """One campaign's unit of work, with the requests that clients make."""
-
-    def __init__(
-        self,
-        tx: Transaction,
-        row: LiveRow,
-        entry: Entry,
-        owner: str,
-        now: int,
-        known: dict[str, KnownDecision] | None = None,
-    ) -> None:
-        super().__init__(tx, row, entry, owner, now)
-        self.repeated = self.refused = 0  # rewards that changed nothing
-        self.refused_decides: list[list[Refused]] = []  # what was wrong with the context of each
-        self.add_known(known or {})
 
     def add_known(self, known: dict[str, KnownDecision]) -> None:
         """Add decisions that the log has. For decisions of this transaction, the memory is newer."""
@@ -120,7 +101,8 @@ class Unit(Boundaries):
             self._announce_regimes(stop - done)
             done = stop
         self._record_decisions(fresh, times, prepared.eligible, decided)
-        self.progress = replace(self.progress, last_at=last_at)
+        if last_at != self.progress.last_at:
+            self.progress = replace(self.progress, last_at=last_at)
 
     def build_requests(
         self, items: Sequence[Customer], prefixes: Sequence[str]
@@ -157,59 +139,43 @@ class Unit(Boundaries):
         eligible: BoolArray,
         decided: Sequence[Decided],
     ) -> None:
-        """Build the rows, and what answers are made from; column by column, which is several times faster."""
-        actions = self.policy.config.actions
-        names, (items, digests) = list(fresh), zip(*fresh.values(), strict=True)
-        contexts = [item.context for item in items]
-        if self.policy.config.extra_variables == "ignore":
-            contexts = [self.policy.features.drop_ignored(context) for context in contexts]
-        versions, chosen, modes = list[int](), list[str](), list[str]()
-        propensities, explanations = list[float](), list[Explanation]()
+        """Build the rows, and what answers are made from."""
+        actions, features, campaign = self.policy.config.actions, self.policy.features, self.row.campaign_id
+        requests = zip(fresh.items(), times, eligible.tolist(), strict=True)
         for part in decided:
-            action_column, mode_column, propensity_column, *numbers = part.answers.T.tolist()
-            chosen += [actions[int(action)] for action in action_column]
-            modes += [MODES[int(mode)] for mode in mode_column]
-            propensities += propensity_column
-            explanations += build_explanations(actions, numbers)
-            versions += part.versions
-        if not eligible.all():
-            for explanation, allowed in zip(explanations, eligible.tolist(), strict=True):
-                explanation.scores = list(compress(explanation.scores, allowed))
-        shared: dict[str, Iterable[Any]] = {
-            "campaign_id": repeat(self.row.campaign_id),
-            "decision_id": names,
-            "round": range(decided[0].first, self.state.round + 1),
-            "request_hash": digests,
-            "model_version": versions,
-            "mode": modes,
-            "action": chosen,
-            "propensity": propensities,
-            "explanation": encode_lines(explanations),
-            "decided_at": [self.now] * len(names),
-        }
-        self.rows.decisions += build_rows(
-            DecisionRow,
-            subject=[item.subject for item in items],
-            context=encode_lines(contexts),
-            excluded_actions=[
-                _encode(item.excluded_actions).decode() if item.excluded_actions else None for item in items
-            ],
-            at=times,
-            **shared,
-        )
-        self.known.update(zip(names, build_rows(KnownDecision, **shared), strict=True))
+            answers = zip(part.versions, part.answers.tolist(), strict=True)
+            for round, (version, (action, mode, propensity, *numbers)) in enumerate(answers, part.first):
+                (name, (item, digest)), at, allowed = next(requests)
+                excluded = encode_text(item.excluded_actions) if item.excluded_actions else None
+                row = DecisionRow(
+                    campaign_id=campaign,
+                    round=round,
+                    decision_id=name,
+                    request_hash=digest,
+                    subject=item.subject,
+                    context=encode_text(features.drop_ignored(item.context)),
+                    excluded_actions=excluded,
+                    at=at,
+                    model_version=version,
+                    mode=MODES[int(mode)],
+                    action=actions[int(action)],
+                    propensity=propensity,
+                    explanation=encode_explanation(actions, numbers, allowed),
+                    decided_at=self.now,
+                )
+                self.rows.decisions.append(row)
+                self.known[name] = KnownDecision.from_row(row)
 
     def _announce_regimes(self, count: int) -> None:
         """Record an event for each change of regime in the last rounds, and a message if a webhook is configured."""
         (regimes, announced), state = self.progress.announced, self.state
         if regimes < 2:
             return
-        if count == 1 and state.belief.argmax() == announced:  # nearly always, and quickly seen
-            return
-        beliefs = state.history.beliefs[: state.round, :regimes]
-        if (beliefs[-count:].argmax(axis=1) == announced).all():
-            return
-        alerts = self.policy.config.alerts
+        alerts, beliefs = self.policy.config.alerts, state.history.beliefs[: state.round, :regimes]
+        if count == 1:  # see at once that nearly all of them change nothing
+            regime, run = beliefs[-1].argmax(), beliefs[-alerts.rounds :]
+            if regime == announced or len(run) < alerts.rounds or run[0].argmax() != regime:
+                return
         changes, announced = find_regime_changes(beliefs, state.round - count, alerts.rounds, announced)
         self.progress = replace(self.progress, announced=Announced(regimes, announced))
         for change in changes:

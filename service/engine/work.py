@@ -12,6 +12,7 @@ from policy import StagedPolicy, State
 from service.base.errors import ConflictError
 from service.engine.alerts import Announced, count_regimes
 from service.engine.course import FAILED_ESTIMATION, FAILED_PUBLICATION, FAILED_UPDATE, Course, Position
+from service.engine.refusals import Refused
 from service.storage.jobs import close_job
 from service.storage.rows import (
     DecisionRow,
@@ -89,7 +90,7 @@ class NewRows:
 
     def count(self) -> tuple[int, ...]:
         """Count the rows of each table."""
-        return tuple([len(rows) for rows in self.tables])
+        return tuple(map(len, self.tables))
 
     def cut(self, counts: tuple[int, ...]) -> None:
         """Drop the rows beyond these counts."""
@@ -134,19 +135,31 @@ class _Savepoint(NamedTuple):
 class Work(Course):
     """Everything that one transaction does to a campaign. Nothing is written before `write`, or `flush`."""
 
-    def __init__(self, tx: Transaction, row: LiveRow, entry: Entry, owner: str, now: int) -> None:
+    def __init__(
+        self,
+        tx: Transaction,
+        row: LiveRow,
+        entry: Entry,
+        owner: str,
+        now: int,
+        known: dict[str, KnownDecision] | None = None,
+    ) -> None:
         self.entry, self.rows = entry, NewRows()
         self.now = max(now, row.clock)  # time never goes backwards
         self._clock = now  # leases and messages wait by the real clock
         self._tx, self._owner, self._locked_row = tx, owner, row
         self._flushed_rows, self._flushed_jobs = NO_ROWS, 0  # how much the database already has
+        self._is_job_waiting = False  # True once it is known that the open job cannot be published yet
+        self._last_rounds_by_time: dict[int, int] = {}  # times, and the last round that was decided by then
+        self.repeated = self.refused = 0  # rewards that changed nothing
+        self.refused_decides: list[list[Refused]] = []  # what was wrong with the context of each
         revision, policy, state = entry.position
         self.progress = Progress(
             row=row,
             revision=revision,
             policy=policy,
             state=state,
-            known={},
+            known={} if known is None else known,
             last_at=row.last_at,
             settled=row.settled,
             failure=row.failure,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.storage.rows import TABLES, KnownDecision, LiveRow, build_rows
+from service.storage.rows import TABLES, DecisionRow, KnownDecision, LiveRow
 from service.storage.tables import campaigns, decisions, live, rewards
 
 
@@ -17,11 +17,6 @@ def test_joined_rows_have_fields_of_their_tables():
     assert set(LiveRow._fields) <= {*live.c.keys(), *campaigns.c.keys()}
 
 
-def test_rows_are_built_from_named_columns():
-    columns = {name: [name] * 2 for name in KnownDecision._fields[:10]}
-    first, second = build_rows(KnownDecision, **columns)
-    assert first == second == KnownDecision(*KnownDecision._fields[:10])
-    with pytest.raises(TypeError, match="mood"):
-        build_rows(KnownDecision, **columns, mood=["good"])
-    with pytest.raises(KeyError, match="campaign_id"):
-        list(build_rows(KnownDecision, round=[1]))
+def test_what_is_known_of_a_new_decision_comes_from_its_row():
+    row = DecisionRow(*DecisionRow._fields)
+    assert KnownDecision.from_row(row) == KnownDecision(*KnownDecision._fields[:10])
