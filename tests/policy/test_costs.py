@@ -2,7 +2,7 @@
 
 import pytest
 
-from policy import Request, StagedPolicy, costs
+from policy import Request, StagedPolicy, costs, kernels, linucb
 from tests.policy.test_blocks import requests, wide
 
 
@@ -36,6 +36,39 @@ def test_an_update_costs_what_it_has_to_fold(small, small_contexts, given):
     updated = policy.update(state)
     assert costs.count_update_operations(policy, updated) == 0
     assert costs.count_update_operations(policy, updated._replace(rebuild=True)) >= first
+
+
+@pytest.fixture(scope="module")
+def features():
+    """A wide map."""
+    return StagedPolicy(wide(regimes=1)).maps[1]
+
+
+def count_fold(features, rows, since=0, *, largest=1.0, anew=False):
+    """The cost of folding rewards into statistics that were factored `since` rewards ago and have this entry of G."""
+    statistics = linucb.create_statistics(features.dimension, 1.0)
+    statistics.counters[kernels.SINCE_FACTORED], statistics.gram[0, 0] = since, largest
+    return linucb.count_operations(statistics, features, 1.0, rows, anew=anew)
+
+
+def test_a_few_rewards_cost_a_pass_over_the_inverse_each(features):
+    size = features.dimension
+    once, one_pass = size**2 / 80, size**2 / 1000
+    for rows in (10, 20, kernels.count_most_steps(size)):
+        assert count_fold(features, rows) == pytest.approx(once + rows * one_pass, rel=0.25)
+    assert count_fold(features, 1, kernels.FACTOR_EVERY - 2) == count_fold(features, 1)
+    assert count_fold(features, 0) == 0
+
+
+def test_more_rewards_cost_what_factoring_costs(features):
+    size, rows = features.dimension, kernels.count_most_steps(features.dimension) + 1
+    by_blocks = size**2 / 80 + features.blocks.count_operations(for_inverse=True)
+    assert count_fold(features, rows) == pytest.approx(by_blocks, rel=0.25)
+    assert count_fold(features, 10 * rows) - count_fold(features, rows) < 9 * rows * features.most_active**2
+    for never, anew in ((-1, False), (0, True)):
+        assert count_fold(features, 0, never, anew=anew) == pytest.approx(by_blocks, rel=0.05, abs=150)
+    assert count_fold(features, 1, kernels.FACTOR_EVERY - 1) == pytest.approx(by_blocks, rel=0.05, abs=150)
+    assert count_fold(features, rows, largest=1e30) == pytest.approx(size**2 / 80 + size**3 / 500, rel=0.25)  # loops
 
 
 @pytest.mark.parametrize(
