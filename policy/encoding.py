@@ -25,10 +25,10 @@ class Contexts(NamedTuple):
     symbols: SmallInts  # T: HMM symbols, -1 if missing
 
     def rows(self, start: int, stop: int) -> "Contexts":
-        return Contexts(self.levels[start:stop], self.values[start:stop], self.symbols[start:stop])
+        return Contexts._make(column[start:stop] for column in self)
 
     def take(self, rows: IndexArray) -> "Contexts":
-        return Contexts(self.levels[rows], self.values[rows], self.symbols[rows])
+        return Contexts._make(column[rows] for column in self)
 
     def write(self, start: int, other: "Contexts") -> None:
         """Put the other's rows here, from `start` on."""
@@ -216,11 +216,11 @@ class ContextEncoder:
 
 def _make_encoder(variable: Variable) -> Callable[[Any], Any]:
     """A function from a raw value to a level index or a scaled number; raises on anything not allowed."""
-    encode = _make_number_encoder(variable) if _is_number(variable) else _make_level_encoder(variable)
+    encode = _make_number_encoder(variable) if variable.is_number else _make_level_encoder(variable)
     if variable.missing == "reject":
         return encode
     missing = float("nan") if variable.range is not None else variable.level_names.index(MISSING)
-    if _is_number(variable):
+    if variable.is_number:
         return lambda value: missing if value is None else encode(value)
     return lambda value: missing if value is None or value == "" else encode(value)
 
@@ -288,7 +288,7 @@ def _make_column_encoder(variable: Variable) -> Callable[[list[Any]], list[Any]]
             raise ValueError
         return [(number - low) / (high - low) for number in numbers]
 
-    return cut_or_scale if _is_number(variable) else look_up
+    return cut_or_scale if variable.is_number else look_up
 
 
 def _make_table(variable: Variable) -> dict[Any, int]:
@@ -299,10 +299,6 @@ def _make_table(variable: Variable) -> dict[Any, int]:
         if re.fullmatch(r"0|-?[1-9][0-9]{0,17}", name):
             table[int(name)] = i
     return table
-
-
-def _is_number(variable: Variable) -> bool:
-    return variable.cuts is not None or variable.range is not None
 
 
 def _reduce_value(variable: Variable, value: Any) -> Any:
@@ -346,11 +342,11 @@ def _describe_allowed(variable: Variable) -> Any:
 
 def _explain_refusal(variable: Variable, value: Any, is_there: bool) -> tuple[str, str]:
     """What is wrong with a value and which setting would allow it; and the value in a few words, to be counted."""
-    if value is None or (value == "" and not _is_number(variable)):
+    if value is None or (value == "" and not variable.is_number):
         wrong = f"{'null' if value is None else 'empty text'} is not allowed" if is_there else "missing"
         return f"{wrong}; send a value, or set missing: level for this variable", "(missing)"
     message = f"{format_value(value)} is not allowed"
-    if not _is_number(variable):
+    if not variable.is_number:
         if isinstance(value, bool) or not isinstance(value, str | int | np.integer):
             return message, "(not a level)"
         return f"{message}; or set unseen: other for this variable", shorten_value(value)

@@ -28,10 +28,7 @@ class Prepared(NamedTuple):
     times: Sequence[float | None]
 
     def part(self, start: int, stop: int) -> "Prepared":
-        cut = slice(start, stop)
-        return Prepared(
-            self.codes[cut], self.numbers[cut], self.eligible[cut], self.subjects[cut], self.times[cut]
-        )  # fmt: skip
+        return Prepared._make(column[start:stop] for column in self)
 
 
 class PreparedPast(NamedTuple):
@@ -43,8 +40,7 @@ class PreparedPast(NamedTuple):
     times: Sequence[float | None]
 
     def part(self, start: int, stop: int) -> "PreparedPast":
-        cut = slice(start, stop)
-        return PreparedPast(self.codes[cut], self.numbers[cut], self.actions[cut], self.times[cut])
+        return PreparedPast._make(column[start:stop] for column in self)
 
 
 class Encoder:

@@ -90,6 +90,11 @@ class Variable(Part):
             raise problem("levels", f"{MISSING!r} is the level of numbers that are missing", "another label")
 
     @property
+    def is_number(self) -> bool:
+        """Are its values numbers, with cuts or as they are?"""
+        return self.cuts is not None or self.range is not None
+
+    @property
     def level_names(self) -> tuple[str, ...]:
         """Names of the levels; empty for a `range` variable. Cut levels are "1", "2", … unless labelled."""
         if self.range is not None:

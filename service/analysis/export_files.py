@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 
 from policy import CampaignConfig
-from policy.config import Variable
 from service.engine.recovery import get_campaign, load_config
 from service.storage.reading import LoggedDecision, find_rounds_between, read_decision_pages
 from service.storage.transaction import Transaction
@@ -72,10 +71,6 @@ def open_log(tx: Transaction, name: str, times: tuple[int | None, int | None]) -
     return OpenLog(config, read_decision_pages(tx, row.campaign_id, after, last, PAGE), max(0, last - after))
 
 
-def is_number(variable: Variable) -> bool:
-    return variable.cuts is not None or variable.range is not None
-
-
 def _lines(page: Sequence[LoggedDecision]) -> list[Line]:
     """The lines of a page. JSON from the database is passed on without being parsed."""
     rows = [_redact(row) if row.erased else row for row in page]
@@ -125,7 +120,7 @@ def _format_times(micros: Sequence[int | None]) -> list[str | None]:
 
 def _parse_contexts(config: CampaignConfig, lines: Sequence[Line]) -> Sequence[Line]:
     """Parse the contexts. Level names become text, even where a client sent 1 for "1"."""
-    names = [variable.name for variable in config.variables if not is_number(variable)]
+    names = [variable.name for variable in config.variables if not variable.is_number]
     contexts = _contexts.decode(b"[%b]" % b",".join([bytes(line.context) for line in lines]))
     for line, context in zip(lines, contexts, strict=True):
         line.context = context
@@ -204,7 +199,7 @@ def _schemas(config: CampaignConfig) -> tuple["pa.Schema", "pa.Schema"]:
         "belief": pa.list_(pa.float64()),
         "erased": pa.bool_(),
     }
-    variables = [pa.field(v.name, pa.float64() if is_number(v) else pa.string()) for v in config.variables]
+    variables = [pa.field(v.name, pa.float64() if v.is_number else pa.string()) for v in config.variables]
     lines = [pa.field(name, kinds.get(name, pa.string())) for name in Line.__struct_fields__]
     before, after = lines[:CONTEXT_PLACE], lines[CONTEXT_PLACE + 1 :]
     context = [pa.field("context", pa.struct(variables))] if variables else []

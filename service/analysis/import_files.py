@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from policy import CampaignConfig
-from service.analysis.export_files import CONTEXT_PREFIX, is_number
+from service.analysis.export_files import CONTEXT_PREFIX
 from service.base.errors import FieldProblem, InvalidError
 
 BATCH = 1_000  # rows of Parquet at a time
@@ -135,7 +135,7 @@ def _find_columns(where: str, names: Sequence[str], config: CampaignConfig) -> d
         raise _problem(where, f"has the column {repeated[0]!r} more than once", "each column once")
     known = [CONTEXT_PREFIX + variable.name for variable in config.variables]
     prefix = CONTEXT_PREFIX if any(name.startswith(CONTEXT_PREFIX) for name in names) else ""
-    columns = {(variable.name, is_number(variable)): prefix + variable.name for variable in config.variables}
+    columns = {(variable.name, variable.is_number): prefix + variable.name for variable in config.variables}
     for name in names if config.extra_variables == "reject" else ():
         if name.startswith(CONTEXT_PREFIX) and name not in known:
             raise _problem(where, f"{name!r} is not a variable of campaign {config.name}", known)

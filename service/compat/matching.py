@@ -72,7 +72,7 @@ def _explain_misfit(variable: Variable, values: Mapping[str, Any]) -> str | None
         if len(value.places) == 1:
             return "has several values"
         return f"occurs in several places ({', '.join(value.places[:MOST_NAMED])}): name the variable by its path"
-    if variable.cuts is None and variable.range is None:
+    if not variable.is_number:
         return None if isinstance(value, str | int) else "is not text"
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return None if is_number else "is not a number"
@@ -207,9 +207,7 @@ class Directory:
         fitting = [shape for shape in self._find_fitting(wanted) if not shape.archived]
         if len(fitting) == 1:
             return fitting[0]
-        raise (
-            _refuse_several(sorted(fitting, key=lambda shape: shape.row.name)) if fitting else self._refuse_none(wanted)
-        )
+        raise _refuse_several(fitting) if fitting else self._refuse_none(wanted)
 
     def list_archived(self, wanted: Wanted) -> list[str]:
         return [shape.row.name for shape in self._find_fitting(wanted) if shape.archived]
