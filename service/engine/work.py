@@ -232,7 +232,8 @@ class Work(Course):
         """Write everything; return the entry to keep once it is committed. It may be another transaction by now."""
         self._tx = tx
         progress, state, row = self.progress, self.state, self.row
-        if not self.has_changed:
+        has_moved = self._has_moved
+        if not has_moved and row is self._locked_row:
             return self.entry
         self.flush()
         has_new_rows = progress.closed_jobs or self.rows.jobs or self.rows.events or self.rows.revisions
@@ -246,7 +247,7 @@ class Work(Course):
             settled=progress.settled,
             model_version=state.model_version,
             belief=_encode(state.belief.tolist()).decode(),
-            clock=self.now if self._has_moved else row.clock,
+            clock=self.now if has_moved else row.clock,
             last_at=progress.last_at,
             guarded=state.selection is not None and state.selection.guarded,
             regime=progress.announced.regime,
@@ -259,10 +260,11 @@ class Work(Course):
     def flush(self) -> None:
         """Write the rows so far, so that queries see them."""
         self._link_rewards()
-        for rows, flushed in zip(self.rows.tables, self._flushed_rows, strict=True):
-            if len(rows) > flushed:
+        counts = self.rows.count()
+        for rows, flushed, count in zip(self.rows.tables, self._flushed_rows, counts, strict=True):
+            if count > flushed:
                 self._tx.append(rows[flushed:] if flushed else rows)
-        self._flushed_rows = self.rows.count()
+        self._flushed_rows = counts
         for job in self.progress.closed_jobs[self._flushed_jobs :]:
             close_job(self._tx, self.row.campaign_id, job.input_round, job.status, job.published_round)
         self._flushed_jobs = len(self.progress.closed_jobs)
