@@ -34,7 +34,7 @@ class Unit(Boundaries):
 
     def decide(self, items: Sequence[tuple[DecideItem, bytes]], batch: bool = False) -> list[KnownDecision]:
         """Return a decision for each item (with its hash): the stored one, that of an equal item, or a new one."""
-        names = [item.decision_id or uuid4().hex for item, _ in items]
+        names = [item.decision_id or self._make_id() for item, _ in items]
         decisions: list[KnownDecision | str] = [*names]
         fresh = dict(zip(names, items, strict=True))
         prefixes = PREFIXES[: len(items)] if batch else [""] * len(items)  # of the fields that an error names
@@ -56,6 +56,10 @@ class Unit(Boundaries):
                 raise ConflictError(f"Campaign {self.row.name} is paused; it decides again once `paused` is false")
             self._decide_fresh(fresh, prefixes)
         return [self.known[decision] if isinstance(decision, str) else decision for decision in decisions]
+
+    def _make_id(self) -> str:
+        """Make an id for a client that sent none; in the order of time, so that the index only grows at its end."""
+        return f"{self.now:014x}{uuid4().hex[14:]}"
 
     def find_bad_items(self, items: Sequence[tuple[DecideItem, bytes]]) -> dict[int, ApiError]:
         """Find the items of a batch, with their hashes, that cannot be decided for reasons of their own."""

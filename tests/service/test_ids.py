@@ -42,6 +42,19 @@ def test_the_database_refuses_an_id_that_is_used_twice(direct, clock):
     check_ids(worker, script)
 
 
+def test_ids_that_the_service_makes_are_in_the_order_of_time(direct, clock):
+    worker = direct()
+    script = Script(KIND, clock).create(worker.post)
+    ids = []
+    for number in range(1, 31):
+        item = script._item(number)
+        del item["decision_id"]
+        ids.append(worker.post("/decide", {"campaign": script.name, **item})["decision_id"])
+        clock.advance(0.000_001)
+    assert ids == sorted(set(ids))
+    assert {len(name) for name in ids} == {32}
+
+
 def test_the_migration_names_ids_that_are_used_twice_and_stops(direct, clock):
     worker = direct()
     script = Script(KIND, clock).create(worker.post).play(worker.post, 12)
