@@ -28,6 +28,7 @@ CHANGEABLE = (
     "alerts",
     "retention_days",
     "paused",
+    "bulk_evaluation",
 )
 # The fields whose defaults depend on other fields, in an order in which each comes before those it depends on.
 DERIVED = (

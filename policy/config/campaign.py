@@ -65,6 +65,7 @@ class CampaignConfig(Part):
     # Chosen no more; what was learned about them stays.
     retired_actions: Annotated[tuple[str, ...], Field(max_length=MOST_ACTIONS)] = ()
     paused: Annotated[bool, Strict()] = False  # decides nothing new, takes rewards
+    bulk_evaluation: Annotated[bool, Strict()] = False  # decides also when OpenFeature fetches all flags at once
     seed: Annotated[Whole, Field(ge=0, le=MAX_SEED)] = Field(default_factory=lambda: secrets.randbits(53))
 
     # All three ways to make one raise ConfigError, never pydantic's error.

@@ -77,9 +77,9 @@ def add_routes(app: Application, service: Service) -> None:
     async def patch(request: Request, name: str, patch: Patch) -> CampaignState:
         """Change a live campaign from its next round on: `rewards.wait_seconds` and `rewards.default`, `control`,
         `propensity_floor`, `bonus.scale` (how much to explore), `regime_labels`, `alerts`, `retention_days`, `paused`,
-        `extra_variables`, and of `variables` (the whole list) more levels, `missing`, `unseen` and `outside`. Only the
-        fields you send change; null restores a default. Changing any other field would reset the model: the answer is
-        409, and you should clone the campaign instead."""
+        `bulk_evaluation`, `extra_variables`, and of `variables` (the whole list) more levels, `missing`, `unseen` and
+        `outside`. Only the fields you send change; null restores a default. Changing any other field would reset the
+        model: the answer is 409, and you should clone the campaign instead."""
         change = partial(changes.patch_config, patch=patch)
         before = await _load_config(service, name)
         after = await build_policy(before, change)  # before the operation: a body may hold 100,000 mistakes

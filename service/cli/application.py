@@ -11,7 +11,7 @@ from service.access.browsers import Visitors
 from service.api import campaigns, changes, decisions, exports, models, operations, regimes, reports, series, subjects
 from service.base.logs import build_log_config
 from service.base.settings import Settings
-from service.compat import personalizer
+from service.compat import ofrep, personalizer
 from service.dashboard import add_dashboard
 from service.documentation import add_documentation
 from service.engine.worker import Service
@@ -28,6 +28,7 @@ MODULES = (
     operations,
     subjects,
     reports,
+    ofrep,
     personalizer,
     regimes,
     exports,

@@ -233,6 +233,14 @@ class Directory:
     def get_shape(self, campaign: int) -> Shape | None:
         return self._index.shapes.get(campaign)
 
+    def get_named(self, name: str) -> Shape | None:
+        return self._index.by_name.get(name)
+
+    def list_bulk(self, among: Collection[str] | None) -> list[str]:
+        """List the campaigns in use that take part in bulk evaluations, by name."""
+        shapes = self._index.shapes.values() if among is None else self._list_named(among)
+        return sorted(shape.row.name for shape in shapes if shape.config.bulk_evaluation and not shape.archived)
+
 
 def _refuse_several(fitting: list[Shape]) -> ApiError:
     fitting.sort(key=lambda shape: shape.row.name)

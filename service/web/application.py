@@ -16,6 +16,7 @@ from service.web.errors import make_exception_response, make_failure_response, m
 from service.web.openapi import describe_api
 from service.web.requests import HEADER, Requests
 from service.web.routing import DeclaredRoute, LeanEndpoint, LeanRoute, find_access, find_route, get_path
+from service.web.translation import Translator
 
 CAMPAIGNS = "/campaigns/"
 DOUBLED = "/" + PERSONALIZER  # its clients add a slash to a base address that ends with one
@@ -30,6 +31,7 @@ class Application:
         api.router.route_class = DeclaredRoute
         self.api = api
         self.describers: list[Callable[[dict[str, Any]], None]] = []  # each completes the OpenAPI document
+        self.translators: list[Translator] = []  # for routes whose errors have the shape of another protocol
         self._requests, self._keys, self._visitors = requests, keys, visitors
         self.lean: dict[str, LeanRoute] = {}  # by path
         self._named: dict[str, LeanRoute] = {}  # by what follows the campaign's name in the path
@@ -95,10 +97,14 @@ class Application:
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the framework answer a request that may be made."""
+        path = get_path(scope)
+        for translator in self.translators:
+            if path.startswith(translator.prefix):
+                send = translator.wrap(send, path)
         try:
             if self._keys.on:
                 route, campaign = find_route(scope, self.api.routes)
-                self._keys.admit(scope, get_path(scope), None if route is None else find_access(route), campaign)
+                self._keys.admit(scope, path, None if route is None else find_access(route), campaign)
             else:
                 self._visitors.admit(scope)
             if scope["method"] not in BODILESS:

@@ -61,7 +61,7 @@ def describe_api(schema: dict[str, Any], routes: Iterable[BaseRoute], keys: bool
         if isinstance(route, DeclaredRoute) and route.include_in_schema:
             for method in route.methods or ():
                 operation = schema["paths"][route.path_format][method.lower()]
-                good = {status: answer for status, answer in operation["responses"].items() if status < "300"}
+                good = {status: answer for status, answer in operation["responses"].items() if status < "400"}
                 errors = {str(n): {"$ref": f"#/components/responses/{n}"} for n in _list_errors(route, method)}
                 operation["responses"] = good | errors
                 if route.access.is_public:

@@ -19,10 +19,13 @@ def shaped(model: type[BaseModel], response: httpx.Response, status: int = 200) 
 
 
 def error_of(response: httpx.Response, status: int | None = None) -> dict:
-    """The error, after checking that its shape is the contract's (R24)."""
+    """The error, after checking that its shape is the contract's (R24), or that of OpenFeature's protocol."""
     assert status in (None, response.status_code), response.text
     assert response.headers["content-type"] == "application/json"
     body = response.json()
+    if "errorCode" in body:
+        assert body.keys() == {"key", "errorCode", "errorDetails"}
+        return {"code": body["errorCode"], "message": body["errorDetails"], "fields": []}
     assert body.keys() == {"error"}
     error = body["error"]
     assert error.keys() == {"code", "message", "fields"}

@@ -135,6 +135,8 @@ def excused(label: str, failure: Any, response: Any) -> bool:
     if isinstance(failure, RejectedPositiveData) and failure.status_code == 422:
         told = response.json()["error"]["fields"]
         return bool(told) and all(_beyond_a_schema(label, **problem) for problem in told)
+    if isinstance(failure, RejectedPositiveData) and label.startswith("POST /ofrep/"):  # the context is the campaign's
+        return bool(response.json()["errorCode"] in ("INVALID_CONTEXT", "GENERAL"))
     if isinstance(failure, UnsupportedMethodResponse):  # without a key nobody learns what there is, not even here
         return bool(response.status_code == 401)
     # A campaign may be called `check`, and is read and changed like any other.

@@ -191,6 +191,14 @@ ASKED = [
     Asked("GET", "/readyz"),
 ]  # fmt: skip
 
+EVALUATION = {"context": {"targetingKey": "s1", "decision_id": "f1", **CONTEXT}}
+# The requests of OpenFeature's protocol, whose contexts may hold anything.
+EVALUATIONS = [
+    Asked("POST", "/ofrep/v1/evaluate/flags/{name}", EVALUATION),
+    Asked("POST", "/ofrep/v1/evaluate/flags", EVALUATION),
+    Asked("GET", "/ofrep/v1/configuration"),
+]
+
 
 # --- the fields of their bodies --------------------------------------------------------------------------------
 

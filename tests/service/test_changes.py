@@ -113,7 +113,8 @@ def test_every_changeable_field_can_change():
     waiting = {"wait_seconds": 5, "default": 0}
     patches = [{"rewards": waiting}, {"control": {"kind": "baseline", "share": 0.5}}, {"propensity_floor": 0.01}]
     patches += [{"bonus": {"scale": 7.5}}, {"regime_labels": ["calm"]}, {"alerts": {"rounds": 5}}]
-    patches += [{"retention_days": 30}, {"paused": True}, {"extra_variables": "ignore"}]
+    patches += [{"retention_days": 30}, {"paused": True}, {"bulk_evaluation": True}]
+    patches += [{"extra_variables": "ignore"}]
     patches += [{"variables": [{"name": "risk", "levels": ["low", "middle", "high"], "missing": "level"}]}]
     assert {field for patch in patches for field in patch} == {field.partition(".")[0] for field in CHANGEABLE}
     config = CampaignConfig(name="x", **SIMPLE)

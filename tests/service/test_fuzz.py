@@ -9,18 +9,21 @@ import pytest
 import sqlalchemy as sa
 
 from service.access.roles import READERS, WATCHERS
+from service.compat import matching
 from service.storage.store import Store
 from service.storage.tables import metadata
 from service.web import bodies
 from tests.service.answers import error_of, good
 from tests.service.conftest import Clock, Worker
 from tests.service.fuzzing import fuzz, living
-from tests.service.nasty import ASKED, CONFIG, CONTEXT, LEVEL, Asked, encoded
+from tests.service.nasty import ASKED as OWN
+from tests.service.nasty import CONFIG, CONTEXT, EVALUATION, EVALUATIONS, LEVEL, Asked, encoded
 from tests.service.routes import list_routes
 from tests.service.test_auth import bearer, make
 from tests.service.test_limits import Connection
 
 SEED = 1
+ASKED = [*EVALUATIONS, *OWN]
 PLAIN = ("/decide", "/decide/batch", "/reward", "/reward/batch")
 WITH_BODY = [asked for asked in ASKED if asked.method != "GET"]
 KEYED = [asked for asked in ASKED if (asked.method, asked.path) not in (("GET", "/healthz"), ("GET", "/readyz"))]
@@ -106,6 +109,7 @@ def test_every_documented_status_is_real(place, document, monkeypatch):
             error_of(response)
         seen[f"{asked.method} {asked.path}", response.status_code] = response
 
+    monkeypatch.setattr(matching, "RELOAD_SECONDS", 0.0)
     for asked in _script():
         see(asked, place.ask(asked))
         if asked.path in PLAIN:  # the same with the campaign in the path
@@ -122,6 +126,8 @@ def test_every_documented_status_is_real(place, document, monkeypatch):
         see(asked, response)  # 408, 413
     for asked, response in _without_database(place):
         see(asked, response)  # 503
+    headers = {"if-none-match": "*", **bearer(place.keys["admin"])}
+    see(EVALUATIONS[1], place.worker.client.post(EVALUATIONS[1].path, json=EVALUATION, headers=headers))  # 304
     in_document = documented(document)
     assert {f"{label}: {status}" for label, status in seen.keys() - in_document} == set(), "not in the document"
     assert {f"{label}: {status}" for label, status in in_document - seen.keys()} == set(), "only in the document"
@@ -184,6 +190,9 @@ def _script() -> Iterator[Asked]:
         yield Asked(post, "/personalizer/v1.0/events/{eventId}/reward", {"value": value}, names=event)
     yield Asked(post, "/personalizer/v1.0/events/{eventId}/activate", names=event)
     yield Asked(post, "/personalizer/v1.0/events/{eventId}/activate", names=(("eventId", "%00"),))
+    yield EVALUATIONS[0]
+    for path in ("/ofrep/v1/evaluate/flags/{name}", "/ofrep/v1/evaluate/flags"):
+        yield Asked(post, path, {"context": None})
     # An event of two campaigns.
     yield Asked(post, "/campaigns/{name}/unarchive", names=(("name", "nasty-2"),))
     yield Asked(post, "/decide", {"campaign": "nasty-2", **item})

@@ -17,7 +17,7 @@ from tests.service.conftest import Clock, Worker
 from tests.service.routes import ServedRoute, list_routes
 from tests.service.test_auth import BODIES, CONFIG, bearer, make
 
-DECIDING = re.compile(r"(/campaigns/{name})?/(decide|reward)|/personalizer")
+DECIDING = re.compile(r"(/campaigns/{name})?/(decide|reward)|/personalizer|/ofrep")
 CHANGE_NOTHING = {"/campaigns/{name}/preview", "/campaigns/{name}/explain"}  # although they are POST
 PUBLIC = {
     *("GET /healthz", "GET /readyz", "GET /docs", "GET /redoc", "GET /openapi.json", "HEAD /openapi.json"),
