@@ -71,17 +71,16 @@ def pick_settings(world: str, seeds: str, rounds: int, runs: Sequence[Regrets]) 
     return rows
 
 
-def measure(worlds: Sequence[str], policies: Sequence[str], seeds: str, share: float, jobs: int) -> list[Row]:
-    """Play worlds × policies over seeds; `share` of the rounds of each world."""
+def measure(world: str, policies: Sequence[str], seeds: str, share: float, jobs: int) -> list[Row]:
+    """Play some policies in a world over seeds; `share` of the world's rounds."""
     first, last = (int(seed) for seed in seeds.split("-"))
-    numbers, lengths = range(first, last + 1), {name: round(share * load_worlds()[name].rounds) for name in worlds}
-    work = [(name, lengths[name], seed, policies) for name in worlds for seed in numbers]
-    outcomes = Parallel(jobs, return_as="generator")(delayed(play_seed)(*each) for each in work)
-    runs = list(tqdm(outcomes, total=len(work), disable=None))
-    parts = (runs[i * len(numbers) : (i + 1) * len(numbers)] for i in range(len(worlds)))
-    return [
-        row for name, part in zip(worlds, parts, strict=True) for row in pick_settings(name, seeds, lengths[name], part)
-    ]
+    rounds = round(share * load_worlds()[world].rounds)
+    numbers = range(first, last + 1)
+    outcomes = Parallel(jobs, return_as="generator")(
+        delayed(play_seed)(world, rounds, seed, policies) for seed in numbers
+    )
+    runs = list(tqdm(outcomes, total=len(numbers), desc=world, disable=None))
+    return pick_settings(world, seeds, rounds, runs)
 
 
 def merge_rows(kept: Iterable[Row], measured: Iterable[Row]) -> list[Row]:
@@ -141,11 +140,14 @@ def main() -> int:
     seeds = options.seeds or (QUICK if options.quick else CHOOSING if options.choosing else TESTING)
     is_for_docs = not (options.seeds or options.quick or options.choosing)
     file = options.results or (RESULTS if is_for_docs else None)
-    rows = measure(options.worlds, options.policies, seeds, 0.25 if options.quick else 1.0, options.jobs)
+    rows = list[Row]()
+    for world in options.worlds:
+        rows += measure(world, options.policies, seeds, 0.25 if options.quick else 1.0, options.jobs)
+        if file is not None:  # after each world, so that a run may be stopped
+            write_rows(file, merge_rows(read_rows(file), rows))
     if file is not None:
-        rows = merge_rows(read_rows(file), rows)
-        write_rows(file, rows)
-    print_table(f"Mean regret, seeds {seeds}", *format_rows(rows))
+        rows = read_rows(file)
+    print_table(f"Mean regret, seeds {' and '.join(dict.fromkeys(row.seeds for row in rows))}", *format_rows(rows))
     return 0
 
 
