@@ -172,12 +172,6 @@ WRITTEN: Mapping[type[AppendedRow | Replacement], str] = {
     Replacement: "replaced",
     **{kind: table.name for kind, table in APPENDED.items()},
 }
-TABLES: Mapping[type[Any], sa.Table] = {
-    **APPENDED,
-    SnapshotRow: tables.snapshots,
-    KeyRow: tables.keys,
-    AuditRow: tables.audit,
-}
 
 
 class LiveRow(NamedTuple):

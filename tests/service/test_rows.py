@@ -2,8 +2,10 @@
 
 import pytest
 
-from service.storage.rows import TABLES, DecisionRow, KnownDecision, LiveRow
-from service.storage.tables import campaigns, decisions, live, rewards
+from service.storage.rows import APPENDED, AuditRow, DecisionRow, KeyRow, KnownDecision, LiveRow, SnapshotRow
+from service.storage.tables import audit, campaigns, decisions, keys, live, rewards, snapshots
+
+TABLES = {**APPENDED, SnapshotRow: snapshots, KeyRow: keys, AuditRow: audit}
 
 
 @pytest.mark.parametrize("kind", TABLES)
