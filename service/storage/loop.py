@@ -20,7 +20,7 @@ from service.storage.rows import DecisionRow, KnownDecision, LiveRow, RewardRow
 from service.storage.statements import Statement, compile_statement, compile_statements, write_unchanged
 from service.storage.transaction import LoopTransaction
 
-POOL_SIZE = 4
+POOL_SIZE = 4  # more than gathers are under way, so that none waits for a connection
 # What a URL may say to libpq that asyncpg would take for a setting of the server.
 ONLY_LIBPQ = (
     "connect_timeout", "keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count", "tcp_user_timeout",
@@ -76,7 +76,7 @@ class LoopPool:
     async def connect(self) -> AsyncIterator["LoopConnection"]:
         """A connection. After a failure all are replaced: a new one may lead to another server, or other settings."""
         try:
-            async with self._pool.acquire(timeout=BUSY_SECONDS) as connection:
+            async with self._pool.acquire() as connection:
                 yield LoopConnection(connection, self._statements, self._compile_writing)
         except DATABASE_ERRORS:
             await self._pool.expire_connections()
