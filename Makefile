@@ -23,10 +23,10 @@ INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-dep
 # because they share fixtures, and a process without work takes over tests of the others.
 PARALLEL := -n $(PROCESSES) --maxprocesses 4 --dist worksteal
 
-.PHONY: help run test test-quick lint browser torture soak machine fuzz audit bench bench-http demo clean
+.PHONY: help run test test-quick clients client-types lint browser torture soak machine fuzz audit bench bench-http demo clean
 
 help:  ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-12s %s\n", $$1, $$2}' Makefile
 
 run: .venv/ready  ## start the service on http://127.0.0.1:8000 (HOST=, PORT=, DATABASE_URL=)
 	@exec $(BIN)/undercurrent serve $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) \
@@ -37,6 +37,13 @@ test: lint browser  ## run lint, then all tests (PROCESSES=)
 
 test-quick: .venv/ready  ## run the tests that need no PostgreSQL, no server process and no browser: a minute
 	$(BIN)/pytest -q $(PARALLEL) -m "not slow"
+
+clients: .venv/ready  ## build the client packages into dist/ and test them, also installed in empty environments
+	$(BIN)/python -m tests.clients.packages
+	$(BIN)/pytest -q $(PARALLEL) tests/clients
+
+client-types: .venv/ready  ## generate the types of the TypeScript client anew, after a change of the API
+	$(BIN)/python -m tests.clients.packages types
 
 machine: .venv/ready  ## compare random requests with a model of the rules, try extreme numbers and many callers (EXAMPLES=200)
 	UNDERCURRENT_EXAMPLES=$(or $(EXAMPLES),200) $(BIN)/pytest -q $(PARALLEL) \
@@ -90,6 +97,7 @@ demo: .venv/ready  ## start a service and four policies that serve simulated cus
 	@exec $(BIN)/undercurrent-sim demo $(if $(PORT),--port $(PORT))
 
 clean:  ## remove .venv and every cache
+	rm -rf clients/typescript/node_modules clients/typescript/dist clients/python/*.egg-info
 	rm -rf .venv .venv-audit build dist *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.clients.guide import make_patient, read_programs
+from tests.clients.packages import run
 from tests.simulator.conftest import Server
 
 
@@ -20,3 +22,14 @@ def launch() -> Iterator[Callable[[str], Server]]:
     yield launch
     for server in servers:
         server.kill()
+
+
+@pytest.fixture(scope="module")
+def service(new_database: Callable[[str], str]) -> Iterator[Server]:
+    """A service with the campaign of docs/integrate.md."""
+    server = Server(new_database("sqlite"))
+    server.start()
+    (create,) = read_programs("sh")
+    run(["bash", "-euc", make_patient(create, server.url)])
+    yield server
+    server.kill()
