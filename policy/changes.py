@@ -9,7 +9,9 @@ import numpy as np
 
 from policy.config import CampaignConfig
 from policy.defaults import TRIAL_SHARE
+from policy.delays import SLICES
 from policy.errors import ArgumentError, ConfigError, FieldProblem, FixedError, PolicyError
+from policy.exposure import start_exposure
 from policy.staged import StagedPolicy
 from policy.state import State, find_stage_start
 from policy.widening import widen_state
@@ -21,6 +23,7 @@ CHANGEABLE = (
     "extra_variables",
     "rewards.wait_seconds",
     "rewards.default",
+    "rewards.while_waiting",
     "control",
     "propensity_floor",
     "bonus.scale",
@@ -233,8 +236,38 @@ def adapt_state(before: StagedPolicy, after: StagedPolicy, state: State) -> Stat
     was, actions = before.config.actions, after.config.actions
     if actions[: len(was)] != was or after.ridge != before.ridge:
         raise ArgumentError("actions", f"{list(actions)}", f"more after {list(was)}")
-    state = widen_state(before, after, state)
+    state = _adapt_exposure(before, after, widen_state(before, after, state))
     return _update_trial(before, after, state) if actions == was else _start_trial(after, state, len(was))
+
+
+def _adapt_exposure(before: StagedPolicy, after: StagedPolicy, state: State) -> State:
+    """The state after the default reward, the wait, or what counts meanwhile has changed.
+
+    The next stage update counts all rounds anew. Rounds that were decided while there was no default count in full.
+    """
+    was, rules = before.config.rewards, after.config.rewards
+    exposure = start_exposure(rules)
+    unchanged = (was.default, was.wait_seconds, was.while_waiting) == (
+        rules.default,
+        rules.wait_seconds,
+        rules.while_waiting,
+    )
+    history, counters = state.history, state.statistics.counters.copy()
+    if rules.default is None and history.is_timed:
+        history = history.copy(state.round, state.arrived)
+        history.forget_times()
+    if unchanged or (exposure is None and state.exposure is None):
+        return state if history is state.history else state._replace(history=history)
+    if (exposure is None) != (state.exposure is None):
+        counters[0] = counters[0] * SLICES if state.exposure is None else counters[0] // SLICES
+    if exposure is not None and state.exposure is not None:
+        exposure = exposure._replace(now=state.exposure.now)
+    return state._replace(
+        history=history,
+        statistics=state.statistics._replace(counters=counters),
+        rebuild=state.rebuild or state.round > 0,
+        exposure=exposure,
+    )
 
 
 def _update_trial(before: StagedPolicy, after: StagedPolicy, state: State) -> State:
@@ -270,18 +303,23 @@ def roll_back(policy: StagedPolicy, state: State, before: StagedPolicy, past: St
     """Put the model of `past`, an earlier state of the campaign under the policy `before`, in force again (R21).
 
     Rounds and rewards stay. Rewards folded since then are excluded for good, also from recomputations; those still
-    waiting are folded by the next update. A reward revised since then counts as it did, until it is revised again.
-    Beliefs are those of the earlier model, as after a re-estimation (R5).
-    Actions newer than the model start over.
+    waiting are folded by the next update. With a default reward, so are rounds that have entered since then. A reward
+    revised since then counts as it did, until it is revised again. Beliefs are those of the earlier model, as after a
+    re-estimation (R5). Actions newer than the model start over.
     """
     if not (past.round <= state.round and past.folded <= state.folded and past.model_version <= state.model_version):
         raise ArgumentError("past", f"is of round {past.round}", f"an earlier state, up to round {state.round}")
     unestimated = policy.estimator.is_required(past) and not policy.estimator.is_required(state)
     renewed = set(policy.config.actions) - set(before.config.actions) - set(policy.config.retired_actions)
+    entered = past.round if past.exposure is None else int(past.exposure.reached[0])
     past = adapt_state(before, policy, past)
     history = state.history.copy(state.round, state.arrived)
     history.excluded = np.union1d(past.history.excluded, history.get_first_arrivals(past.folded, state.folded))
     history.take_back(past.folded, state.folded, past.history.copy_rewards(past.folded))
+    exposure = None
+    if past.exposure is not None and state.exposure is not None:
+        history.excluded = np.union1d(history.excluded, np.arange(entered, state.exposure.reached[0]))
+        exposure = state.exposure._replace(reached=past.exposure.reached)
     state = state._replace(
         belief=policy.estimator.restore_belief(state, past, history),
         hmm=past.hmm,
@@ -291,6 +329,7 @@ def roll_back(policy: StagedPolicy, state: State, before: StagedPolicy, past: St
         rebuild=past.rebuild,
         selection=past.selection,
         online=past.online,
+        exposure=exposure,
         # Without an estimate joint statistics decide at random (R8), so the next one is due at once.
         next_estimation=find_stage_start(state.round + 2, policy.config.stage_length)
         if unestimated

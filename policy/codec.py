@@ -16,13 +16,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from policy.delays import SLICES
 from policy.encoding import Contexts
 from policy.errors import CodecError
+from policy.exposure import Exposure
 from policy.history import History
 from policy.hmm import HmmParameters
 from policy.kernels import Statistics
 from policy.online import OnlineStatistics
-from policy.selection import Candidate, Estimate, Selection
+from policy.selection import NO_ROUNDS, Candidate, Estimate, Selection
 from policy.state import State
 
 SCHEMA = 3
@@ -32,6 +34,7 @@ _LATER = {"trial_end": 0, "trial_first": 0}  # plain fields that older states la
 _WRONG = (KeyError, TypeError, ValueError, IndexError)  # where the checksum is right and the content makes no sense
 _CHOICE = ("round", "arrived", "chosen", "trial", "trial_from", "deviations")
 _FITTED = ("theta", "units", "gains")
+_AGES, _MOMENTS = ("ages", "reached"), ("now", "learned")  # of the exposure
 Arrays = dict[str, npt.NDArray[Any]]
 
 
@@ -48,6 +51,10 @@ def encode(state: State) -> bytes:
     revisions, replaced = history.get_revisions(state.arrived)
     if revisions.size:
         arrays |= {"history.revisions": revisions, "history.replaced": replaced}
+    if history.is_timed:  # only with a default reward
+        arrays |= {"history.times": history.times[:rounds], "history.came": history.came[arrived]}
+    if state.exposure is not None:
+        arrays |= {f"exposure.{name}": getattr(state.exposure, name) for name in _AGES}
     if history.excluded.size:  # only after a rollback
         arrays["history.excluded"] = history.excluded
     arrays |= _candidate_arrays(state.selection)
@@ -55,6 +62,8 @@ def encode(state: State) -> bytes:
         arrays |= _name_arrays("online", state.online)
     plain = {name: getattr(state, name) for name in _PLAIN}
     plain |= {name: getattr(state, name) for name, absent in _LATER.items() if getattr(state, name) != absent}
+    if state.exposure is not None:
+        plain |= {name: getattr(state.exposure, name) for name in _MOMENTS}
     return _pack("state", plain | {"selection": _selection_header(state.selection)}, arrays)
 
 
@@ -85,6 +94,8 @@ def _candidate_arrays(selection: Selection | None) -> Arrays:
     for i, candidate in enumerate(selection.candidates if selection else ()):
         arrays |= _name_arrays(f"candidates.{i}.hmm", candidate.hmm)
         arrays |= {f"candidates.{i}.{name}": getattr(candidate, name) for name in _FITTED}
+    if selection is not None and selection.reached.any():
+        arrays["candidates.reached"] = selection.reached
     return arrays
 
 
@@ -120,7 +131,16 @@ def _selection(header: dict[str, Any] | None, arrays: Arrays) -> Selection | Non
         raise ValueError("a choice is not a whole number")
     if not header["chosen"] < len(candidates):
         raise ValueError("the candidate in use does not exist")
-    return Selection(candidates=candidates, **choice)
+    return Selection(candidates=candidates, reached=arrays.get("candidates.reached", NO_ROUNDS), **choice)
+
+
+def _read_exposure(header: dict[str, Any], arrays: Arrays) -> Exposure | None:
+    if "exposure.ages" not in arrays:
+        return None
+    ages, reached = (arrays[f"exposure.{name}"] for name in _AGES)
+    if not ages.shape == reached.shape == (SLICES,):
+        raise ValueError("not as many slices as there are")
+    return Exposure(ages=ages, reached=reached, **{name: header[name] for name in _MOMENTS})
 
 
 def _read_revisions(arrays: Arrays) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
@@ -144,10 +164,12 @@ def decode(data: bytes) -> State:
             rewards=arrays["history.rewards"],
             excluded=arrays.get("history.excluded"),
             revisions=_read_revisions(arrays),
+            times=(arrays["history.times"], arrays["history.came"]) if "history.times" in arrays else None,
         )
         fields = {name: header[name] for name in _PLAIN} | {name: header.get(name, _LATER[name]) for name in _LATER}
         fields["selection"] = _selection(header["selection"], arrays)
         fields["online"] = _read_online(arrays) if "online.counts" in arrays else None
+        fields["exposure"] = _read_exposure(header, arrays)
         return State(belief=arrays["belief"], hmm=parameters, statistics=statistics, history=history, **fields)
     except _WRONG as error:
         raise CodecError("state", f"not understood: {error!r:.100}", f"a state of schema {SCHEMA}") from None

@@ -37,3 +37,9 @@ PRIOR_ROUNDS = 100.0  # with the noise of all actions together, that each action
 PRIOR_DEVIATIONS = 1.0  # as large as the largest residual seen, that each action has in advance
 ENOUGH_DEVIATIONS = 5  # rewards unlike the usual ones that the campaign must have seen to know what a deviation is
 SEARCH_ROUNDS = 100  # until then round t belongs to the warm start with a frequency of √(SEARCH_ROUNDS / t)
+
+# --- the law of delays (delays.py, exposure.py) ---
+PRIOR_DELAYS = 2.0  # delays known in advance, spread over the whole wait
+PRIOR_POINTS = 64  # at which they lie
+LAW_GROWTH = 1.1  # estimate the law anew when the rewards have grown by this factor
+LAW_SAMPLE = 10_000  # delays that an estimate uses at most, so that its cost is bounded

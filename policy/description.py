@@ -21,6 +21,7 @@ import numpy as np
 from policy.arrays import FloatArray
 from policy.defaults import ENOUGH_DEVIATIONS
 from policy.errors import ArgumentError
+from policy.exposure import Waiting, weigh_rounds
 from policy.features import FeatureMap
 from policy.hmm import HmmParameters, stationary_law
 from policy.selection import Verdict
@@ -111,7 +112,10 @@ def describe(policy: StagedPolicy, state: State) -> ModelDescription:
     unused = np.diagonal(features.plan.null) / (1.0 + policy.ridge)
     scaled = (np.diagonal(statistics.inverse) - unused).clip(min=0.0)
     # With joint statistics σ̂ is fitted together with θ̂; before the first fit its place holds a 1.
-    noise = _residual_noise(features, policy.ridge, state, scaled) if selection is None else float(statistics.units[1])
+    if selection is None:
+        noise = _residual_noise(features, policy.ridge, state, scaled, policy.config.rewards.default or 0.0)
+    else:
+        noise = float(statistics.units[1])
     errors = [None] * features.dimension if noise is None else (noise * np.sqrt(scaled)).tolist()
     columns = zip(features.column_parts, statistics.theta.tolist(), errors, strict=True)
     return ModelDescription(
@@ -129,21 +133,33 @@ def describe(policy: StagedPolicy, state: State) -> ModelDescription:
     )
 
 
-def _residual_noise(features: FeatureMap, ridge: float, state: State, scaled: FloatArray) -> float | None:
+def _residual_noise(
+    features: FeatureMap, ridge: float, state: State, scaled: FloatArray, default: float
+) -> float | None:
     """σ̂ from the residuals of the folded rounds, or None where they are too few.
 
     Σ(r - θ̂ᵀz)² comes from G, Σ z r and Σr², not from the recorded beliefs: those may have been recomputed while the
     statistics in force still wait to be (State.rebuild).
     """
-    if not state.folded:  # nothing is factored yet: the inverse is I/λ in all directions
+    exposure = state.exposure
+    if not state.folded and (
+        exposure is None or not exposure.reached.any()
+    ):  # nothing is factored yet: the inverse is I/λ in all directions
         return None
     gram, moment, _, theta, _, units = state.statistics
     rank = features.dimension - float(np.trace(features.plan.null))
-    folded = state.history.get_arrivals(0, state.folded)
+    if exposure is None:
+        folded = state.history.get_arrivals(0, state.folded)
+        rewards = state.history.copy_rewards(state.folded)[folded] - units[0]
+    else:
+        weighed = weigh_rounds(
+            state.history.copy(state.round, state.folded), state.round, Waiting(default, exposure.reached)
+        )
+        folded = weighed.rows
+        rewards = (weighed.targets + default - units[0]) * np.sqrt(weighed.shares)
     freedom = folded.size - (rank - ridge * float(scaled.sum()))  # less tr G⁻¹(G - λI), the effective parameters
     if freedom < LEAST_FREEDOM:
         return None
-    rewards = state.history.copy_rewards(state.folded)[folded] - units[0]
     squares = rewards @ rewards - 2.0 * (theta @ moment) + theta @ gram @ theta - ridge * (theta @ theta)
     return float(np.sqrt(max(squares, 0.0) / freedom))
 

@@ -170,3 +170,4 @@ def get_feature_maps(config: CampaignConfig) -> dict[int, FeatureMap]:
 
 
 _FEATURE_MAPS: dict[str, FeatureMap] = {}
+_DEPENDENCIES = {"actions", "variables", "extra_variables", "signals", "features"}  # what a map is made of

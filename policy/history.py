@@ -15,6 +15,7 @@ from policy.encoding import Contexts
 
 _NO_ROWS = np.empty(0, np.int64)
 _NO_REWARDS = np.empty(0)
+LONG_AGO = 0  # the time of what happened before a campaign kept times
 
 
 def _get_capacity(rounds: int) -> int:
@@ -38,6 +39,8 @@ class History:
     steps: SmallInts  # moves of the chain before each row: 1, or what the clock says; 0 before the first
     actions: SmallInts
     beliefs: FloatArray  # of record: as decided, or as last recomputed (R4)
+    times: IntArray  # when each row was decided, in microseconds; LONG_AGO if that does not matter
+    came: IntArray  # when its first reward came
     rewards: FloatArray  # the newest of each row: NaN where none has arrived, or where it was erased (R22)
     rewarded: BoolArray  # has a reward arrived, if only an erased one?
     # Rows whose folded rewards no longer count after a rollback (R21) or an erasure: sorted, never changed in place.
@@ -55,6 +58,8 @@ class History:
         self.steps = np.empty(capacity, np.int16)
         self.actions = np.empty(capacity, np.int16)
         self.beliefs = np.zeros((capacity, regimes))  # columns beyond the regimes in use stay 0
+        self.times = np.zeros(capacity, np.int64)
+        self.came = np.zeros(capacity, np.int64)
         self.rewards = np.full(capacity, np.nan)
         self.rewarded = np.zeros(capacity, np.bool_)
         self._order = np.empty(capacity, np.int64)  # rows in the order their rewards arrived
@@ -160,13 +165,15 @@ class History:
         other.excluded = np.union1d(self.excluded, erased)
         return other
 
-    def add_reward(self, row: int, reward: float) -> None:
+    def add_reward(self, row: int, reward: float, came: int = LONG_AGO) -> None:
         """Append an arrival: the first reward of a row, or one that replaces it."""
         if self.rewarded[row]:
             self._revisions = _get_grown(self._revisions, self._revised)
             self._before = _get_grown(self._before, self._revised)
             self._revisions[self._revised], self._before[self._revised] = self.arrived, self.rewards[row]
             self._revised += 1  # before the reward changes, see `copy_rewards`
+        else:
+            self.came[row] = came
         self._order = _get_grown(self._order, self.arrived)
         self._order[self.arrived] = row
         self.rewards[row], self.rewarded[row] = reward, True
@@ -194,13 +201,28 @@ class History:
         rewards: FloatArray,
         excluded: IntArray | None = None,
         revisions: tuple[IntArray, FloatArray] | None = None,
+        times: tuple[IntArray, IntArray] | None = None,
     ) -> Self:
-        """A history from its columns (T rows each); `rewards` are the newest of the rows in `arrivals`."""
+        """A history from its columns (T rows each); `rewards` are the newest of the rows in `arrivals`.
+
+        `times`: when each row was decided, and when the first reward of each row in `arrivals` came.
+        """
         history = cls(levels.shape[1], values.shape[1], beliefs.shape[1], _get_capacity(actions.size))
         history.append(Contexts(levels, values, symbols), steps, actions, beliefs)
         history._set_rewards(arrivals, rewards, revisions or (_NO_ROWS, _NO_REWARDS))
+        if times is not None:
+            history.times[: times[0].size], history.came[arrivals] = times
         history.excluded = _NO_ROWS if excluded is None else excluded
         return history
+
+    @property
+    def is_timed(self) -> bool:
+        """Are there times? They only grow, so the last one tells."""
+        return self.rounds > 0 and bool(self.times[self.rounds - 1] > LONG_AGO)
+
+    def forget_times(self) -> None:
+        """Drop all times, of a history that no other state shares."""
+        self.times[:], self.came[:] = LONG_AGO, LONG_AGO
 
     def cut(self, rounds: int, arrived: int) -> Self:
         """This history if it has exactly this length, else a copy cut to it."""
@@ -215,6 +237,8 @@ class History:
         other.beliefs[:rounds] = self.beliefs[:rounds]
         rows = self._order[:arrived]
         other._set_rewards(rows, self.copy_rewards(arrived)[rows], self.get_revisions(arrived))
+        if self.is_timed:
+            other.times[:rounds], other.came[rows] = self.times[:rounds], self.came[rows]
         other.rounds, other.excluded = rounds, self.excluded
         return other
 

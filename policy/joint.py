@@ -17,7 +17,9 @@ import numpy as np
 from policy import em, kernels, linucb
 from policy.arrays import FloatArray, IndexArray, IntArray, SmallInts
 from policy.defaults import LEAST_NOISE
+from policy.delays import SLICES
 from policy.encoding import Contexts
+from policy.exposure import Waiting, weigh_rounds
 from policy.features import FeatureMap
 from policy.history import History
 from policy.hmm import HmmParameters, check_steps, compute_expectations, spell_out_gaps
@@ -33,12 +35,14 @@ class Rounds(NamedTuple):
     steps: SmallInts
     rows: IndexArray  # positions of the rounds among the rows
     rewards: FloatArray  # less their mean; NaN where unknown
+    shares: FloatArray  # the weight of each row: 1, or less if the round still waits for its reward (exposure.py)
     profiles: IntArray  # the profile of each row: rounds with the same context and action share one
     contexts: Contexts  # of the profiles
     actions: SmallInts
     known: int  # rewards
+    slices: int  # of rounds that wait or have waited, 0 without a default reward
     centre: float  # their mean
-    squares: float  # the sum of their squares after subtracting the mean
+    squares: float  # the weighted sum of their squares after subtracting the mean
     least_noise: float
 
     @property
@@ -66,25 +70,37 @@ class Fit(NamedTuple):
     objective: tuple[float, ...] = ()
 
 
-def gather(features: FeatureMap, history: History, rounds: int, arrived: int) -> Rounds:
-    """The first rounds of a history with the rewards that have arrived."""
-    rewards = np.full(rounds, np.nan)
-    known = history.get_arrivals(0, arrived)  # in round order: sums do not depend on the order of arrival (R15)
-    known = known[known < rounds]
-    rewards[known] = history.copy_rewards(arrived)[known]
-    centre = float(rewards[known].mean()) if known.size else 0.0
-    rewards -= centre
-    deviation = float(rewards[known].std()) if known.size else 0.0
+def gather(features: FeatureMap, history: History, rounds: int, arrived: int, waiting: Waiting | None = None) -> Rounds:
+    """The first rounds of a history with the rewards that have arrived; `waiting`: of a campaign with a default."""
+    rewards, shares, slices = np.full(rounds, np.nan), np.ones(rounds), 0
+    if waiting is None:
+        known = history.get_arrivals(0, arrived)  # in round order: sums do not depend on the order of arrival (R15)
+        known = known[known < rounds]
+        rewards[known] = history.copy_rewards(arrived)[known]
+        centre = float(rewards[known].mean()) if known.size else 0.0
+        rewards -= centre
+        deviation = float(rewards[known].std()) if known.size else 0.0
+        squares = float(np.nansum(rewards**2))
+    else:
+        weighed = weigh_rounds(history, rounds, waiting)
+        known, slices = weighed.rows, int(weighed.slices.sum())
+        shares[known] = weighed.shares
+        change = float(weighed.changes.sum()) * SLICES / max(slices, 1)
+        centre = waiting.default + change
+        rewards[known] = weighed.targets - change
+        squares = float((shares[known] * rewards[known] ** 2).sum())
+        deviation = float(np.sqrt(squares / max(known.size, 1)))
     contexts, actions = history.contexts.rows(0, rounds), history.actions[:rounds]
     first, profiles = _group_by_profile(features, contexts, actions)
     full = spell_out_gaps(contexts.symbols, check_steps(history.steps[:rounds], rounds))
     if full.rows.size < full.symbols.size:
         spread, index = np.full(full.symbols.size, np.nan), np.zeros(full.symbols.size, np.int64)
-        spread[full.rows], index[full.rows] = rewards, profiles
-        rewards, profiles = spread, index
+        spread_shares = np.ones(full.symbols.size)
+        spread[full.rows], index[full.rows], spread_shares[full.rows] = rewards, profiles, shares
+        rewards, profiles, shares = spread, index, spread_shares
     return Rounds(
-        *full, rewards, profiles, contexts.take(first), actions[first], known.size, centre,
-        float(np.nansum(rewards**2)), max(LEAST_NOISE * deviation, 1e-150),
+        *full, rewards, shares, profiles, contexts.take(first), actions[first], known.size, slices, centre,
+        squares, max(LEAST_NOISE * deviation, 1e-150),
     )  # fmt: skip
 
 
@@ -133,7 +149,13 @@ def sum_rounds(
         if start < stop:
             part = slice(start, stop)
             kernels.profile_moments(
-                rounds.profiles[part], rounds.rewards[part], posterior[part], whole, some_seconds, some_totals
+                rounds.profiles[part],
+                rounds.rewards[part],
+                rounds.shares[part],
+                posterior[part],
+                whole,
+                some_seconds,
+                some_totals,
             )
             seconds += some_seconds
             totals += some_totals
@@ -147,7 +169,7 @@ def compute_statistics(
 ) -> Statistics:
     """G, Σ z r, the inverse and θ̂ (eq. estimate-theta); arguments as in `sum_rounds`."""
     gram, moment = sum_rounds(rounds, design, ridge, posterior, vertices)
-    counters = np.array([rounds.known, -1], np.int64)
+    counters = np.array([rounds.slices or rounds.known, -1], np.int64)
     statistics = Statistics(
         gram, moment, np.empty_like(gram), np.empty_like(moment), counters, np.array([rounds.centre, 1.0])
     )
@@ -196,7 +218,9 @@ def fit_joint(
     objective = []
     noise = max(noise, rounds.least_noise)
     for iteration in range(iterations + 1):
-        value = kernels.reward_evidence(rounds.profiles, rounds.rewards, predict(design, theta), noise, evidence)
+        value = kernels.reward_evidence(
+            rounds.profiles, rounds.rewards, rounds.shares, predict(design, theta), noise, evidence
+        )
         value += kernels.forward_backward(
             (0,) * regimes, *hmm, rounds.steps, rounds.symbols, evidence, posterior, transitions, emissions
         )

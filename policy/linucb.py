@@ -9,8 +9,10 @@ import numpy as np
 
 from policy import blocks, kernels
 from policy.arrays import FloatArray, IntArray, SmallInts
+from policy.delays import SLICES
 from policy.encoding import Contexts
 from policy.errors import ArgumentError
+from policy.exposure import Due
 from policy.features import FeatureMap
 from policy.kernels import Statistics
 
@@ -81,6 +83,29 @@ def update_statistics(
     if not kernels.update_statistics(
         features.plan, fresh, ridge, contexts.levels, contexts.values, actions, beliefs, rewards, rows
     ):
+        factor(fresh, features, ridge)
+    return fresh
+
+
+def fold_slices(
+    statistics: Statistics,
+    features: FeatureMap,
+    ridge: float,
+    contexts: Contexts,
+    actions: SmallInts,
+    beliefs: FloatArray,
+    due: Due,
+    default: float,
+) -> Statistics:
+    """Statistics after folding what is due of rounds that enter in slices, in round order (exposure.py)."""
+    if not due.rows.size and is_current(statistics):
+        return statistics
+    fresh, share = copy_statistics(statistics), 1.0 / SLICES
+    rewards = due.slices * share * (default - statistics.units[0]) + due.changes
+    if not kernels.fold_slices(
+        features.plan, fresh, ridge, contexts.levels, contexts.values, actions, beliefs,
+        due.rows, due.slices, share, rewards,
+    ):  # fmt: skip
         factor(fresh, features, ridge)
     return fresh
 

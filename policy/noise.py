@@ -55,8 +55,9 @@ def estimate_action_noises(
     profiles, actions = rounds.actions.size, len(design.features.actions)
     squares, counts = np.zeros(profiles), np.zeros(profiles, np.int64)
     largest = kernels.profile_residuals(
-        rounds.profiles, rounds.rewards, posterior, joint.predict(design, statistics.theta), vertices, squares, counts
-    )
+        rounds.profiles, rounds.rewards, rounds.shares, posterior, joint.predict(design, statistics.theta), vertices,
+        squares, counts,
+    )  # fmt: skip
     by_action: IntArray = rounds.actions.astype(np.int64)
     sums = np.bincount(by_action, squares, actions)
     played = np.bincount(by_action, counts, actions)

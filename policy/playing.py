@@ -110,6 +110,8 @@ def _check_episode(policy: "StagedPolicy", episode: Episode) -> None:
 
 def _check_state(policy: "StagedPolicy", state: State) -> None:
     policy.check_state(state)
+    if policy.config.rewards.default is not None:
+        raise ArgumentError("state", "is of a campaign with a default reward", "a campaign in which no round waits")
     if policy.config.retired_actions or state.round < state.trial_end:
         raise ArgumentError("state", "has retired actions, or one on trial", "all actions in ordinary use")
     folded_rows = state.history.get_arrivals(0, state.folded)

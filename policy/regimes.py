@@ -12,6 +12,7 @@ import numpy as np
 from policy.arrays import FloatArray
 from policy.config import ACTIONS, INTERCEPT
 from policy.description import HmmDescription, ModelDescription, SymbolProbability, describe, get_warm_start
+from policy.exposure import weigh_rounds
 from policy.hmm import RECENT
 from policy.staged import StagedPolicy
 from policy.state import State
@@ -75,8 +76,14 @@ def describe_regimes(policy: StagedPolicy, state: State) -> tuple[RegimeDescript
     beliefs = history.beliefs[: state.round, : model.regimes]
     shares, recent = _compute_shares(beliefs), _compute_shares(beliefs[-RECENT:])
     average = _average_laws(model.hmm, model.hmm.stationary if shares[0] is None else [s or 0.0 for s in shares])
-    rewarded = history.get_arrivals(0, state.arrived)  # without what a rollback has excluded
-    weights, earned = beliefs[rewarded], history.copy_rewards(state.arrived)[rewarded]
+    waiting = state.find_waiting(config.rewards.default)
+    if waiting is None:
+        rewarded = history.get_arrivals(0, state.arrived)  # without what a rollback has excluded
+        weights, earned = beliefs[rewarded], history.copy_rewards(state.arrived)[rewarded]
+    else:
+        weighed = weigh_rounds(state.get_exact_history(), state.round, waiting)
+        weights = beliefs[weighed.rows] * weighed.shares[:, None]
+        earned = weighed.targets + waiting.default
     totals, sums = weights.sum(axis=0), earned @ weights
     warming_up = get_warm_start(policy, state) is not None
     expected = None if warming_up else _compute_expected_rewards(policy, state, model, beliefs)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from policy import hmm
-from policy.arrays import BoolArray, FloatArray, SmallInts
+from policy.arrays import BoolArray, FloatArray, IntArray, SmallInts
 from policy.clock import check_time
 from policy.config import CampaignConfig
 from policy.errors import ArgumentError, ContextError, FieldProblem, format_value, shorten_value
@@ -31,6 +31,24 @@ class Prepared(NamedTuple):
         return Prepared._make(column[start:stop] for column in self)
 
 
+class Rows(NamedTuple):
+    """Requests as `kernels.decide_rounds` takes them: the tables of `Prepared`, with steps of the chain for times."""
+
+    gaps: SmallInts  # n, or empty without a clock
+    codes: SmallInts
+    numbers: FloatArray
+    eligible: BoolArray
+    subjects: npt.NDArray[np.uint64]
+    decided_at: IntArray  # n microseconds, or empty in campaigns without a default reward
+
+    def part(self, start: int, stop: int) -> "Rows":
+        cut = slice(start, stop)
+        return Rows(
+            self.gaps[cut], self.codes[cut], self.numbers[cut], self.eligible[cut], self.subjects[cut],
+            self.decided_at[cut],
+        )  # fmt: skip
+
+
 class PreparedPast(NamedTuple):
     """Past rounds that `StagedPolicy.prepare_past` has checked and encoded, a row each."""
 
@@ -38,6 +56,7 @@ class PreparedPast(NamedTuple):
     numbers: FloatArray
     actions: SmallInts
     times: Sequence[float | None]
+    decided_at: IntArray
 
     def part(self, start: int, stop: int) -> "PreparedPast":
         return PreparedPast._make(column[start:stop] for column in self)
@@ -106,7 +125,8 @@ class Encoder:
         if problems:
             raise ContextError(problems)
         actions = np.array([self._action_index[past.action] for past in rounds], np.int16)
-        return PreparedPast(codes, numbers, actions, times)
+        decided_at = np.array([past.decided_at for past in rounds], np.int64)
+        return PreparedPast(codes, numbers, actions, times, decided_at)
 
     def encode_rules(
         self, excluded: Collection[str], subject: str | None, prefix: str = ""

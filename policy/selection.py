@@ -34,9 +34,13 @@ from policy.defaults import (
     TRIAL_GAIN,
     TRIAL_LENGTH,
 )
+from policy.delays import SLICES
+from policy.exposure import Waiting, list_due
 from policy.features import FeatureMap
 from policy.history import History
 from policy.hmm import HmmParameters
+
+NO_ROUNDS = np.zeros(SLICES, np.int64)
 
 
 class Candidate(NamedTuple):
@@ -63,6 +67,7 @@ class Selection(NamedTuple):
     trial: int = 0  # re-estimations left in the current trial
     trial_from: int = 0  # the round from which another trial may start
     deviations: int = ENOUGH_DEVIATIONS  # rewards unlike the usual ones (noise.py); not counted beyond that number
+    reached: IntArray = NO_ROUNDS  # how many rounds had each of their slices in the data (exposure.py)
 
     @property
     def in_use(self) -> Candidate:
@@ -116,10 +121,12 @@ def estimate(
     previous: Selection | None,
     *,
     named: bool,
+    waiting: Waiting | None = None,
 ) -> Estimate | None:
     """Judge the previous candidates on new data, fit all again and choose one; None if there is too little new data.
 
     `maps` has a feature map for each number of regimes allowed; `named` means that the campaign sets the number itself.
+    `waiting`: what counts, in a campaign with a default reward; the history then ends with the last reward.
     """
     steps = history.steps[:rounds]
     moves = np.flatnonzero(steps)
@@ -131,51 +138,66 @@ def estimate(
     if previous is not None and len(previous.candidates) > 1:
         if np.count_nonzero(steps[previous.round : whole]) < LEAST_PERIODS:
             return None
-        judged = _judge(maps, history, whole, arrived, previous)
+        judged = _judge(maps, history, whole, arrived, previous, waiting)
     if not enough:
         whole = rounds
-    data = joint.gather(maps[1], history, whole, arrived)
+    data = joint.gather(maps[1], history, whole, arrived, waiting)
     counts = _list_regime_counts(sorted(maps), judged) if enough else []
     fits, candidates = _fit_candidates(maps, ridge, seed, data, bool(clocked), judged, counts)
     chosen, trial, trial_from = _choose(candidates, judged, whole, CREDIT if named else 0.0)
     deviations = ENOUGH_DEVIATIONS
     if previous is None or not previous.is_varied:
         deviations = min(int(noise.count_deviations(data, len(maps[1].actions)).sum()), ENOUGH_DEVIATIONS)
-    selection = Selection(whole, arrived, candidates, chosen, trial, trial_from, deviations)
+    reached = NO_ROUNDS if waiting is None else np.minimum(waiting.reached, whole)
+    selection = Selection(whole, arrived, candidates, chosen, trial, trial_from, deviations, reached)
     posterior = fits[chosen].posterior
     return Estimate(selection, posterior[data.rows] if data.has_gaps else posterior)
 
 
 def _judge(
-    maps: Mapping[int, FeatureMap], history: History, rounds: int, arrived: int, previous: Selection
+    maps: Mapping[int, FeatureMap],
+    history: History,
+    rounds: int,
+    arrived: int,
+    previous: Selection,
+    waiting: Waiting | None,
 ) -> Selection:
     """The candidates with gains updated by the rounds and rewards since they were fitted."""
-    rows = history.get_arrivals(0, arrived)
-    new = (rows >= previous.round) | np.isin(rows, history.get_arrivals(previous.arrived, arrived), assume_unique=True)
-    rows = rows[new & (rows < rounds)]
+    fresh = _find_fresh(history, rounds, arrived, previous, waiting)
     memory = (previous.round / rounds) ** FORGETTING
-    rewards = history.copy_rewards(arrived)[rows]
-    scores = np.array(
-        [_score(maps[c.regimes], history, rounds, previous.round, rows, rewards, c) for c in previous.candidates]
-    )
+    scores = np.array([_score(maps[c.regimes], history, rounds, previous.round, fresh, c) for c in previous.candidates])
     gains = scores - scores[0]
     # Rewards that suddenly scatter far more than σ̂ must not outweigh all other evidence.
-    mean_square = -scores[0, 1] / max(rows.size, 1)
+    mean_square = -scores[0, 1] / max(fresh.rows.size, 1)
     gains[:, 1] /= 2.0 * max(previous.candidates[0].units[1] ** 2, mean_square / 4.0)
     judged = (c._replace(gains=memory * c.gains + gain) for c, gain in zip(previous.candidates, gains, strict=True))
     return previous._replace(candidates=tuple(judged))
 
 
+class _Fresh(NamedTuple):
+    """Rewards that candidates were not fitted to; with a default reward, what was due of rounds since then."""
+
+    rows: IntArray
+    rewards: FloatArray  # less `level`
+    level: float
+    weights: FloatArray | None  # of the rounds; None if they are 1
+
+
+def _find_fresh(history: History, rounds: int, arrived: int, previous: Selection, waiting: Waiting | None) -> _Fresh:
+    if waiting is None:
+        rows = history.get_arrivals(0, arrived)
+        late = np.isin(rows, history.get_arrivals(previous.arrived, arrived), assume_unique=True)
+        rows = rows[((rows >= previous.round) | late) & (rows < rounds)]
+        return _Fresh(rows, history.copy_rewards(arrived)[rows], 0.0, None)
+    due = list_due(history, previous.reached, previous.arrived, waiting)
+    inside = due.rows < rounds
+    return _Fresh(due.rows[inside], due.changes[inside], waiting.default, due.slices[inside] / SLICES)
+
+
 def _score(
-    features: FeatureMap,
-    history: History,
-    rounds: int,
-    start: int,
-    rows: IntArray,
-    rewards: FloatArray,
-    model: Candidate,
+    features: FeatureMap, history: History, rounds: int, start: int, fresh: _Fresh, model: Candidate
 ) -> tuple[float, float]:
-    """Log-likelihood of the symbols from `start` on; minus the squared errors on `rewards`, those of `rows`."""
+    """Log-likelihood of the symbols from `start` on; minus the squared errors on the fresh rewards."""
     symbols, steps = history.contexts.symbols[:rounds], history.steps[:rounds]
     beliefs = hmm.filter_history(model.hmm, symbols, steps).beliefs
     after = np.empty((rounds - start, model.regimes))
@@ -183,10 +205,15 @@ def _score(
         model.hmm.transition, model.hmm.emission, beliefs[start - 1], steps[start:], symbols[start:],
         hmm.NO_EVIDENCE, after,
     )  # fmt: skip
+    rows, rewards, level, weights = fresh
     columns = joint.make_design(features, history.contexts.take(rows), history.actions[rows])
-    predictions = joint.predict(columns, model.theta)
-    errors = rewards - model.units[0] - (predictions * beliefs[rows]).sum(axis=1)
-    return float(gain), -float(errors @ errors)
+    predictions = (joint.predict(columns, model.theta) * beliefs[rows]).sum(axis=1)
+    if weights is None:
+        errors = rewards - model.units[0] - predictions
+        return float(gain), -float(errors @ errors)
+    # A weight and a reward that are due separately add up: w p² - 2 r p, but for what no prediction changes.
+    predictions += model.units[0] - level
+    return float(gain), -float((weights * predictions - 2.0 * rewards) @ predictions + rewards @ rewards)
 
 
 def _list_regime_counts(counts: Sequence[int], judged: Selection | None) -> list[int]:

@@ -6,13 +6,12 @@ scores, the draw. A re-estimation due at a stage's end comes first, so the updat
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from policy import bonus, hmm, kernels, linucb
-from policy.arrays import BoolArray, FloatArray, IntArray, SmallInts
+from policy.arrays import FloatArray, IntArray
 from policy.blocks import use_one_thread
 from policy.clock import NO_GAPS, NO_PERIODS, count_steps
 from policy.config import LARGEST_REWARD, CampaignConfig
@@ -20,29 +19,19 @@ from policy.defaults import TRIAL_SHARE
 from policy.encoding import Contexts
 from policy.errors import ArgumentError, RewardError, format_value
 from policy.estimators import Estimate, make_estimator
+from policy.exposure import pass_time, start_exposure
 from policy.features import get_feature_maps
-from policy.history import History
+from policy.following import follow_rounds
+from policy.history import LONG_AGO, History
 from policy.playing import Episode, play_episode
-from policy.requests import Encoder, Prepared, PreparedPast
+from policy.requests import Encoder, Prepared, PreparedPast, Rows
 from policy.spectral import NotEstimable
 from policy.state import Decided, Decision, PastRound, Request, Score, State
+from policy.updates import run_update
 
 _FOREVER = 2**62
 _NO_MATRIX = np.empty((0, 0))
-
-
-class _Rows(NamedTuple):
-    """Requests as `kernels.decide_rounds` takes them: the tables of `Prepared`, with steps of the chain for times."""
-
-    gaps: SmallInts  # n, or empty without a clock
-    codes: SmallInts
-    numbers: FloatArray
-    eligible: BoolArray
-    subjects: npt.NDArray[np.uint64]
-
-    def part(self, start: int, stop: int) -> "_Rows":
-        cut = slice(start, stop)
-        return _Rows(self.gaps[cut], self.codes[cut], self.numbers[cut], self.eligible[cut], self.subjects[cut])
+_NO_TIMES = np.empty(0, np.int64)
 
 
 class StagedPolicy:
@@ -60,6 +49,7 @@ class StagedPolicy:
         self._tabled = self._exploration.form in (kernels.TABLED, kernels.TABLED_ELLIPTICAL)
         self._scaled = config.bonus.form == "noise"
         self._varying = self._tabled or self._scaled
+        self.keeps_times = config.rewards.default is not None
         self.chance = kernels.Chance(
             config.seed, config.control.share, config.control.kind == "baseline", config.propensity_floor
         )
@@ -105,6 +95,7 @@ class StagedPolicy:
             rebuild=False,
             selection=None,
             period=0,
+            exposure=start_exposure(self.config.rewards),
         )
 
     def decide(
@@ -115,28 +106,50 @@ class StagedPolicy:
         excluded_actions: Collection[str] = (),
         subject: str | None = None,
         at: float | None = None,
+        now: int | None = None,
     ) -> tuple[State, Decision]:
-        """Decide one round; `at` (seconds) is required if the campaign has a clock."""
+        """Decide one round; `at` (seconds) is required if the campaign has a clock.
+
+        `now`, the time of the decision in microseconds, is required if it has a default reward.
+        """
         codes, numbers = self.features.encode_one(context)
         gaps, periods = count_steps(self._clock, state, (at,)) if self._clock else (NO_GAPS, NO_PERIODS)
         eligible, key = self._encoder.encode_rules(excluded_actions, subject)
-        state, (decided,) = self._advance(state, _Rows(gaps, codes, numbers, eligible, key), periods)
+        decided_at = self._check_times(state, now, 1)
+        state, (decided,) = self._advance(state, Rows(gaps, codes, numbers, eligible, key, decided_at), periods)
         return state, decided.decisions()[0]
 
-    def decide_batch(self, state: State, requests: Sequence[Request]) -> tuple[State, list[Decision]]:
+    def decide_batch(
+        self, state: State, requests: Sequence[Request], now: int | None = None
+    ) -> tuple[State, list[Decision]]:
         """Decide several rounds, exactly as one-by-one calls in that order would; all or nothing."""
-        state, decided = self.decide_prepared(state, self.prepare(requests))
+        state, decided = self.decide_prepared(state, self.prepare(requests), now)
         return state, [decision for part in decided for decision in part.decisions()]
 
     def prepare(self, requests: Sequence[Request], prefixes: Sequence[str] | None = None) -> Prepared:
         """Check and encode requests for `decide_prepared`; `prefixes` begin the field names in errors."""
         return self._encoder.prepare(requests, prefixes)
 
-    def decide_prepared(self, state: State, prepared: Prepared) -> tuple[State, list[Decided]]:
-        """Decide prepared requests, or a part of them; returns one table per model that decided."""
+    def decide_prepared(
+        self, state: State, prepared: Prepared, now: int | Sequence[int] | None = None
+    ) -> tuple[State, list[Decided]]:
+        """Decide prepared requests, or a part of them; returns one table per model that decided.
+
+        `now` is the time of all decisions, or of each.
+        """
         gaps, periods = count_steps(self._clock, state, prepared.times)
-        rows = _Rows(gaps, prepared.codes, prepared.numbers, prepared.eligible, prepared.subjects)
+        decided_at = self._check_times(state, now, len(prepared.codes))
+        rows = Rows(gaps, prepared.codes, prepared.numbers, prepared.eligible, prepared.subjects, decided_at)
         return self._advance(state, rows, periods)
+
+    def _check_times(self, state: State, now: int | Sequence[int] | None, count: int) -> IntArray:
+        """The time of each of the next decisions, which never falls; empty in campaigns without a default reward."""
+        if not self.keeps_times:
+            return _NO_TIMES
+        if now is None:
+            raise ArgumentError("now", "is missing", "microseconds: the campaign has a default reward")
+        last = state.history.times[state.round - 1] if state.round else LONG_AGO
+        return np.maximum.accumulate(np.maximum(np.broadcast_to(np.asarray(now, np.int64), count), last))
 
     def prepare_past(self, rounds: Sequence[PastRound], prefixes: Sequence[str] | None = None) -> PreparedPast:
         """Check and encode past rounds for `follow`; `prefixes` begin the field names in errors."""
@@ -147,32 +160,7 @@ class StagedPolicy:
 
         A belief is a function of the contexts alone, so the state is the one that deciding them would have left.
         """
-        codes, numbers, actions, times = prepared
-        gaps, periods = count_steps(self._clock, state, times)
-        beliefs = np.zeros((actions.size, self._row_shape[2]))
-        done = 0
-        while done < actions.size:
-            state = self._at_boundary(state)
-            stop, regimes = min(actions.size, done + state.rounds_ahead), state.belief.size
-            symbols = np.ascontiguousarray(codes[done:stop, -1])
-            steps = gaps[done:stop] if gaps.size else np.ones(stop - done, np.int16)
-            if not (gaps.size or state.round):
-                steps[0] = 0  # R5
-            path = np.empty((stop - done, regimes))
-            kernels.belief_path(*self.get_chain(state), steps, symbols, path)
-            history = state.history.cut(state.round, state.arrived)
-            history.append(
-                Contexts(codes[done:stop, :-1], numbers[done:stop], symbols), steps, actions[done:stop], path
-            )
-            beliefs[done:stop, :regimes] = path
-            state = state._replace(
-                round=state.round + stop - done,
-                belief=path[-1].copy(),
-                history=history,
-                period=int(periods[stop - 1]) if periods.size else 0,
-            )
-            done = stop
-        return state, beliefs
+        return follow_rounds(self, state, prepared)
 
     def play(
         self,
@@ -200,14 +188,15 @@ class StagedPolicy:
         excluded_actions: Collection[str] = (),
         subject: str | None = None,
         at: float | None = None,
+        now: int = LONG_AGO,
     ) -> Decision:
         """What `decide` would answer. Nothing is recorded, so work due at a boundary is done again by `decide`."""
         codes, numbers = self.features.encode_one(context)
         gaps, _ = count_steps(self._clock, state, (at,))
         if not gaps.size:
             gaps = np.array([1 if state.round else 0], np.int16)  # the scratch history below is empty
-        rows = _Rows(gaps, codes, numbers, *self._encoder.encode_rules(excluded_actions, subject))
-        return self._decide_rows(self._at_boundary(state), rows, History(*self._row_shape, 1))[0].decisions()[0]
+        rows = Rows(gaps, codes, numbers, *self._encoder.encode_rules(excluded_actions, subject), _NO_TIMES)
+        return self._decide_rows(self.cross(state, now), rows, History(*self._row_shape, 1))[0].decisions()[0]
 
     def score_under(self, state: State, beliefs: FloatArray, request: Request) -> list[tuple[Score, ...]]:
         """The score of each eligible action in the next round under each of the beliefs (n × H).
@@ -220,7 +209,8 @@ class StagedPolicy:
         if beliefs.ndim != 2 or beliefs.shape[1] != state.belief.size or not np.isfinite(beliefs).all():
             raise ArgumentError("beliefs", f"shape {beliefs.shape}", f"rows of {state.belief.size} finite numbers")
         codes, numbers = self.features.encode_one(request.context)
-        rows = _Rows(NO_GAPS, codes, numbers, *self._encoder.encode_rules(request.excluded_actions, request.subject))
+        rules = self._encoder.encode_rules(request.excluded_actions, request.subject)
+        rows = Rows(NO_GAPS, codes, numbers, *rules, _NO_TIMES)
         still = state._replace(hmm=None)  # without parameters a belief stays as it is (R5)
         scores = []
         for belief in beliefs:
@@ -228,7 +218,7 @@ class StagedPolicy:
             scores.append(decided.decisions()[0].scores)
         return scores
 
-    def _advance(self, state: State, rows: _Rows, periods: IntArray) -> tuple[State, list[Decided]]:
+    def _advance(self, state: State, rows: Rows, periods: IntArray) -> tuple[State, list[Decided]]:
         """Decide rows, stopping at each boundary for what is due there."""
         tables: list[Decided] = []
         done, count = 0, len(rows.codes)
@@ -236,7 +226,7 @@ class StagedPolicy:
             size, updates = count - done, 0
             if size > state.rounds_ahead:
                 if not self.count_rounds_alike(state):
-                    state = self._at_boundary(state)
+                    state = self.cross(state, int(rows.decided_at[done]) if self.keeps_times else LONG_AGO)
                 size = min(size, self.count_rounds_alike(state))
                 updates = self.count_updates(state, size)
             part = rows if size == count else rows.part(done, done + size)
@@ -247,6 +237,7 @@ class StagedPolicy:
                 state.next_update + updates * self._length, state.statistics, state.model_version + updates, history,
                 state.arrived, state.folded, state.rebuild, state.selection,
                 int(periods[done + size - 1]) if self._clock else 0, state.trial_end, state.trial_first, state.online,
+                state.exposure,
             )  # fmt: skip
             tables.append(decided)
             done += size
@@ -262,9 +253,11 @@ class StagedPolicy:
             raise ArgumentError("state", "belongs to another campaign", "a state of this campaign")
         return fixed
 
-    def _at_boundary(self, state: State) -> State:
-        """Do what is due before the next round: perhaps a re-estimation, perhaps an update."""
+    def cross(self, state: State, now: int = LONG_AGO) -> State:
+        """Do what is due before the next round, at its time: perhaps a re-estimation, perhaps an update."""
         self.check_state(state)
+        if not state.rounds_ahead:
+            state = self.pass_time(state, now)
         if state.is_estimation_due:
             state = self.reestimate(state)
         if state.is_update_due:
@@ -275,11 +268,13 @@ class StagedPolicy:
         """The number of rounds that one model decides, under one version or several; 0 when something is due.
 
         An update that has nothing to fold changes only the version. Most updates inside a batch are such, because no
-        reward comes between its decisions.
+        reward comes between its decisions. With a default reward, time passes and the rounds themselves are folded.
         """
         ahead = state.rounds_ahead
         nothing_new = state.arrived == state.folded and not state.rebuild and linucb.is_current(state.statistics)
-        if not ahead or not nothing_new or state.round < state.trial_end:  # a trial ends with a stage
+        if (
+            not ahead or not nothing_new or state.exposure is not None or state.round < state.trial_end
+        ):  # a trial ends with a stage
             return ahead
         return state.next_estimation - 1 - state.round if state.next_estimation else _FOREVER
 
@@ -287,7 +282,7 @@ class StagedPolicy:
         """The number of stage updates before the last of the next `rounds` rounds."""
         return max(0, state.round + rounds - state.next_update + self._length) // self._length
 
-    def _decide_rows(self, state: State, rows: _Rows, history: History) -> tuple[Decided, FloatArray]:
+    def _decide_rows(self, state: State, rows: Rows, history: History) -> tuple[Decided, FloatArray]:
         """Decide rows that share one reward model and one HMM, and record them; also returns the belief after them."""
         names, history_rows = self._names, history.rounds
         count, arms, first, regimes = len(rows.codes), len(names), state.round + 1, state.belief.size
@@ -300,10 +295,12 @@ class StagedPolicy:
             *(ordinary if first > state.trial_end else trial),
             self.count_warm_rounds(state), state.search_rounds,
             *(self.get_exploration(first, count, units) if self._varying else self._exploration),
-            inverse, theta, units[0], state.counted, *self.get_chain(state), *rows, first,
+            inverse, theta, units[0], state.counted, *self.get_chain(state), *rows[:-1], first,
             history_rows, *history.contexts, history.steps, history.actions, history.beliefs, answers,
         )  # fmt: skip
         history.rounds = history_rows + count
+        if rows.decided_at.size:
+            history.times[history_rows : history.rounds] = rows.decided_at
         decided = Decided(first, self._length, state.model_version, names, rows.eligible, answers)
         return decided, history.beliefs[history_rows + count - 1, :regimes]
 
@@ -316,10 +313,11 @@ class StagedPolicy:
 
     # --- rewards and stage updates ---------------------------------------------------------------------------
 
-    def reward(self, state: State, round: int, reward: float) -> State:
+    def reward(self, state: State, round: int, reward: float, now: int = LONG_AGO) -> State:
         """Take the reward of a round, in any order and at any time; the next stage update folds it.
 
-        Called again for the same round, it revises the reward: the next update takes the difference.
+        Called again for the same round, it revises the reward: the next update takes the difference. `now`, in
+        microseconds, tells how long it took; without it the law of delays learns nothing.
         """
         if isinstance(round, bool) or not isinstance(round, int | np.integer) or not 1 <= round <= state.round:
             raise RewardError("round", f"{format_value(round)} was not decided", f"1 to {state.round}")
@@ -327,11 +325,11 @@ class StagedPolicy:
         history = state.history.cut(state.round, state.arrived)
         if history.contexts.symbols[round - 1] == hmm.MISSING:
             value = math.nan  # without its context a reward teaches nothing, like an erased one
-        history.add_reward(int(round) - 1, value)
+        history.add_reward(int(round) - 1, value, now if self.keeps_times else LONG_AGO)
         return State(
             state.round, state.belief, state.hmm, state.next_estimation, state.next_update, state.statistics,
             state.model_version, history, state.arrived + 1, state.folded, state.rebuild, state.selection, state.period,
-            state.trial_end, state.trial_first, state.online,
+            state.trial_end, state.trial_first, state.online, state.exposure,
         )  # fmt: skip
 
     def check_reward(self, reward: float) -> float:
@@ -356,22 +354,18 @@ class StagedPolicy:
 
     def update(self, state: State) -> State:
         """Run the update that ends a stage: fold the rewards that have arrived, in round order, or revised (R1, R2)."""
-        history, start, folded = state.history, state.statistics, state.folded
-        features = self.maps[state.belief.size]
-        if state.rebuild:
-            folded, start = 0, linucb.create_statistics(features.dimension, self.ridge)
-        statistics = linucb.update_statistics(
-            start, features, self.ridge, history.contexts, history.actions, history.beliefs,
-            history.get_rewards(state.arrived), history.get_arrivals(folded, state.arrived),
-            history.get_differences(folded, state.arrived),
-        )  # fmt: skip
-        return self.skip_update(state)._replace(
-            statistics=statistics,
-            model_version=state.model_version + 1,
-            history=history.exclude_erased(state.round, state.folded, state.arrived),
-            folded=state.arrived,
-            rebuild=False,
-        )
+        return run_update(self, state)
+
+    def pass_time(self, state: State, now: int) -> State:
+        """What a boundary before a round that is decided at `now` (microseconds) begins with.
+
+        In a campaign with a default reward, time decides how much each round counts. Elsewhere nothing happens.
+        """
+        if state.exposure is None:
+            return state
+        history = state.get_exact_history()
+        exposure = pass_time(state.exposure, self.config.rewards, history, state.arrived, now)
+        return state._replace(exposure=exposure)
 
     def skip_update(self, state: State) -> State:
         """End a stage without its update, because that failed; the next update folds what has arrived."""

@@ -7,7 +7,9 @@ import numpy as np
 
 from policy.arrays import BoolArray, FloatArray
 from policy.defaults import SEARCH_ROUNDS
-from policy.history import History
+from policy.delays import SLICES
+from policy.exposure import Exposure, Waiting, find_reached
+from policy.history import LONG_AGO, History
 from policy.hmm import HmmParameters
 from policy.kernels import Statistics
 from policy.online import OnlineStatistics
@@ -99,6 +101,7 @@ class PastRound(NamedTuple):
     context: Mapping[str, Any] | None  # None if missing: the filter only predicts (R22)
     action: str
     at: float | None = None
+    decided_at: int = LONG_AGO  # microseconds; only used in campaigns with a default reward
 
 
 class State(NamedTuple):
@@ -120,11 +123,27 @@ class State(NamedTuple):
     trial_end: int = 0  # the last round of a trial, in which every action is played now and then because one is new
     trial_first: int = 0  # the position of the first action on trial
     online: OnlineStatistics | None = None  # of the estimator online_em, None before its first estimate
+    exposure: Exposure | None = None  # of a campaign with a default reward: how much of each round is in the model
 
     @property
     def counted(self) -> int:
-        """The number of rounds whose reward is in the model: those folded, without excluded ones (R21, R22)."""
+        """The number of rounds whose reward is in the model: those folded, without excluded ones (R21, R22).
+
+        With a default reward, the rounds in the model: a round that waits counts by its slices.
+        """
+        if self.exposure is not None:
+            return int(self.statistics.counters[0]) // SLICES
         return self.folded - self.history.count_revisions(self.folded) - self.history.excluded.size
+
+    def get_exact_history(self) -> History:
+        """The history, without rounds and rewards that a later state has added to it."""
+        return self.history.cut(self.round, self.arrived)
+
+    def find_waiting(self, default: float | None) -> Waiting | None:
+        """What counts now in a campaign with a default reward; None in others."""
+        if self.exposure is None or default is None:
+            return None
+        return Waiting(default, find_reached(self.exposure, self.history, self.round))
 
     @property
     def search_rounds(self) -> int:

@@ -160,6 +160,7 @@ def _recode_history(before: StagedPolicy, after: StagedPolicy, state: State) -> 
         rewards=history.get_rewards(state.arrived)[arrivals],
         excluded=history.excluded,
         revisions=history.get_revisions(state.arrived),
+        times=(history.times[:rounds], history.came[arrivals]),
     )
 
 

@@ -8,11 +8,18 @@ from policy.config.types import WEBHOOK, Amount, Part, Real, Whole, problem
 
 
 class Rewards(Part):
-    """The allowed range of rewards, how long to wait for one, and the default if none comes (R20)."""
+    """The allowed range of rewards, how long to wait for one, the default if none comes, what counts until then (R20).
+
+    `while_waiting`: how a round enters the model before its wait is over. "provisional": with the default, and a weight
+    that grows with the probability that a reward would have come by now; a reward that comes counts at once. "hold":
+    when its wait is over. "leave_out": when it has a reward. That misleads the model where only some outcomes are
+    reported; it is how earlier versions worked, so their logs need it, and campaigns of today cannot choose it.
+    """
 
     range: tuple[Amount, Amount] | None = None
     wait_seconds: Annotated[Real, Field(gt=0.0, le=1e9)] | None = None
     default: Amount | None = None
+    while_waiting: Literal["provisional", "hold", "leave_out"] | None = None  # None only without a default
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -23,6 +30,8 @@ class Rewards(Part):
             raise problem(missing, "missing", "wait_seconds and default together, or neither")
         if self.range and self.default is not None and not self.range[0] <= self.default <= self.range[1]:
             raise problem("default", f"{self.default} is outside range", f"{list(self.range)}")
+        waiting = None if self.default is None else self.while_waiting or "provisional"
+        object.__setattr__(self, "while_waiting", waiting)
         return self
 
 

@@ -8,8 +8,10 @@ import numpy as np
 
 from policy import hmm, joint, noise, selection
 from policy.defaults import FIRST_ROUNDS, LEAST_PERIODS
+from policy.delays import SLICES
 from policy.errors import ArgumentError
 from policy.estimators.base import Estimate, ScheduledEstimator
+from policy.exposure import Waiting
 from policy.history import History
 from policy.kernels import Statistics
 from policy.selection import Selection
@@ -45,6 +47,9 @@ class JointEstimator(ScheduledEstimator):
     def count_missing_rewards(self, state: State) -> int:
         if state.selection is not None:
             return super().count_missing_rewards(state)
+        waiting = state.find_waiting(self.config.rewards.default)
+        if waiting is not None:
+            return max(self.first_rewards - int(waiting.reached.sum()) // SLICES, 0)
         return max(self.first_rewards - state.history.get_arrivals(0, state.arrived).size, 0)
 
     def get_size(self, state: State) -> int:
@@ -54,9 +59,11 @@ class JointEstimator(ScheduledEstimator):
         if self._is_too_early(state):
             return NotEstimable(f"fewer than {self.first_rewards} rewards so far")
         self._check_candidates(state)
+        waiting = state.find_waiting(self.config.rewards.default)
+        history = state.history if waiting is None else state.get_exact_history()
         return selection.estimate(
-            self.maps, self.ridge, self.config.seed, state.history, state.round, state.arrived, state.selection,
-            named=self.config.regimes != "auto",
+            self.maps, self.ridge, self.config.seed, history, state.round, state.arrived, state.selection,
+            named=self.config.regimes != "auto", waiting=waiting,
         )  # fmt: skip
 
     def explain_missing(self, state: State) -> str | None:
@@ -87,21 +94,26 @@ class JointEstimator(ScheduledEstimator):
         history.beliefs[: state.round, model.regimes :] = 0.0
         history.beliefs[:covered, : model.regimes] = estimate.posterior
         history.beliefs[covered : state.round, : model.regimes] = filtered[covered:]
+        waiting = state.find_waiting(self.config.rewards.default)
         return state._replace(
             belief=filtered[-1],
             hmm=model.hmm if model.regimes > 1 else None,
-            statistics=self._recompute_statistics(state, history, estimate.selection, covered),
+            statistics=self._recompute_statistics(state, history, estimate.selection, covered, waiting),
             model_version=state.model_version + 1,
             history=history.exclude_erased(state.round, state.folded, state.arrived),
             folded=state.arrived,
             selection=estimate.selection,
+            rebuild=False,
+            exposure=state.exposure and waiting and state.exposure._replace(reached=waiting.reached),
         )
 
-    def _recompute_statistics(self, state: State, history: History, chosen: Selection, covered: int) -> Statistics:
+    def _recompute_statistics(
+        self, state: State, history: History, chosen: Selection, covered: int, waiting: Waiting | None
+    ) -> Statistics:
         """G, Σ z r and θ̂ over all rounds with the beliefs in `history`; the estimate covered the first `covered`."""
         model = chosen.in_use
         features = self.maps[model.regimes]
-        data = joint.gather(features, history, state.round, state.arrived)
+        data = joint.gather(features, history, state.round, state.arrived, waiting)
         posterior = np.ascontiguousarray(history.beliefs[: state.round, : model.regimes])
         if data.has_gaps:
             spread = np.zeros((data.symbols.size, model.regimes))

@@ -34,7 +34,8 @@ class Statistics(NamedTuple):
     moment: FloatArray  # Σ z r, D
     inverse: FloatArray  # of G + P, see `solve`, D × D
     theta: FloatArray  # θ̂, D
-    counters: IntArray  # rewards folded; rank-one updates since the last factorisation, -1 before the first
+    # Rewards (or slices of rounds) folded; rank-one updates since the last factorisation, -1 before the first.
+    counters: IntArray
     # Centre subtracted from every reward, noise σ̂, noise of each action; (0, 1) where they are not estimated.
     units: FloatArray
 
@@ -198,10 +199,11 @@ def norm_with(matrix, columns, weights, start, stop, vectors):  # type: ignore[n
 
 
 @inline
-def _prepare_step(inverse, theta, columns, weights, n, reward, steps, held):  # type: ignore[no-untyped-def]
-    """Sherman–Morrison: move θ̂ by one more round, and put into steps[held] the s with inverse -= s sᵀ.
+def _prepare_step(inverse, theta, columns, weights, n, weight, reward, steps, held):  # type: ignore[no-untyped-def]
+    """Sherman–Morrison: move θ̂ by weight · z zᵀ and reward · z, and put into steps[held] the s with inverse -= s sᵀ.
 
-    columns, weights: z by its first n non-zero columns. theta: D. steps: _STEPS rows of D numbers or more.
+    columns, weights: z by its first n non-zero columns. weight: 1, or ≥ 0 if the round is only partly in. theta: D.
+    steps: _STEPS rows of D numbers or more.
     `inverse` (D × D) does not hold the `held` steps before this one yet. Returns False if the step would lose too
     many digits; θ̂ is then unchanged.
     """
@@ -217,9 +219,11 @@ def _prepare_step(inverse, theta, columns, weights, n, reward, steps, held):  # 
     for i in range(n):
         quadratic += weights[i] * steps[held, columns[i]]
         estimate += weights[i] * theta[columns[i]]
+    quadratic *= weight
     if not quadratic < _LARGEST_QUADRATIC:
         return False
-    gain, scale = (reward - estimate) / (1.0 + quadratic), 1.0 / np.sqrt(1.0 + quadratic)
+    gain = (reward - weight * estimate) / (1.0 + quadratic)
+    scale = np.sqrt(weight) / np.sqrt(1.0 + quadratic)
     for j in range(size):
         theta[j] += gain * steps[held, j]
         steps[held, j] *= scale
@@ -255,7 +259,7 @@ def update_rows(plan, statistics, ridge, inputs, actions, rewards, rows, start, 
         if one_by_one:
             since += 1
             one_by_one = since < FACTOR_EVERY and _prepare_step(
-                inverse, theta, columns, weights, n, reward, vectors, held
+                inverse, theta, columns, weights, n, 1.0, reward, vectors, held
             )
             held += 1
         add_square(gram, columns, weights, n)  # G of eq. estimate-theta
@@ -290,6 +294,42 @@ def revise_statistics(plan, statistics, levels, values, actions, beliefs, rows, 
             combine_rows(statistics.inverse, columns, weights, n, vectors, 0)
             for j in range(theta.shape[0]):
                 theta[j] += differences[place] * vectors[0, j]  # G⁻¹ z times the difference
+
+
+@jit
+def fold_slices(plan, statistics, ridge, levels, values, actions, beliefs, rows, slices, share, rewards):  # type: ignore[no-untyped-def]
+    """`update_statistics` for rounds that enter in slices (policy/exposure.py): G += Σ w z zᵀ and Σ z r += Σ rewards z.
+
+    levels, values, actions, beliefs: as there. rows: those of T to fold. slices: how many slices of each, w = slices ·
+    share, perhaps none. rewards: of each row, what these slices and newly arrived rewards add, less w times the centre.
+    """
+    inputs, scratch = Inputs(levels, values, beliefs), make_scratch(plan)
+    gram, moment, inverse, theta = statistics.gram, statistics.moment, statistics.inverse, statistics.theta
+    columns, weights, vectors = scratch.columns, scratch.weights, scratch.vectors
+    since, size, count = statistics.counters[SINCE_FACTORED], statistics.gram.shape[0], rows.shape[0]
+    one_by_one, held = since >= 0 and count <= count_most_steps(size), 0
+    for place in range(count):
+        weight = slices[place] * share
+        n = all_columns(plan, inputs, rows[place], actions[rows[place]], columns, weights)
+        for i in range(n):
+            moment[columns[i]] += weights[i] * rewards[place]
+        if one_by_one:
+            since += 1
+            one_by_one = since < FACTOR_EVERY and _prepare_step(
+                inverse, theta, columns, weights, n, weight, rewards[place], vectors, held
+            )
+            held += 1
+        for i in range(n):
+            for j in range(n):
+                gram[columns[i], columns[j]] += weight * weights[i] * weights[j]
+        if one_by_one and (held == _STEPS or place == count - 1):
+            _downdate(inverse, vectors, held)
+            held = 0
+        statistics.counters[FOLDED] += slices[place]
+    statistics.counters[SINCE_FACTORED] = since if one_by_one else -1
+    if not one_by_one and size <= NARROW:
+        factor(statistics, plan.null, ridge)
+    return one_by_one or size <= NARROW
 
 
 @jit

@@ -11,18 +11,18 @@ from policy.kernels.features import Inputs, all_columns, column_room
 
 
 @jit
-def reward_evidence(profiles, rewards, predictions, noise, evidence):  # type: ignore[no-untyped-def]
-    """exp(-(r - θᵀz_h)² / 2σ²) of every row and regime, scaled to 1 at the best regime; returns Σ log of the scales.
+def reward_evidence(profiles, rewards, shares, predictions, noise, evidence):  # type: ignore[no-untyped-def]
+    """exp(-w (r - θᵀz_h)² / 2σ²) of every row and regime, scaled to 1 at the best regime; returns Σ log of the scales.
 
-    profiles, rewards: T; a row without a reward (NaN) has evidence 1. predictions: P × H, θᵀz_h of each profile.
-    noise: σ. evidence: T × H, filled here.
+    profiles, rewards: T; a row without a reward (NaN) has evidence 1. shares: T, the weights w of the rows, 1 but for
+    rounds that wait. predictions: P × H, θᵀz_h of each profile. noise: σ. evidence: T × H, filled here.
     """
     total, precision, regimes = 0.0, 0.5 / (noise * noise), evidence.shape[1]
     for t in range(profiles.shape[0]):
         least = np.inf
         for h in range(regimes):
             error = rewards[t] - predictions[profiles[t], h]
-            evidence[t, h] = error * error * precision
+            evidence[t, h] = error * error * (precision * shares[t])
             least = min(least, evidence[t, h])
         if np.isnan(rewards[t]):
             for h in range(regimes):
@@ -35,10 +35,10 @@ def reward_evidence(profiles, rewards, predictions, noise, evidence):  # type: i
 
 
 @jit
-def profile_moments(profiles, rewards, beliefs, vertices, seconds, totals):  # type: ignore[no-untyped-def]
-    """Σ b bᵀ (or Σ diag b, if `vertices`) and Σ b r of every profile, over the rows that have a reward.
+def profile_moments(profiles, rewards, shares, beliefs, vertices, seconds, totals):  # type: ignore[no-untyped-def]
+    """Σ w b bᵀ (or Σ w diag b, if `vertices`) and Σ w b r of every profile, over the rows that have a reward.
 
-    profiles, rewards: T. beliefs: T × H. Filled here: seconds P × H × H, totals P × H.
+    profiles, rewards, shares (w): T. beliefs: T × H. Filled here: seconds P × H × H, totals P × H.
     """
     regimes = totals.shape[1]
     seconds[:, :, :] = 0.0
@@ -48,20 +48,22 @@ def profile_moments(profiles, rewards, beliefs, vertices, seconds, totals):  # t
             continue
         p = profiles[t]
         for h in range(regimes):
-            totals[p, h] += beliefs[t, h] * rewards[t]
+            weight = shares[t] * beliefs[t, h]
+            totals[p, h] += weight * rewards[t]
             if vertices:
-                seconds[p, h, h] += beliefs[t, h]
+                seconds[p, h, h] += weight
             else:
                 for g in range(regimes):
-                    seconds[p, h, g] += beliefs[t, h] * beliefs[t, g]
+                    seconds[p, h, g] += weight * beliefs[t, g]
 
 
 @jit
-def profile_residuals(profiles, rewards, beliefs, predictions, vertices, squares, counts):  # type: ignore[no-untyped-def]
+def profile_residuals(profiles, rewards, shares, beliefs, predictions, vertices, squares, counts):  # type: ignore[no-untyped-def]
     """Add up the squared residuals and count the rewards of every profile; returns the largest squared residual.
 
-    profiles, rewards: T. beliefs: T × H. predictions: P × H. The first `vertices` rows have a residual for each regime,
-    weighted by the belief in it, the others one from the mean prediction. Added to here: squares P, counts P.
+    profiles, rewards: T. shares: T, the weights w of the rows: w times the square is what a whole row would have, w²
+    times it what there is of it. beliefs: T × H. predictions: P × H. The first `vertices` rows have a residual for each
+    regime, weighted by the belief in it, the others one from the mean prediction. Added to here: squares P, counts P.
     """
     largest = 0.0
     for t in range(profiles.shape[0]):
@@ -75,9 +77,10 @@ def profile_residuals(profiles, rewards, beliefs, predictions, vertices, squares
                 mean += beliefs[t, h] * predictions[p, h]
         if t >= vertices:
             square = (rewards[t] - mean) ** 2
+        square *= shares[t]
         squares[p] += square
         counts[p] += 1
-        largest = max(largest, square)
+        largest = max(largest, square * shares[t])
     return largest
 
 

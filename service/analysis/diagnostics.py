@@ -22,7 +22,6 @@ CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     learning.check_closed,
     learning.check_job,
     rewards.check_missing,
-    rewards.check_overdue,
     rewards.check_bounds,
     inputs.check_actions,
     inputs.check_clock,

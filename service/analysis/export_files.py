@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from policy import CampaignConfig
-from service.engine.recovery import get_campaign, load_config
+from service.engine.recovery import get_campaign, load_config, load_wait
 from service.storage.reading import LoggedDecision, find_rounds_between, read_decision_pages
 from service.storage.transaction import Transaction
 
@@ -63,12 +63,13 @@ class OpenLog(NamedTuple):
     decisions: int
 
 
-def open_log(tx: Transaction, name: str, times: tuple[int | None, int | None]) -> OpenLog:
-    """The decisions of a campaign between two times (microseconds, half open)."""
+def open_log(tx: Transaction, name: str, times: tuple[int | None, int | None], now: int) -> OpenLog:
+    """The decisions of a campaign between two times (microseconds, half open), with the rewards that count `now`."""
     row = get_campaign(tx, name)
     after, last = find_rounds_between(tx, row.campaign_id, *times)
     config = load_config(tx, row.campaign_id)
-    return OpenLog(config, read_decision_pages(tx, row.campaign_id, after, last, PAGE), max(0, last - after))
+    pages = read_decision_pages(tx, row.campaign_id, after, last, PAGE, load_wait(tx, row, now))
+    return OpenLog(config, pages, max(0, last - after))
 
 
 def _lines(page: Sequence[LoggedDecision]) -> list[Line]:

@@ -9,9 +9,11 @@ import numpy as np
 from policy import StagedPolicy, State, describe
 from policy.arrays import FloatArray
 from policy.description import ModelDescription
+from policy.hmm import MISSING
 from policy.noise import get_action_noises
 from policy.state import MODES
 from service.base.times import SECOND
+from service.base.waits import Wait
 from service.engine.encoding import Explanation
 from service.engine.recovery import get_campaign
 from service.engine.refusals import RefusalShare
@@ -36,6 +38,8 @@ class Facts:
         self.campaign = self.row.campaign_id
         self.now = max(now, self.row.clock)  # microseconds
         self.refusals = refusals
+        rules = self.config.rewards
+        self.wait = Wait.build(rules.default, rules.wait_seconds, self.now)
 
     def measure_age(self, round: int) -> float:
         """The seconds since a round was decided."""
@@ -45,7 +49,8 @@ class Facts:
     def log(self) -> list[LoggedDecision]:
         """The newest decisions."""
         last = self.state.round
-        return [*chain.from_iterable(read_decision_pages(self.tx, self.campaign, max(last - RECENT_ROUNDS, 0), last))]
+        pages = read_decision_pages(self.tx, self.campaign, max(last - RECENT_ROUNDS, 0), last, wait=self.wait)
+        return [*chain.from_iterable(pages)]
 
     @cached_property
     def rewards(self) -> list[RewardRow]:
@@ -64,9 +69,19 @@ class Facts:
 
     @cached_property
     def earned(self) -> FloatArray:
-        """Every reward that counts, in round order."""
+        """Every reward that counts, in round order; with a default reward, those of rounds whose wait is over (R20)."""
         history, arrived = self.state.history, self.state.arrived
-        return history.copy_rewards(arrived)[history.get_arrivals(0, arrived)]
+        known = history.get_arrivals(0, arrived)
+        if self.wait.default is None:
+            return history.copy_rewards(arrived)[known]
+        rounds = slice(self.state.round)
+        counts = self.wait.get_end(history.times[rounds]) <= self.now
+        counts &= history.contexts.symbols[rounds] != MISSING
+        counts[history.excluded[history.excluded < self.state.round]] = False
+        rewards = np.full(self.state.round, self.wait.default)
+        rewards[known] = history.copy_rewards(arrived)[known]
+        earned: FloatArray = rewards[counts]
+        return earned
 
     @cached_property
     def decided(self) -> list[tuple[LoggedDecision, Explanation]]:

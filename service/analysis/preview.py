@@ -64,9 +64,11 @@ class _Trial(Unit):
             self.policy.prepare([request], [""])  # refuse a bad request before doing any work
         except PolicyError as error:
             raise InvalidError.from_policy(error) from None
-        self.cross()
+        self.cross(self.now)
         context, excluded, subject, at = request
-        decision = self.policy.preview(self.state, context, excluded_actions=excluded, subject=subject, at=at)
+        decision = self.policy.preview(
+            self.state, context, excluded_actions=excluded, subject=subject, at=at, now=self.now
+        )
         config = self.policy.config
         return TriedDecision(
             decision,

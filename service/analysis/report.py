@@ -14,7 +14,7 @@ from policy.widening import widen_to_read
 from service.analysis.summary import Summary, Version
 from service.base.errors import ConflictError, FieldProblem, InvalidError
 from service.base.times import format_timestamp
-from service.engine.recovery import get_campaign, load_config, rebuild_model
+from service.engine.recovery import get_campaign, load_config, load_wait, rebuild_model
 from service.storage.models import get_erasure_version
 from service.storage.reading import find_rounds_between, read_decision_pages
 from service.storage.rows import LiveRow
@@ -28,18 +28,19 @@ ERASED = Refusal(
 
 
 def build_report(
-    tx: Transaction, name: str, times: tuple[int | None, int | None], model_versions: Sequence[int]
+    tx: Transaction, name: str, times: tuple[int | None, int | None], model_versions: Sequence[int], now: int
 ) -> dict[str, Any]:
     """The report on the decisions between two times (microseconds, half open), as `GET …/report` answers."""
     row = get_campaign(tx, name)
     after, last = find_rounds_between(tx, row.campaign_id, *times)
     config = load_config(tx, row.campaign_id)
     versions, erased = _load_versions(tx, row, sorted(set(model_versions)))
-    settled = None if config.rewards.default is None else row.settled
-    summary = Summary(tx.read_revisions(row.campaign_id, 0), len(msgspec.json.decode(row.belief)), versions, settled)
-    for page in read_decision_pages(tx, row.campaign_id, min([after, *(version.round for version in versions)]), last):
+    wait = load_wait(tx, row, now)
+    summary = Summary(tx.read_revisions(row.campaign_id, 0), len(msgspec.json.decode(row.belief)), versions, wait)
+    first = min([after, *(version.round for version in versions)])
+    for page in read_decision_pages(tx, row.campaign_id, first, last, wait=wait):
         summary.add(page, after)
-    start, end = (None if time is None else format_timestamp(time) for time in times)
+    start, end = map(_format_time, times)
     return {
         "campaign": config.name,
         "from": start,
@@ -90,10 +91,17 @@ def _describe_totals(summary: Summary) -> dict[str, Any]:
             "awaited": counts["awaited"],
             "by_source": {source: summary.sources[source] for source in ("client", "default", "import")},
             "open": counts["open"],
+            "early": counts["early"],
+            "early_count_from": _format_time(summary.early_count_from),
+            "complete_at": _format_time(summary.complete_at),
             "rate": received / due if due else None,
             "mean": _mean(summary.by_action[2].sum(), received),
         },
     }
+
+
+def _format_time(time: int | None) -> str | None:
+    return None if time is None else format_timestamp(time)
 
 
 def _mean(total: float, weight: float) -> float | None:

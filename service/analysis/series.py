@@ -15,6 +15,7 @@ from policy.arrays import BoolArray, FloatArray, IntArray
 from policy.lift import Compared, Lifts, cumulative_lift
 from service.analysis.columns import KINDS, MODES, ColumnCache, Columns
 from service.base.times import format_timestamp
+from service.base.waits import Wait
 from service.engine.alerts import find_regime_changes
 from service.engine.campaigns import Campaigns
 from service.engine.recovery import get_campaign
@@ -46,7 +47,8 @@ def compute_series(
     state = campaigns.cache.read_entry(tx, row).state if beliefs == "now" else None
     config = CampaignConfig.model_validate_json(revisions[-1].config)
     with cache.read(tx, row, revisions, config) as columns:
-        rounds = _Rounds(columns, config, revisions, row, after, min(last, row.round))
+        now = max(campaigns.clock(), row.clock)
+        rounds = _Rounds(columns, config, revisions, row, after, min(last, row.round), now)
         if state is not None:  # today's beliefs instead of those of the decisions
             rounds.beliefs = state.history.beliefs[: row.round]
             rounds.regimes = np.full(row.round, state.belief.size, np.int8)
@@ -65,10 +67,11 @@ class _Rounds:
         row: LiveRow,
         after: int,
         last: int,
+        now: int,
     ) -> None:
         self._after, self._last, self._rounds = after, last, row.round
-        self._settled = row.round if config.rewards.default is None else row.settled
         self._rows, self._models = columns.rows[: row.round], columns.models
+        self._rewards = _list_counted(self._rows, config, now)
         self._config, self._revisions = config, revisions
         self._configs = [msgspec.json.decode(revision.config) for revision in revisions]
         self.beliefs, self.regimes = self._rows["belief"], self._rows["regimes"]
@@ -133,10 +136,10 @@ class _Rounds:
             """The number of rows of each kind in each bucket, or the sum of their weights: buckets × kinds."""
             return np.bincount(bucket * kinds + codes, weights, starts.size * kinds).reshape(-1, kinds)
 
-        # With a default reward, rounds after the settled ones have only the rewards that came early: a biased sample.
-        rewarded = ~np.isnan(rows["reward"]) & (np.arange(self._after, self._last) < self._settled)
+        rewards = self._rewards[span]
+        rewarded = ~np.isnan(rewards)
         counts = tally(rows["mode"], len(MODES), rewarded.astype(np.float64))
-        sums = tally(rows["mode"], len(MODES), np.where(rewarded, rows["reward"], 0.0))
+        sums = tally(rows["mode"], len(MODES), np.where(rewarded, rewards, 0.0))
         model = np.searchsorted(starts, np.minimum(published, self._last - 1), side="right") - 1
         decided, control = MODES.index("optimistic"), MODES.index("control")
         known = np.add.reduceat((self.regimes[span] > 0).astype(np.float64), starts - self._after)
@@ -176,7 +179,9 @@ class _Rounds:
         if counted.any():
             counted &= kind == kind[np.flatnonzero(counted)[-1]]
         places = np.flatnonzero(counted)
-        compared = Compared(rows["reward"][places], controlled[places], share[places], rows["cluster"][places])
+        compared = Compared(
+            self._rewards[self._after : self._last][places], controlled[places], share[places], rows["cluster"][places]
+        )
         return cumulative_lift(compared, np.searchsorted(places, ends))
 
     def _describe_changes(self, changes: IntArray) -> list[dict[str, Any]]:
@@ -222,6 +227,21 @@ class _Rounds:
                 }
             )
         return notes
+
+
+def _list_counted(rows: npt.NDArray[Any], config: CampaignConfig, now: int) -> FloatArray:
+    """The reward of each round that counts by now, NaN elsewhere (R20).
+
+    With a default reward, rounds whose wait is not over have only rewards that came early: a biased sample.
+    """
+    rewards: FloatArray = rows["reward"]
+    wait = Wait.build(config.rewards.default, config.rewards.wait_seconds, now)
+    if wait.default is None:
+        return rewards
+    is_over, is_erased = wait.get_end(rows["decided_at"]) <= now, rows["regimes"] == 0
+    imported = rows["mode"] == MODES.index("imported")
+    defaulted = np.where(np.isnan(rewards) & is_over & ~is_erased, wait.default, rewards)
+    return np.where(is_over | imported, defaulted, np.nan)
 
 
 def find_lasting_changes(beliefs: FloatArray, regimes: npt.NDArray[np.int8], rounds: int) -> IntArray:

@@ -1,6 +1,5 @@
 """The sums behind a report, over pages of the log: counts and means, the lift, the values of other policies."""
 
-import math
 import zlib
 from bisect import bisect_right
 from collections import Counter
@@ -17,6 +16,7 @@ from policy.frozen import FrozenModel, choose_greedily
 from policy.lift import ALONE, Compared
 from policy.logging_law import Logged, compute_logging_law, list_floors, mark_first_eligible
 from service.base.times import SECOND
+from service.base.waits import Wait
 from service.engine.encoding import Explanation
 from service.storage.erasure import EMPTY_EXPLANATION
 from service.storage.reading import LoggedDecision
@@ -35,17 +35,21 @@ class Version(NamedTuple):
 
 
 class _Page:
-    """Rows of the log as arrays: n decisions, K actions. The rewards of rounds after `settled` do not count."""
+    """Rows of the log as arrays: n decisions, K actions. Rewards of decisions whose wait is not over do not count."""
 
-    def __init__(self, rows: Sequence[LoggedDecision], index: Mapping[str, int], settled: float) -> None:
+    def __init__(self, rows: Sequence[LoggedDecision], index: Mapping[str, int], wait: Wait) -> None:
         self.rows = rows
         self.rounds = np.array([row.round for row in rows])
         self.modes = np.array([row.mode for row in rows])
         self.taken = np.array([index[row.action] for row in rows], np.intp)
         self.propensity = np.array([row.propensity for row in rows])
         self.known = np.array([not row.erased for row in rows], np.bool_)
-        self.open = self.known & (self.rounds > settled)
+        ends = np.array([wait.get_end(row.decided_at) for row in rows])
+        waits = wait.default is not None and (ends > wait.now)
+        self.open = self.known & (self.modes != "imported") & waits
         rewards = np.array([row.reward for row in rows], np.float64)  # None becomes NaN
+        self.early = self.open & ~np.isnan(rewards)
+        self.ends = ends
         self.rewards = np.where(self.known & ~self.open, rewards, np.nan)
         self.clusters = np.array(
             [ALONE if row.subject is None else zlib.crc32(row.subject.encode()) % GROUPS for row in rows], np.intp
@@ -64,12 +68,12 @@ class _Page:
 class Summary:
     """What a report says about the decisions that were added."""
 
-    def __init__(
-        self, revisions: Sequence[RevisionRow], regimes: int, versions: Sequence[Version], settled: int | None = None
-    ) -> None:
-        """With a default reward, `settled` is the last round up to which every decision has its reward. Later rounds do
-        not count yet: the rewards that have already come are not like those that have not."""
-        self._settled = math.inf if settled is None else settled
+    def __init__(self, revisions: Sequence[RevisionRow], regimes: int, versions: Sequence[Version], wait: Wait) -> None:
+        """With a default reward, decisions do not count until their wait is over: the rewards that have come already
+        are not like those that have not."""
+        self._wait = wait
+        self.early_count_from: int | None = None  # when the first reward that came early will count
+        self.complete_at: int | None = None  # when all will
         configs = [msgspec.json.decode(row.config) for row in revisions]
         self.actions: list[str] = configs[-1]["actions"]  # actions are only ever appended
         self._stage_length = configs[-1]["stage_length"]
@@ -96,7 +100,7 @@ class Summary:
         inside = [row for row in rows if row.round > start]
         expected = self._predict(rows, len(inside))
         if inside:
-            page = _Page(inside, self._index, self._settled)
+            page = _Page(inside, self._index, self._wait)
             revision = np.searchsorted(self._since, page.rounds - 1, side="right") - 1
             self._count(page)
             self._add_lift(page, revision)
@@ -109,12 +113,17 @@ class Summary:
             ("decisions", np.ones_like(known)),
             ("erased", ~known),
             ("open", page.open),
+            ("early", page.early),
             ("imported", known & imported),
             ("awaited", known & ~rewarded),
             ("ours_awaited", known & ~rewarded & ~imported),
             ("other_regimes", known & ~fits),
         ):
             self.counts[name] += int(counted.sum())
+        if page.early.any() and self.early_count_from is None:
+            self.early_count_from = int(page.ends[page.early][0])
+        if page.open.any():
+            self.complete_at = int(page.ends[page.open][-1])
         self.modes.update(page.modes.tolist())
         self.sources.update(row.source for row, came in zip(page.rows, rewarded, strict=True) if came and row.source)
         weights = np.stack([np.ones_like(page.rewards), rewarded, np.where(rewarded, page.rewards, 0.0)])

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Scope
 
-from policy import CampaignConfig, FixedError, PolicyError, StagedPolicy
+from policy import CampaignConfig, ConfigError, FixedError, PolicyError, StagedPolicy
 from service.access.keys import get_key_campaigns, make_record
 from service.access.roles import ADMINS, READERS, allow
 from service.api.fields import Limit, NameCursor, Timestamp
@@ -185,11 +185,18 @@ async def build_policy(
 ) -> StagedPolicy:
     """Change a configuration and build its policy, in a thread, since a wide feature map takes a while."""
     try:
-        return await run_in_threadpool(lambda: StagedPolicy(change(config)))
+        return await run_in_threadpool(lambda: StagedPolicy(_refuse_leaving_out(change(config))))
     except FixedError as error:
         raise ConflictError.from_fixed(config.name, error) from None
     except PolicyError as error:
         raise InvalidError.from_policy(error) from None
+
+
+def _refuse_leaving_out(config: CampaignConfig) -> CampaignConfig:
+    if config.rewards.while_waiting == "leave_out":
+        message = "'leave_out' is only for the logs of earlier versions"
+        raise ConfigError.of("rewards.while_waiting", message, ["provisional", "hold"])
+    return config
 
 
 async def _prepare_creation(service: Service, config: CampaignConfig) -> operations.Create:

@@ -172,7 +172,7 @@ def add_routes(app: Application, service: Service) -> None:
     def decision(name: str, decision_id: str) -> StoredDecision:
         """A decision as it was made: its request, answer and explanation, and its reward if one has arrived."""
         with service.store.reading() as tx:
-            return load_decision(tx, recovery.get_campaign(tx, name), decision_id)
+            return load_decision(tx, recovery.get_campaign(tx, name), decision_id, service.campaigns.clock())
 
 
 def _add_writing(app: Application, service: Service) -> None:
@@ -241,15 +241,16 @@ def _add_trying(app: Application, service: Service) -> None:
         The model that made the decision is rebuilt from the log. For an old decision this may take seconds."""
         with service.store.reading() as tx:
             row = recovery.get_campaign(tx, name)
-            decision = load_decision(tx, row, body.decision_id)
+            decision = load_decision(tx, row, body.decision_id, service.campaigns.clock())
             past = PastDecision(*(getattr(decision, field) for field in PastDecision._fields))
             regimes, missing = explain_decision(tx, row, service.campaigns, past)
         answer = decision.model_dump() | {"regimes": regimes, "regimes_missing": missing}
         return Explanation.model_validate(answer, from_attributes=True)
 
 
-def load_decision(tx: Transaction, campaign: rows.LiveRow, decision_id: str) -> StoredDecision:
-    row = reading.find_decision(tx, campaign.campaign_id, decision_id)
+def load_decision(tx: Transaction, campaign: rows.LiveRow, decision_id: str, now: int) -> StoredDecision:
+    wait = recovery.load_wait(tx, campaign, now)
+    row = reading.find_decision(tx, campaign.campaign_id, decision_id, wait)
     if row is None:
         raise NotFoundError(f"Campaign {campaign.name} has no decision {decision_id!r}")
     if row.erased:

@@ -77,7 +77,7 @@ def add_routes(app: Application, service: Service) -> None:
             times = make_interval(start, end)
             tx = held.enter_context(service.store.scanning())
             media_type, write = FORMATS[format]
-            log = open_log(tx, name, times)
+            log = open_log(tx, name, times, service.campaigns.clock())
             kept = held.pop_all()  # released when the response ends
         return Export(_stream(kept, write(log.config, log.pages)), kept, f"{name}-decisions.{format}", media_type)
 

@@ -12,6 +12,7 @@ from service.access.roles import READERS, allow
 from service.analysis.checks import Code, Severity
 from service.analysis.diagnostics import Diagnosis, diagnose
 from service.analysis.report import build_report
+from service.api.fields import Timestamp
 from service.api.models import load_current
 from service.engine.worker import Service
 from service.web.application import Application
@@ -66,6 +67,9 @@ class Rewards(BaseModel):
             " early do not count yet, because they are not like the others"
         ),
     ]
+    early: int = Field(description="open decisions whose reward has come; it counts once the wait is over")
+    early_count_from: Timestamp | None = Field(description="when the first of them will count, and")
+    complete_at: Timestamp | None = Field(description="when the wait of the last open decision is over")
     by_source: dict[str, int]
     rate: float | None = Field(description="received / decisions that are neither erased nor open")
     mean: float | None
@@ -197,8 +201,9 @@ def add_routes(app: Application, service: Service) -> None:
         """The decisions made at or after `from` and before `to`, and what they earned: by action and regime, the lift
         over control, and what other policies would have earned. Where the log cannot tell, the report says why."""
         times = make_interval(start, to)
+        now = service.campaigns.clock()
         with service.store.reading() as tx:
-            return Report.model_validate(build_report(tx, name, times, model_version), from_attributes=True)
+            return Report.model_validate(build_report(tx, name, times, model_version, now), from_attributes=True)
 
     def run(policy: StagedPolicy, state: State) -> Diagnosis:
         with service.store.reading() as tx:

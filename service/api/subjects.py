@@ -19,6 +19,7 @@ from service.base.errors import NotFoundError
 from service.engine import preparation, recovery, requests
 from service.engine.worker import Service
 from service.storage import audit, erasure, reading
+from service.storage.transaction import Transaction
 from service.web.application import Application
 from service.web.openapi import describe_errors
 
@@ -94,10 +95,7 @@ def add_routes(app: Application, service: Service) -> None:
         """Everything stored about a person, to answer their request for access."""
         with service.store.reading() as tx:
             names = erasure.read_subject_campaigns(tx, body.subject, get_key_campaigns(request.scope))
-            rows = {
-                name: reading.read_subject_decisions(tx, recovery.get_campaign(tx, name).campaign_id, body.subject)
-                for name in names
-            }
+            rows = {name: _read_decisions(service, tx, name, body.subject) for name in names}
         count = sum(map(len, rows.values()))
         record = make_record(request.scope, "export subject", campaigns=names, decisions=count)
         with service.store.writing() as tx:  # no export without a record
@@ -105,6 +103,12 @@ def add_routes(app: Application, service: Service) -> None:
         audit.log_record(record)
         kept = [{"campaign": name, "decisions": [describe_logged(row) for row in rows[name]]} for name in names]
         return SubjectData.model_validate({"subject": body.subject, "campaigns": kept})
+
+
+def _read_decisions(service: Service, tx: Transaction, name: str, subject: str) -> list[reading.LoggedDecision]:
+    row = recovery.get_campaign(tx, name)
+    wait = recovery.load_wait(tx, row, service.campaigns.clock())
+    return reading.read_subject_decisions(tx, row.campaign_id, subject, wait)
 
 
 def _find_campaigns(service: Service, subject: str, request: Request) -> list[str]:

@@ -38,7 +38,7 @@ def run_export(flags: Flags) -> int:
     times, file = parse_interval(flags["from"], flags["to"]), flags["output"]
     _, write = FORMATS[flags["format"]]
     with open_database(flags) as store, store.scanning() as tx:
-        log = open_log(tx, flags["campaign"], times)
+        log = open_log(tx, flags["campaign"], times, time.time_ns() // 1_000)
         with tqdm(total=log.decisions, unit=" rounds", disable=None if file else True) as bar:
             chunks = write(log.config, _count_rounds(log.pages, bar))
             return _write_to_stdout(chunks) if file is None else _write_to_file(chunks, Path(file))

@@ -1,14 +1,12 @@
-"""The steps between two rounds as they happen: default rewards, published jobs, re-estimations and stage updates."""
+"""The steps between two rounds as they happen: published jobs, re-estimations and stage updates."""
 
 import math
 import time
 
-import numpy as np
 from msgspec.structs import replace
 
 from policy import State
 from policy.codec import decode_estimate
-from policy.hmm import MISSING
 from service.base.times import SECOND
 from service.engine.course import FAILED_ESTIMATION, FAILED_PUBLICATION, FAILED_UPDATE, SKIPPED_ESTIMATION
 from service.engine.work import ClosedJob, Job, Timing, Work
@@ -16,7 +14,6 @@ from service.storage.rows import JobRow
 
 INLINE_OPERATIONS = 150_000  # of a re-estimation, about 10 ms; a larger one is left to a job (R16)
 LEASE_SECONDS = 300
-MOST_SETTLED = 1_000  # rewards set to their default at one boundary, about 20 ms; or two stages of them
 
 
 class Boundaries(Work):
@@ -24,49 +21,11 @@ class Boundaries(Work):
 
     @property
     def _is_nothing_due(self) -> bool:
-        """Will the next boundaries neither settle rewards nor publish the result of a job?"""
-        has_no_result = self.progress.job is None or self._is_job_waiting
-        return has_no_result and self._find_last_overdue() <= self.progress.settled
-
-    def _find_last_overdue(self) -> int:
-        """Find the last round whose reward is overdue; 0 if rewards may take any time."""
-        rules = self.policy.config.rewards
-        if rules.wait_seconds is None or rules.default is None:
-            return 0
-        # Times never go backwards along the rounds, so the overdue rounds are all up to the last one decided by then.
-        until = self.now - int(rules.wait_seconds * SECOND)
-        if until not in self._last_rounds_by_time:  # a batch may end many stages
-            self._last_rounds_by_time[until] = self._tx.get_last_round(self.row.campaign_id, until)
-        return self._last_rounds_by_time[until]
-
-    def settle(self) -> None:
-        default, settled, last = self.policy.config.rewards.default, self.progress.settled, self._find_last_overdue()
-        if default is None or last <= settled:
-            return
-        history, span = self.state.history.cut(self.state.round, self.state.arrived), slice(settled, last)
-        has_no_reward, is_erased = np.isnan(history.rewards[span]), history.contexts.symbols[span] == MISSING
-        overdue = np.flatnonzero(has_no_reward & ~is_erased) + settled + 1
-        most = max(MOST_SETTLED, 2 * self.policy.config.stage_length)
-        if overdue.size > most:  # the wait may just have been switched on; the others follow at the next boundaries
-            overdue = overdue[:most]
-            last = int(overdue[-1])
-        rounds: list[int] = overdue.tolist()
-        for round in rounds:
-            self.take_reward(round, default, "default")
-        self.progress = replace(self.progress, settled=last)
-        if rounds:  # other requests of the same transaction must see these rewards
-            rewarded = set(rounds)
-            known = {
-                name: decision._replace(reward=default, source="default", received_at=self.now)
-                if decision.round in rewarded
-                else decision
-                for name, decision in self.known.items()
-            }
-            self.progress = replace(self.progress, known=known)
+        """Will the next boundaries publish no result of a job?"""
+        return self.progress.job is None or self._is_job_waiting
 
     def look_ahead(self) -> bool:
-        """Read what the steps at a boundary need, for the whole transaction. Is there a job to publish?"""
-        self._find_last_overdue()
+        """Read what the steps at a boundary need. Is there a job to publish?"""
         return self._find_finished_job() is not None
 
     def look_for_job_again(self) -> None:

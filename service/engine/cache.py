@@ -129,4 +129,4 @@ def _is_near(entry: Entry, row: LiveRow) -> bool:
         return False
     rounds, rewards = row.round - entry.state.round, row.arrived - entry.state.arrived
     is_short = rounds <= MOST_ROWS_BEHIND and rewards <= MOST_ROWS_BEHIND
-    return is_short and costs.is_quick(entry.position.policy, entry.state, rounds)
+    return is_short and costs.is_quick(entry.position.policy, entry.state, rounds, row.clock)

@@ -26,21 +26,17 @@ class Course(ABC):
     policy: StagedPolicy
     state: State
 
-    def cross(self) -> None:
-        """Take the steps that are due before the next round, if any are."""
+    def cross(self, now: int) -> None:
+        """Take the steps that are due before the next round, which is decided at `now` (R20), if any are."""
         if self.state.rounds_ahead:
             return
+        self.state = self.policy.pass_time(self.state, now)
         if self.state.is_update_due:
-            self.settle()
             self.publish()
         if self.state.is_estimation_due:
             self.estimate()
         if self.state.is_update_due:
             self.update()
-
-    @abstractmethod
-    def settle(self) -> None:
-        """Give overdue rewards their default (R20)."""
 
     @abstractmethod
     def publish(self) -> None:

@@ -18,6 +18,7 @@ from policy.arrays import FloatArray
 from policy.changes import adapt_state, resume_after_erasure, roll_back
 from policy.codec import decode_estimate
 from policy.estimators import Estimate
+from policy.history import LONG_AGO
 from policy.state import Decided
 from service.base.times import SECOND
 from service.engine.course import FAILED_ESTIMATION, FAILED_UPDATE, SKIPPED_ESTIMATION, Course, Position
@@ -130,7 +131,7 @@ class Replay(Course):
         while (first := next(self._decisions, None)) is not None:
             if self.is_following:
                 self._schedule_estimation(self.state.round)
-            self.cross()
+            self.cross(_get_time(first))
             rows = [first, *islice(self._decisions, self._count_rounds() - 1)]
             for has_request, run in groupby(rows, lambda row: row.request_hash is not None):
                 advance = self._decide if has_request and not self.is_following else self._follow
@@ -159,7 +160,7 @@ class Replay(Course):
 
     def _decide(self, rows: list[DecisionRow]) -> Part:
         prepared = self.policy.prepare([_parse_request(row) for row in rows], _name_rounds(rows))
-        self.state, decided = self.policy.decide_prepared(self.state, prepared)
+        self.state, decided = self.policy.decide_prepared(self.state, prepared, [row.decided_at for row in rows])
         return Part(rows, decided)
 
     def _follow(self, rows: list[DecisionRow]) -> Part:
@@ -174,7 +175,8 @@ class Replay(Course):
             if row.reward is None:
                 self.state = self.policy.take_erased_reward(self.state, row.round)
             else:
-                self.state = self.policy.reward(self.state, row.round, row.reward)
+                came = LONG_AGO if row.source == "import" else row.received_at
+                self.state = self.policy.reward(self.state, row.round, row.reward, came)
             self._reward = next(self._rewards, None)
             self._take_changes()
 
@@ -218,9 +220,6 @@ class Replay(Course):
         if self._pauses and self._pauses[0] == SnapshotPoint(self.state.round, self.state.arrived, self.revision):
             self._pauses.popleft()
             self.paused.append(self.state)
-
-    def settle(self) -> None:
-        """Do nothing: default rewards are rows like any other."""
 
     def publish(self) -> None:
         job = self._published.get(self.state.round)
@@ -284,7 +283,12 @@ def _parse_request(row: DecisionRow) -> Request:
 def _parse_past_round(row: DecisionRow) -> PastRound:
     """Parse what is left of a row that may have lost its request."""
     context = None if row.context is None else msgspec.json.decode(row.context)
-    return PastRound(context, row.action, None if row.at is None else row.at / SECOND)
+    return PastRound(context, row.action, None if row.at is None else row.at / SECOND, _get_time(row))
+
+
+def _get_time(row: DecisionRow) -> int:
+    """When a round was decided, as far as it matters: imported rounds wait for nothing (R20)."""
+    return LONG_AGO if row.mode == "imported" else row.decided_at
 
 
 def _name_rounds(rows: Iterable[DecisionRow]) -> list[str]:

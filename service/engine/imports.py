@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from policy import PastRound, PolicyError
 from policy.arrays import FloatArray
+from policy.history import LONG_AGO
 from service.base.errors import ConflictError, FieldProblem, InvalidError
 from service.base.times import SECOND
 from service.engine.encoding import check_numbers
@@ -46,7 +47,7 @@ class ImportSummary(TypedDict):
 class Importing(Unit):
     """A unit of work that imports rows. It writes nothing: another unit adopts what it did.
 
-    No reward gets its default on the way, and every re-estimation is made at once, so that the outcome depends on the
+    Imported rounds wait for nothing (R20), and every re-estimation is made at once, so that the outcome depends on the
     rows alone.
     """
 
@@ -59,9 +60,6 @@ class Importing(Unit):
         self._last_decided_at = get_decided_at(tx, row.campaign_id, row.round) if row.round else 0
         self._ids: set[str] = set()
         self._late_rewards: list[tuple[int, int, float]] = []  # a heap: after which round, of which round, the value
-
-    def settle(self) -> None:
-        """Do nothing: a reward that the history lacks may still come."""
 
     def publish(self) -> None:
         """Do nothing: there are no jobs."""
@@ -132,7 +130,7 @@ class Importing(Unit):
                 heappush(self._late_rewards, (round + delay, round, float(row.reward)))
         start = 0
         while start < len(rows):
-            self.cross()
+            self.cross(LONG_AGO)
             stop = min(len(rows), start + self.state.rounds_ahead)
             self.state, beliefs = self.policy.follow(self.state, prepared.part(start, stop))
             self._record_past(rows[start:stop], names[start:stop], times[start:stop], beliefs)

@@ -228,7 +228,7 @@ class _Scrape(Collector):
         yield up
         for name, text, value in (
             ("rounds", "Decisions made so far.", lambda row: row.round),
-            ("rewards", "Rewards received so far, defaults included.", lambda row: row.arrived),
+            ("rewards", "Rewards received so far.", lambda row: row.arrived),
             ("rewards_waiting", "Rewards that no model has learned from yet.", lambda row: row.arrived - row.folded),
             ("model_version", "The model in force.", lambda row: row.model_version),
             ("regimes", "Regimes in use.", lambda row: len(msgspec.json.decode(row.belief))),

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from policy import CampaignConfig, CodecError, StagedPolicy, State, decode
 from service.base.errors import ConflictError, NotFoundError
+from service.base.waits import Wait
 from service.engine.course import FAILED_PUBLICATION, Position
 from service.engine.fold import MissingInput, Replay
 from service.storage.campaigns import find_campaign, get_config, read_revision_page
@@ -38,6 +39,12 @@ def get_campaign(tx: Transaction, name: str) -> LiveRow:
 def load_config(tx: Transaction, campaign: int) -> CampaignConfig:
     """Return the configuration in force."""
     return CampaignConfig.model_validate_json(get_config(tx, campaign))
+
+
+def load_wait(tx: Transaction, row: LiveRow, now: int) -> Wait:
+    """Return until when the campaign waits for rewards, seen from now or, if that is later, its last transaction."""
+    rules = load_config(tx, row.campaign_id).rewards
+    return Wait.build(rules.default, rules.wait_seconds, max(now, row.clock))
 
 
 def load_positions(tx: Transaction, campaign: int) -> Iterator[Position]:

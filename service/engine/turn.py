@@ -65,7 +65,7 @@ class Turn:
         rounds = sum(count_items(operation) for operation in self.operations if isinstance(operation, Decide))
         if rounds <= unit.state.rounds_ahead:
             return False
-        return not is_quick(unit.policy, unit.state, rounds) or unit.look_ahead()
+        return not is_quick(unit.policy, unit.state, rounds, unit.now) or unit.look_ahead()
 
     def look_up_again(self) -> None:
         """Load the decisions that the operations name once more, because new ones were imported."""

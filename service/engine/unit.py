@@ -93,13 +93,13 @@ class Unit(Boundaries):
         decided: list[Decided] = []
         done, count = 0, len(requests)
         while done < count:
-            self.cross()
+            self.cross(self.now)
             ahead = self.state.rounds_ahead
             if ahead < count - done and self._is_nothing_due:
                 ahead = self.policy.count_rounds_alike(self.state)
             stop = min(count, done + ahead)
             part, before = prepared.part(done, stop) if stop - done < count else prepared, self.state
-            self.state, decisions = self.policy.decide_prepared(self.state, part)
+            self.state, decisions = self.policy.decide_prepared(self.state, part, self.now)
             decided += decisions
             self._record_empty_updates(before)
             self._announce_regimes(stop - done)
@@ -210,6 +210,7 @@ class Unit(Boundaries):
             raise NotFoundError(f"Campaign {self.row.name} has no decision {decision_id!r}")
         if known.erased:
             raise GoneError(f"Decision {decision_id!r} was erased")
+        known = self.close_book(known)
         if known.reward is not None:
             if known.reward == value:
                 self.repeated += 1

@@ -35,11 +35,14 @@ def _run_campaign(number: int) -> None:
         for i, (season, size, age) in enumerate(product("abcdefgh", (1, 3), (0.2, 0.7)))
     ]
     while state.round < ROUNDS:
-        state, decision = policy.decide(state, requests[0].context, excluded_actions=["y"], subject="s", at=state.round)
+        now = 1_000_000 * (state.round + 1)
+        state, decision = policy.decide(
+            state, requests[0].context, excluded_actions=["y"], subject="s", at=state.round, now=now
+        )
         later = [request._replace(at=float(state.round + i)) for i, request in enumerate(requests)]
-        state, decisions = policy.decide_batch(state, later)
+        state, decisions = policy.decide_batch(state, later, now)
         for decided in (decision, *decisions[:-3]):
-            state = policy.reward(state, decided.round, float(decided.round % 3))
+            state = policy.reward(state, decided.round, float(decided.round % 3), now)
         state = policy.reward(state, 1, float(state.round % 3))
         state = decode(encode(state))
     policy.preview(state, requests[0].context, at=float(state.round))
@@ -75,6 +78,7 @@ def _build_configs() -> list[dict[str, Any]]:
     return [
         plain,
         plain | {"clock": {"period_seconds": 2.0}},
+        plain | {"regimes": 1, "rewards": {"wait_seconds": 30.0, "default": 0.0}},
         *(plain | {"regimes": regimes} for regimes in range(1, 9)),  # the smoother is compiled for each number
         *(plain | {"regimes": 2, "beliefs": each} for each in beliefs),
         *(

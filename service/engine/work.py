@@ -9,7 +9,9 @@ import msgspec
 from msgspec.structs import replace
 
 from policy import StagedPolicy, State
+from policy.history import LONG_AGO
 from service.base.errors import ConflictError
+from service.base.waits import Wait
 from service.engine.alerts import Announced, count_regimes
 from service.engine.course import FAILED_ESTIMATION, FAILED_PUBLICATION, FAILED_UPDATE, Course, Position
 from service.engine.refusals import Refused
@@ -115,7 +117,6 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     state: State
     known: dict[str, KnownDecision]  # the decisions that requests may name; new ones are added in place
     last_at: int
-    settled: int  # up to this round, overdue rewards have got their default
     failure: str | None
     announced: Announced
     job: int | None  # the input round of the job whose result is not in force yet
@@ -150,7 +151,6 @@ class Work(Course):
         self._tx, self._owner, self._locked_row = tx, owner, row
         self._flushed_rows, self._flushed_jobs = NO_ROWS, 0  # how much the database already has
         self._is_job_waiting = False  # True once it is known that the open job cannot be published yet
-        self._last_rounds_by_time: dict[int, int] = {}  # times, and the last round that was decided by then
         self.repeated = self.refused = 0  # rewards that changed nothing
         self.refused_decides: list[list[Refused]] = []  # what was wrong with the context of each
         revision, policy, state = entry.position
@@ -161,7 +161,6 @@ class Work(Course):
             state=state,
             known={} if known is None else known,
             last_at=row.last_at,
-            settled=row.settled,
             failure=row.failure,
             announced=Announced(count_regimes(state), row.regime),
             job=entry.job,
@@ -223,6 +222,19 @@ class Work(Course):
         """The steps that failed; the campaign goes on without them."""
         return [event for event in self.rows.events if event.kind in FAILED_STEPS]
 
+    @property
+    def wait(self) -> Wait:
+        """Until when rewards are waited for."""
+        rules = self.policy.config.rewards
+        return Wait.build(rules.default, rules.wait_seconds, self.now)
+
+    def close_book(self, known: KnownDecision) -> KnownDecision:
+        """Return a decision of the log, with the default reward if its wait is over (R20)."""
+        wait = self.wait
+        if known.reward is not None or known.erased or not wait.is_over(known.decided_at):
+            return known
+        return known._replace(reward=wait.default, source="default", received_at=wait.get_end(known.decided_at))
+
     def require_open(self, consequence: str) -> None:
         """Refuse what an archived campaign does not do."""
         if self.row.archived_at is not None:
@@ -244,7 +256,6 @@ class Work(Course):
             round=state.round,
             arrived=state.arrived,
             folded=state.folded,
-            settled=progress.settled,
             model_version=state.model_version,
             belief=_encode(state.belief.tolist()).decode(),
             clock=self.now if has_moved else row.clock,
@@ -303,7 +314,8 @@ class Work(Course):
         `value` is the reward of the round from now on, and `amount` what was sent, if that is something else.
         """
         campaign = self.row.campaign_id
-        self.state = state = self.policy.reward(self.state, round, value)
+        came = LONG_AGO if source == "import" else self.now
+        self.state = state = self.policy.reward(self.state, round, value, came)
         if is_revision:
             self.rows.replacements.append(Replacement(campaign, round, state.arrived))
         self.rows.rewards.append(

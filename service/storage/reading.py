@@ -7,6 +7,7 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy import select
 
+from service.base.waits import Wait
 from service.storage.rows import select_rows
 from service.storage.statements import DECISIONS_WITH_REWARDS, PAGE
 from service.storage.tables import decisions, models, rewards
@@ -36,6 +37,12 @@ class LoggedDecision(NamedTuple):
     after_round: int | None  # rounds decided when the reward came
     received_at: int | None
 
+    def close_book(self, wait: Wait | None) -> "LoggedDecision":
+        """The decision with the default reward if its wait is over and none has come (R20)."""
+        if wait is None or self.reward is not None or self.erased or not wait.is_over(self.decided_at):
+            return self
+        return self._replace(reward=wait.default, source="default", received_at=wait.get_end(self.decided_at))
+
 
 _LOGGED = select_rows(LoggedDecision, decisions, rewards).select_from(DECISIONS_WITH_REWARDS)
 
@@ -48,12 +55,12 @@ def find_rounds_between(tx: Transaction, campaign: int, start: int | None, end: 
     )
 
 
-def find_decision(tx: Transaction, campaign: int, decision_id: str) -> LoggedDecision | None:
+def find_decision(tx: Transaction, campaign: int, decision_id: str, wait: Wait) -> LoggedDecision | None:
     """The decision with an id, with its request and its reward."""
     if "\x00" in decision_id:  # PostgreSQL's text cannot hold it, so it cannot even be looked up
         return None
     query = _LOGGED.where(decisions.c.campaign_id == campaign, decisions.c.decision_id == decision_id)
-    return next(iter(tx.read_rows(LoggedDecision, query)), None)
+    return next((row.close_book(wait) for row in tx.read_rows(LoggedDecision, query)), None)
 
 
 def get_decided_at(tx: Transaction, campaign: int, round: int) -> int:
@@ -63,21 +70,24 @@ def get_decided_at(tx: Transaction, campaign: int, round: int) -> int:
 
 
 def read_decision_pages(
-    tx: Transaction, campaign: int, after: int = 0, last: int | None = None, page: int = PAGE
+    tx: Transaction, campaign: int, after: int = 0, last: int | None = None, page: int = PAGE, wait: Wait | None = None
 ) -> Iterator[list[LoggedDecision]]:
-    """The decisions after a round and up to the last one, in order, a page at a time."""
+    """The decisions after a round and up to the last one, in order, a page at a time.
+
+    With `wait`, those whose wait is over have the default reward if none has come.
+    """
     query = _LOGGED.where(decisions.c.campaign_id == campaign).order_by(decisions.c.round).limit(page)
     if last is not None:
         query = query.where(decisions.c.round <= last)
     while rows := tx.read_rows(LoggedDecision, query.where(decisions.c.round > after)):
-        yield rows
+        yield [row.close_book(wait) for row in rows]
         after = rows[-1].round
 
 
-def read_subject_decisions(tx: Transaction, campaign: int, subject: str) -> list[LoggedDecision]:
+def read_subject_decisions(tx: Transaction, campaign: int, subject: str, wait: Wait) -> list[LoggedDecision]:
     """The decisions for one person, in order."""
     query = _LOGGED.where(decisions.c.campaign_id == campaign, decisions.c.subject == subject)
-    return tx.read_rows(LoggedDecision, query.order_by(decisions.c.round))
+    return [row.close_book(wait) for row in tx.read_rows(LoggedDecision, query.order_by(decisions.c.round))]
 
 
 # --- columns for charts -----------------------------------------------------------------------------------------------

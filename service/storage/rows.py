@@ -172,6 +172,12 @@ WRITTEN: Mapping[type[AppendedRow | Replacement], str] = {
     Replacement: "replaced",
     **{kind: table.name for kind, table in APPENDED.items()},
 }
+TABLES: Mapping[type[Any], sa.Table] = {
+    **APPENDED,
+    SnapshotRow: tables.snapshots,
+    KeyRow: tables.keys,
+    AuditRow: tables.audit,
+}
 
 
 class LiveRow(NamedTuple):
@@ -183,7 +189,6 @@ class LiveRow(NamedTuple):
     round: int
     arrived: int
     folded: int
-    settled: int
     model_version: int
     belief: str
     clock: int

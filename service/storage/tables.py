@@ -59,7 +59,6 @@ live = _define_campaign_table(
     Column("round", BigInteger, nullable=False),
     Column("arrived", BigInteger, nullable=False),  # rewards committed
     Column("folded", BigInteger, nullable=False),  # rewards in the model
-    Column("settled", BigInteger, nullable=False),  # every round up to this one has a reward, if only the default
     Column("model_version", BigInteger, nullable=False),
     Column("belief", Text, nullable=False),
     Column("clock", BigInteger, nullable=False),  # the last time used; time never goes backwards (R20)

@@ -101,13 +101,9 @@ def test_a_badly_scaled_matrix_is_left_to_the_loops():
     state = play_batches(policy, 40, 10)
     assert np.isfinite(state.statistics.inverse).all()
     assert np.abs(state.statistics.theta).max() < 10.0
-    # Without the inverse θ̂ is the same to the last bit: by the same loops.
-    again, features = linucb.copy_statistics(state.statistics), policy.features
-    linucb.factor(again, features, policy.ridge)
-    assert (linucb.solve(again.gram, again.moment, features, policy.ridge) == again.theta).all()
     ordinary = StagedPolicy(wide(beliefs={"estimator": "none"}, bonus={"form": "elliptical"}))
-    anew = state._replace(rebuild=True)
-    assert costs.count_update_operations(policy, anew) > 5 * costs.count_update_operations(ordinary, anew)
+    again = state._replace(rebuild=True)
+    assert costs.count_update_operations(policy, again) > 5 * costs.count_update_operations(ordinary, again)
 
 
 def test_one_by_one_play_restart_and_a_thread_give_the_same_bits(played):

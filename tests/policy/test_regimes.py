@@ -223,7 +223,7 @@ def test_the_warm_start_ends_when_it_says(small, small_contexts, joint, warm, le
     policy = StagedPolicy(small(regimes=1, warm_start_rounds=warm, stage_length=length, beliefs=beliefs, signals=[]))
     generator, state, seen = np.random.default_rng(warm), policy.initial_state(), set()
     for context in small_contexts(80, 2):
-        told = get_warm_start(policy, policy._at_boundary(state))
+        told = get_warm_start(policy, policy.cross(state))
         state, made = policy.decide(state, context)
         over = told is None or not any(told[:3])  # what else it waits for, it waits for in some rounds only
         assert (made.mode == "warm_start") != over or (told is not None and told.deviations), told

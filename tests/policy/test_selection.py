@@ -70,7 +70,7 @@ def test_gains_by_hand(small, small_contexts, clock, share):
     alone = previous.candidates[0]
     alone = alone._replace(units=alone.units * [1.0, share])
     previous = previous._replace(candidates=(alone, *previous.candidates[1:]))
-    judged = selection._judge(policy.maps, history, rounds, state.arrived, previous)
+    judged = selection._judge(policy.maps, history, rounds, state.arrived, previous, None)
     order = history.get_arrival_order(state.arrived).tolist()
     late = [row for row in order[previous.arrived :] if row < rounds]
     early = [row for row in order[: previous.arrived] if previous.round <= row < rounds]  # its period still went on
@@ -551,10 +551,10 @@ def test_every_reward_is_judged_once_or_was_in_the_first_fit(run, monkeypatch, s
     policy = default(environment, 4004, clock=size and {"period_seconds": float(size)})
     score, judged = selection._score, []
 
-    def watched(features, history, rounds, start, rows, rewards, model):
+    def watched(features, history, rounds, start, fresh, model):
         if model.regimes == 1:
-            judged.append((rounds, start, rows.tolist()))
-        return score(features, history, rounds, start, rows, rewards, model)
+            judged.append((rounds, start, fresh.rows.tolist()))
+        return score(features, history, rounds, start, fresh, model)
 
     monkeypatch.setattr(selection, "_score", watched)
     generator, state, due, first, last = np.random.default_rng(6), policy.initial_state(), {}, None, None

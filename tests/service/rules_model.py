@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest.mock import ANY
 
 SECOND = 1_000_000
 AHEAD = 60 * SECOND  # how far `at` may be in the future (R27)
@@ -59,7 +60,7 @@ class Round:
     request: Any
     at: int | None
     model_version: int
-    warm: bool
+    warm: bool | None
     eligible: tuple[str, ...]
     floor: float
     control: Mapping[str, Any]
@@ -99,7 +100,8 @@ class Campaign:
         self.rounds: list[Round] = []
         self.by_id: dict[str, Round] = {}
         self.arrivals: list[int] = []  # rounds in the order of their rewards
-        self.folded = self.settled = 0
+        self.folded = 0
+        self.has_waited = False  # then what counts depends on the law of delays, which is not modelled
         self.excluded: frozenset[int] = frozenset()
         self.versions: list[Version] = []
         self.revisions: list[dict[str, Any]] = []  # as GET …/revisions shows them, with the names of changed fields
@@ -113,6 +115,7 @@ class Campaign:
             self.next_estimation = beliefs["start_round"]
         self.trial_end = self.trial_first = 0
         self.assigned: dict[str, tuple[float, float]] = {}  # where a subject's draw for control must lie (R13)
+        self._note_waiting()
         self._revise(now, frozenset(config))
 
     @property
@@ -197,37 +200,25 @@ class Campaign:
         )  # fmt: skip
         self.by_id[item["decision_id"]] = self.rounds[-1]
 
-    def _warm(self, t: int) -> bool:
-        """R8."""
+    def _warm(self, t: int) -> bool | None:
+        """R8; None if it cannot be said."""
         rounds = self.config["warm_start_rounds"]
         if self.joint and not self.estimated:
             return True
+        if t > max(rounds, self.length + 1) and self.has_waited:
+            return None
         return t <= max(rounds, self.length + 1) or 2 * self.counted < rounds
 
     def _cross(self, now: int) -> None:
         """Take the steps that are due before the next round, in their order."""
         t = len(self.rounds) + 1
         update = self.next_update <= t
-        if update:
-            self._settle(now)
         if 0 < self.next_estimation <= t:
             self._estimate(t, now)
         if update:
             self.folded = len(self.arrivals)
             self._publish("update", now)
             self.next_update = (len(self.rounds) // self.length + 1) * self.length + 1
-
-    def _settle(self, now: int) -> None:
-        """R20."""
-        rules = self.config["rewards"]
-        if rules["wait_seconds"] is None:
-            return
-        until = now - int(rules["wait_seconds"] * SECOND)
-        overdue = [r for r in self.rounds if r.decided_at <= until]
-        for round in overdue[self.settled :]:
-            if round.reward is None and not round.erased:
-                self._take(round, rules["default"], "default", now)
-        self.settled = max(self.settled, len(overdue))
 
     def _estimate(self, t: int, now: int) -> None:
         """R3; with joint statistics at a stage's end, and not before there are enough rewards."""
@@ -282,8 +273,7 @@ class Campaign:
             assert (mode, answer["propensity"]) == ("warm_start", 1 / count)
             return
         if mode == "warm_start":  # a search (R8): the model does not follow how much the rewards have varied
-            assert self.joint
-            assert _may_search(round.number)
+            assert round.warm is None or (self.joint and _may_search(round.number))
             assert answer["propensity"] == 1 / count
             return
         assert mode == "optimistic" or (mode == "control" and share > 0)
@@ -316,27 +306,39 @@ class Campaign:
         if round.erased:
             raise Refused(410)
         limits = self.config["rewards"]["range"]
-        if round.reward is None:
+        booked = self.get_reward(round, now)
+        if booked is None:
             if limits is not None and not limits[0] <= value <= limits[1]:
                 raise Refused(422)
             self.clock = max(now, self.clock)
             self._take(round, value, "client", self.clock)
-        elif round.reward.value != value:
+        elif booked.value != value:
             raise Refused(409)
         answer = {"decision_id": decision_id, "campaign": self.config["name"], "round": round.number}
-        return answer | self.told_reward(round)
+        return answer | self.told_reward(round, now)
 
     def _take(self, round: Round, value: float, source: str, now: int) -> None:
         round.reward = Reward(value, source, now)
         self.arrivals.append(round.number)
 
-    @staticmethod
-    def told_reward(round: Round) -> dict[str, Any]:
-        assert round.reward is not None
-        reward = round.reward
+    def get_reward(self, round: Round, now: int) -> Reward | None:
+        """Return the reward of a round, which is the default once its wait is over (R20)."""
+        rules = self.config["rewards"]
+        if round.reward is not None or round.erased or rules["default"] is None:
+            return round.reward
+        end = round.decided_at + int(rules["wait_seconds"] * SECOND)
+        return Reward(rules["default"], "default", end) if end <= max(now, self.clock) else None
+
+    def told_reward(self, round: Round, now: int) -> dict[str, Any] | None:
+        reward = self.get_reward(round, now)
+        if reward is None:
+            return None
         return {"reward": reward.value, "source": reward.source, "received_at": told(reward.received_at)}
 
     # --- changes -----------------------------------------------------------------------------------------------
+
+    def _note_waiting(self) -> None:
+        self.has_waited = self.has_waited or self.config["rewards"]["default"] is not None
 
     def _revise(self, now: int, changed: frozenset[str] = frozenset(), **what: int) -> None:
         self.clock = max(now, self.clock)
@@ -359,6 +361,7 @@ class Campaign:
             return
         before = self.config
         self.config = before | changes
+        self._note_waiting()
         if self.config["actions"] != before["actions"]:
             self._grow(len(before["actions"]))
             self._publish("actions", max(now, self.clock))
@@ -479,7 +482,7 @@ class Campaign:
                 "kind": version.kind,
                 "round": version.round,
                 "stage": version.round // self.length + 1,
-                "rewards_folded": version.counted,
+                "rewards_folded": ANY if self.has_waited else version.counted,
                 "published_at": told(version.published_at),
             }
 

@@ -8,6 +8,7 @@ strange texts, test_limits.py large and slow bodies.
 import itertools
 import json
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -509,26 +510,58 @@ WAITING = QUICK | {"rewards": {"range": [-2, 5], "wait_seconds": 100, "default":
 
 
 def test_a_reward_that_does_not_come_counts_as_the_default(start, clock):
-    """R20: from the first stage update after the wait on, not before, and like any other reward."""
+    """R20: from the end of the wait on, to the microsecond, whether anything else happens or not."""
     campaign = Campaign(start().client, WAITING | {"name": "waiting"})
     good(campaign.decide_batch(*map(campaign.item, range(1, 6))))
     good(campaign.reward(2, 4))
     clock.advance(99.999999)
-    good(campaign.decide_batch(*map(campaign.item, range(6, 11))))  # an update: a microsecond early
-    assert campaign.state()["rewards_received"] == 1
-    clock.advance(0.000001)
-    good(campaign.reward(5, 3))  # late, but no update has come before it
+    good(campaign.reward(5, 3))
     assert [campaign.stored(number)["reward"] for number in (1, 3, 4)] == [None] * 3
-    good(campaign.decide(11))
+    clock.advance(0.000001)
     defaulted = {"reward": -1, "source": "default", "received_at": "2026-09-21T14:15:00.000000Z"}
     assert [campaign.stored(number)["reward"] for number in (1, 3, 4)] == [defaulted] * 3
     assert [campaign.stored(number)["reward"]["source"] for number in (2, 5)] == ["client"] * 2
-    assert [campaign.stored(number)["reward"] for number in range(6, 12)] == [None] * 6
-    state, model = campaign.state(), good(campaign.get("/model"))
-    assert (state["rewards_received"], state["rewards_waiting"], model["rewards_folded"]) == (5, 0, 5)
-
+    assert campaign.state()["rewards_received"] == 2
     assert "default" in error_of(campaign.reward(1, 4), 409)["message"]
+    assert good(campaign.reward(1, -1))["source"] == "default"  # what it has already
+    good(campaign.decide(6))
+    state, model = campaign.state(), good(campaign.get("/model"))
+    assert (state["rewards_received"], state["rewards_waiting"], model["rewards_folded"]) == (2, 0, 5)
     assert campaign.stored(1)["reward"] == defaulted
+
+
+@pytest.mark.parametrize("ending", ["paused", "archived"])
+def test_the_books_of_a_finished_campaign_close_by_the_clock(start, clock, ending):
+    """R20: without any further decision."""
+    campaign = Campaign(start().client, WAITING | {"name": "mailing"})
+    good(campaign.decide_batch(*map(campaign.item, range(1, 21))))
+    good(campaign.reward(3, 4))
+    if ending == "paused":
+        good(campaign.client.patch("/campaigns/mailing", json={"paused": True}))
+    else:
+        good(campaign.client.post("/campaigns/mailing/archive"))
+    early = good(campaign.get("/report"))["rewards"]
+    assert (early["received"], early["open"], early["early"]) == (0, 20, 1)
+    assert early["early_count_from"] == early["complete_at"] == "2026-09-21T14:15:00.000000Z"
+    clock.advance(100)
+    closed = good(campaign.get("/report"))["rewards"]
+    assert (closed["received"], closed["open"], closed["rate"], closed["complete_at"]) == (20, 0, 1.0, None)
+    assert closed["by_source"] == {"client": 1, "default": 19, "import": 0}
+    assert closed["mean"] == pytest.approx((4 - 19) / 20)
+    rows = [json.loads(line) for line in campaign.get("/decisions").text.splitlines()]
+    assert Counter(row["reward_source"] for row in rows) == {"client": 1, "default": 19}
+    buckets = good(campaign.get("/series"))["buckets"]
+    assert sum(bucket["rewards"]["count"] for bucket in buckets) == 20
+
+
+def test_a_way_of_earlier_versions_cannot_be_chosen(start):
+    rewards = WAITING["rewards"] | {"while_waiting": "leave_out"}
+    client = start().client
+    for answer in (
+        client.post("/campaigns", json=WAITING | {"name": "old", "rewards": rewards}),
+        client.post("/campaigns/check", json=WAITING | {"name": "old", "rewards": rewards}),
+    ):
+        assert error_of(answer, 422)["fields"][0]["field"] == "rewards.while_waiting"
 
 
 def test_a_default_counts_even_for_a_reward_of_the_same_gather(direct, clock):

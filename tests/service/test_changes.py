@@ -13,7 +13,7 @@ from service.base.errors import ConflictError, InvalidError
 from service.engine.operations import Archive, Change, Delete
 from service.engine.preparation import prepare_rollback
 from service.storage.campaigns import set_archived
-from service.storage.tables import campaigns, config_revisions, jobs, models, rewards, snapshots
+from service.storage.tables import campaigns, config_revisions, jobs, models, snapshots
 from service.storage.tables import metadata as tables
 from tests.service.answers import allowed_by_field, error_of, good, shaped
 from tests.service.playing import CONFIGS, Script, check_rounds, on_sqlite, operation
@@ -62,7 +62,8 @@ def test_a_revision_says_what_changed(http, new):
     decide(http, name, 3)
     good(http.patch(f"/campaigns/{name}", json=patch))
     newest, first = good(http.get(f"/campaigns/{name}/revisions"))["revisions"]
-    assert (newest["round"], newest["changed"]) == (3, {"rewards": patch["rewards"] | {"range": None}})
+    rewards = patch["rewards"] | {"range": None, "while_waiting": "provisional"}
+    assert (newest["round"], newest["changed"]) == (3, {"rewards": rewards})
     assert (first["round"], first["changed"]["seed"]) == (0, 3)
 
 
@@ -325,23 +326,16 @@ def test_a_rollback_owes_a_snapshot_while_another_is_under_way(direct, clock, mo
 
 
 @on_sqlite
-def test_a_default_switched_on_late_settles_past_rounds_in_steps(direct, clock, monkeypatch):
-    monkeypatch.setattr("service.engine.boundaries.MOST_SETTLED", 1)  # then it is two stages of 5
+def test_a_default_comes_and_goes_on_a_living_campaign(direct, clock):
+    """R2, R20: and every replay agrees, from snapshots and from the first round."""
     worker = direct()
-    script = Script(CONFIGS["one-regime"], clock).create(worker.post).play(worker.post, 100)
-    missing = worker.campaign(script.name).round - worker.campaign(script.name).arrived
-    assert missing > 10
-    clock.now += 10_000_000
-    worker.process(patching(script.name, rewards={"wait_seconds": 1, "default": 0.5}))
-    settled = []
-    for number in range(6 * 5):
-        item = script._item(script.round + number + 1)
-        worker.post("/decide", {"campaign": script.name, **item})
-        settled.append(sum(row["source"] == "default" for row in worker.rows(rewards)))
-    steps = [after - before for before, after in itertools.pairwise([0, *settled])]
-    assert max(steps) == 10
-    assert settled[-1] >= missing
-    assert worker.differences(script.name) == []
+    script = Script(CONFIGS["one-regime"], clock).create(worker.post).play(worker.post, 60)
+    gone = {"wait_seconds": None, "default": None}
+    for rules in ({"wait_seconds": 5, "default": 0.5}, {"while_waiting": "hold"}, {"default": -1}, gone):
+        worker.process(patching(script.name, rewards=rules))
+        script.play(worker.post, script.round + 40)
+        assert worker.differences(script.name) == []
+        worker = direct()
 
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)

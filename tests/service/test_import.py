@@ -69,7 +69,8 @@ def import_rows(worker, config, rows, clock):
 
 @pytest.mark.parametrize(
     ("kind", "erasing"),
-    [*((kind, False) for kind in CONFIGS), *((kind, True) for kind in ("default", "smoothed", "clock", "online"))],
+    [(kind, False) for kind in CONFIGS if kind != "waiting"]
+    + [(kind, True) for kind in ("default", "smoothed", "clock", "online")],
 )
 def test_an_imported_log_gives_the_same_campaign(new_database, clock, kind, erasing):
     """The same model to the last bit, and the same decisions afterwards (R15); also after an erasure."""
@@ -91,6 +92,25 @@ def test_an_imported_log_gives_the_same_campaign(new_database, clock, kind, eras
     fresh = Direct(str(other.store.engine.url), clock)
     assert_same_model(state_of(fresh, script.name), state_of(other, script.name))
     assert other.differences(script.name) == []
+    for one in (fresh, other, worker):
+        one.store.close()
+
+
+def test_imported_rounds_wait_for_nothing(new_database, clock):
+    """R2, R20: they count at once, with their reward or the default, and a reward that still comes replaces it."""
+    worker, other = (Direct(new_database("sqlite"), clock) for _ in range(2))
+    script = Script(CONFIGS["waiting"], clock).create(worker.post).play(worker.post, ROUNDS)
+    rows = list(export_rows(worker))
+    missing = next(row.decision_id for row in reversed(rows) if row.reward is None)
+    import_rows(other, script.config, rows, clock)
+    assert state_of(other, script.name).counted >= ROUNDS - script.config["stage_length"]
+    other.post("/reward", {"campaign": script.name, "decision_id": missing, "reward": 1.0})
+    for number in range(12):
+        item = {"decision_id": f"next-{number}", "context": {"season": "autumn", "spend": 20, "tenure": 3}}
+        other.post("/decide", {"campaign": script.name, **item})
+    assert other.differences(script.name) == []
+    fresh = Direct(str(other.store.engine.url), clock)
+    assert_same_model(state_of(fresh, script.name), state_of(other, script.name))
     for one in (fresh, other, worker):
         one.store.close()
 

@@ -60,6 +60,7 @@ KINDS: dict[str, dict[str, Any]] = {
 PATCHES: list[dict[str, Any]] = [
     {"rewards": {"wait_seconds": 5, "default": 0.25}},
     {"rewards": {"wait_seconds": 1.5, "default": -1}},
+    {"rewards": {"wait_seconds": 3, "default": 0.25, "while_waiting": "hold"}},
     {"rewards": {"wait_seconds": None, "default": None}},
     {"control": {"share": 0.4}},
     {"control": {"share": 0.2, "kind": "baseline"}},
@@ -191,6 +192,8 @@ class Machine(RuleBasedStateMachine):
     def create(self, name: str, kind: str, seed: int, floor: float, clock: Any, **parts: Any) -> None:
         own = {"seed": seed, "propensity_floor": floor, "clock": clock}
         body = PLAIN | KINDS[kind] | own | parts | {"name": name}
+        if kind == "joint" and "default" in body["rewards"]:
+            body["rewards"] = {}  # when there is an estimate depends on the law of delays, which is not modelled
         self._created("/campaigns", body, body)
 
     @precondition(existing)
@@ -437,10 +440,16 @@ class Machine(RuleBasedStateMachine):
     @rule(number=which, patch=st.sampled_from(PATCHES))
     def change(self, number: int, patch: dict[str, Any]) -> None:
         campaign = self.campaign(number)
+        if campaign.joint and "rewards" in patch:
+            return  # when there is an estimate depends on the law of delays, which is not modelled
         changes = {}
         for name, value in patch.items():
             if isinstance(value, dict):
                 changes[name] = campaign.config[name] | value
+                if name == "rewards":
+                    ways = changes[name]
+                    way = ways["while_waiting"] or "provisional"
+                    ways["while_waiting"] = None if ways["default"] is None else way
             else:
                 changes[name] = DEFAULTS[name] if value is None else value
         with self.expecting() as ask:
@@ -505,7 +514,7 @@ class Machine(RuleBasedStateMachine):
             for row, round in zip(kept[name], rounds, strict=True):
                 assert (row["decision_id"], row["round"]) == (round.decision_id, round.number)
                 assert row["context"] == round.item["context"]
-                assert row["reward"] == (Campaign.told_reward(round) if round.reward else None)
+                assert row["reward"] == self.campaigns[name].told_reward(round, self.clock.now)
 
     @rule(seconds=st.sampled_from([0.001, 0.4, 2, 5, 30, -1, -8]))
     def move_clock(self, seconds: float) -> None:
@@ -570,7 +579,7 @@ class Machine(RuleBasedStateMachine):
             told = good(answer)
             assert {field: told[field] for field in round.answer} == round.answer
             assert told["context"] == round.item["context"]
-            assert told["reward"] == (Campaign.told_reward(round) if round.reward else None)
+            assert told["reward"] == campaign.told_reward(round, self.clock.now)
         rows = [json.loads(line) for line in self.ask("GET", f"/campaigns/{name}/decisions").text.splitlines()]
         assert [row["round"] for row in rows] == [round.number for round in campaign.rounds]
         with self.workers.running[0].service.store.reading() as tx:

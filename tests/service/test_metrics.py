@@ -102,8 +102,8 @@ def test_counters_equal_what_was_sent(client):
 
 
 @on_sqlite
-def test_rewards_by_default(client, clock):
-    """R20: default rewards are an outcome of their own."""
+def test_default_rewards_are_not_received(client, clock):
+    """R20: nothing comes when a wait is over."""
     good(client.post("/campaigns", json=CAMPAIGN | {"rewards": {"wait_seconds": 5, "default": 0}}), 201)
     for number in range(4):
         good(decide(client, number))
@@ -111,8 +111,8 @@ def test_rewards_by_default(client, clock):
     clock.advance(10)
     good(decide(client, 4))  # ends the stage
     found = Scrape(client)
-    assert found.by("rewards_total", "outcome", campaign="spring") == {"accepted": 1, "default": 3}
-    assert found.value("campaign_rewards", campaign="spring") == 4
+    assert found.by("rewards_total", "outcome", campaign="spring") == {"accepted": 1}
+    assert found.value("campaign_rewards", campaign="spring") == 1
 
 
 @on_sqlite

@@ -1,5 +1,7 @@
 """Migrations: one chain, up and down on both databases, that leads to service/storage/tables.py."""
 
+import json
+
 import pytest
 import sqlalchemy as sa
 from alembic import command
@@ -8,7 +10,9 @@ from alembic.util import CommandError
 
 from service.storage.schema import build_alembic_config, get_head, get_schema_revision, require_current, upgrade
 from service.storage.store import Store
-from service.storage.tables import metadata
+from service.storage.tables import config_revisions, metadata
+from tests.service.playing import CONFIGS, Direct, Script
+from tests.service.test_subjects import state_of
 
 
 @pytest.fixture
@@ -105,3 +109,31 @@ def test_a_running_worker_notices_another_schema_and_goes_on(client, store):
     assert f"is at revision 9999, not {get_head()}" in ready.json()["error"]["message"]
     request = {"campaign": "spring", "decision_id": "1", "context": {"risk": "low"}}
     assert client.post("/decide", json=request).status_code == 200
+
+
+@pytest.mark.parametrize("kind", ["waiting", "default"])
+def test_campaigns_of_earlier_versions_learn_while_they_wait(database_url, clock, kind):
+    """0008: what was decided before is replayed as it was; from one more revision on, rounds that wait count."""
+    worker, rules = Direct(database_url, clock), CONFIGS["waiting"]["rewards"]
+    config = CONFIGS[kind] | {"rewards": rules | {"while_waiting": "leave_out"}}
+    script = Script(config, clock).create(worker.post).play(worker.post, 90)
+    counted = state_of(worker, script.name).counted
+    assert counted <= worker.campaign(script.name).arrived
+    run(worker.store, command.downgrade, "0007")
+    for row in worker.rows(config_revisions):
+        assert "while_waiting" not in json.loads(row["config"])["rewards"]
+    run(worker.store, command.upgrade, "head")
+    worker.store.close()
+    worker = Direct(database_url, clock)
+    assert worker.differences(script.name) == []
+    assert [json.loads(row["config"])["rewards"]["while_waiting"] for row in worker.rows(config_revisions)] == [
+        "leave_out",
+        "provisional",
+    ]
+    script.play(worker.post, 140)
+    assert state_of(worker, script.name).exposure is not None
+    assert state_of(worker, script.name).counted > counted + 20
+    assert worker.differences(script.name) == []
+    with pytest.raises(CommandError, match="learns from rounds that wait"):
+        run(worker.store, command.downgrade, "0007")
+    worker.store.close()

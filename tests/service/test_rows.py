@@ -2,10 +2,8 @@
 
 import pytest
 
-from service.storage.rows import APPENDED, AuditRow, DecisionRow, KeyRow, KnownDecision, LiveRow, SnapshotRow
-from service.storage.tables import audit, campaigns, decisions, keys, live, rewards, snapshots
-
-TABLES = {**APPENDED, SnapshotRow: snapshots, KeyRow: keys, AuditRow: audit}
+from service.storage.rows import TABLES, DecisionRow, KnownDecision, LiveRow
+from service.storage.tables import campaigns, decisions, live, rewards
 
 
 @pytest.mark.parametrize("kind", TABLES)

@@ -28,7 +28,6 @@ Code = Literal[
     "regimes_not_estimable",
     "rewards_at_bounds",
     "rewards_missing",
-    "rewards_overdue",
     "rewards_stopped",
     "searching",
     "update_failed",

@@ -8,13 +8,11 @@ import numpy as np
 
 from service.analysis.checks import CHANCE, ENOUGH_DECISIONS, Finding, Severity
 from service.analysis.facts import Facts
-from service.base.times import SECOND
 
 ENOUGH_REWARDS = 50
 SURELY_ENOUGH = 500  # rewards: even one success in a hundred would have shown up
 SILENCE = 3.0  # times the longest wait for rewards so far
 MISSING_SHARE = 0.5  # of rewards: above it, most decisions teach nothing
-LATE = 2.0  # times rewards.wait_seconds: defaults are set at the end of a stage, so a little more is normal
 BOUND_SHARE = 0.05  # of rewards, at either end of the range
 SCALE_VALUES = 10  # at most this many distinct rewards are a scale (0 or 1, one to five stars) with ordinary ends
 
@@ -100,27 +98,6 @@ def check_missing(facts: Facts) -> Iterator[Finding]:
             "reported rewards: if only successes are reported, every action looks successful.",
             {"decisions": len(due), "without_reward": missing, "longest_wait": longest},
             "Report failures too, as 0 or as their cost; or set rewards.wait_seconds and rewards.default.",
-        )
-
-
-def check_overdue(facts: Facts) -> Iterator[Finding]:
-    wait, history, first = facts.config.rewards.wait_seconds, facts.state.history, facts.row.settled
-    if wait is None:
-        return
-    last = min(facts.tx.get_last_round(facts.campaign, facts.now - int(wait * SECOND)), facts.state.round)
-    erased = history.contexts.symbols[first:last] < 0
-    missing = np.flatnonzero(np.isnan(history.rewards[first:last]) & ~erased) + first + 1
-    oldest = int(missing[0]) if missing.size else 0
-    if oldest and (seconds := facts.measure_age(oldest)) > LATE * wait:
-        yield Finding(
-            "rewards_overdue",
-            "warning",
-            f"{missing.size} decisions have waited for their reward longer than rewards.wait_seconds ({wait:g} s), the "
-            f"oldest for {seconds:.0f} s. They get the default when the stage ends, before round "
-            f"{facts.state.next_update}.",
-            {"decisions": missing.size, "oldest_round": oldest, "oldest_seconds": seconds, "wait_seconds": wait},
-            "Only decisions end a stage: if they are rare, clone the campaign with a shorter stage_length. If the wait "
-            "was switched on late, the backlog is worked off stage by stage.",
         )
 
 

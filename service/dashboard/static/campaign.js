@@ -76,13 +76,10 @@ async function loadReport() {
   const began = Date.now();
   try {
     const report = await get(`${path}/report${range && `?${range}`}`);
-    const wait = page.state.config.rewards.wait_seconds;
-    const due = wait === null ? null : new Date(Date.now() - 1000 * wait);
-    const overdue = due && page.extent && due > page.extent[0] / 1000 ? await get(`${path}/report?to=${due.toISOString()}`) : null;
     Object.assign(reports, { shown: wanted, range });
-    if (hasChanged("report", [report, overdue?.rewards, page.state.config])) {
+    if (hasChanged("report", [report, page.state.config])) {
       drawReportCards(report, page.state, page.view !== ALL);
-      cards.drawRewards($("#rewards .body"), report, overdue, page.state, page.view !== ALL);
+      cards.drawRewards($("#rewards .body"), report, page.state, page.view !== ALL);
     }
   } finally {
     reports.running = false;

@@ -81,21 +81,23 @@ export function drawHealth(place, { findings }) {
     : h("p", { class: "good" }, "✓ Learning. No findings."));
 }
 
-export function drawRewards(place, report, overdue, state, zoomed) {
+export function drawRewards(place, report, state, zoomed) {
   const { rewards: totals } = report;
-  const { wait_seconds: wait, default: defaultReward } = state.config.rewards;
+  const { wait_seconds: wait, default: defaultReward, while_waiting: way } = state.config.rewards;
   const rows = [
     [zoomed ? "received for this range" : "received", `${totals.received.toLocaleString()} (${formatShare(totals.rate)})`],
     ["mean reward", formatAmount(totals.mean)],
-    ["not yet received", totals.awaited.toLocaleString()],
-    ["overdue", wait === null ? "no waiting time set" : overdue ? overdue.rewards.awaited.toLocaleString() : "0"],
+    ["not yet received", (totals.awaited - totals.early).toLocaleString()],
     ["received, not yet learned from", state.rewards_waiting.toLocaleString()],
   ];
+  if (totals.early) rows.push([`received early, counted from ${formatTime(totals.early_count_from)}`, totals.early.toLocaleString()]);
   if (totals.by_source.default) rows.push(["set to the default", totals.by_source.default.toLocaleString()]);
   if (totals.by_source.import) rows.push(["imported", totals.by_source.import.toLocaleString()]);
   const explanation = wait === null
     ? "Rewards may arrive at any time: this campaign has no waiting time and no default reward."
-    : `After ${formatDuration(wait)} without a reward, the default of ${formatAmount(defaultReward)} is used from the next stage update on.`;
+    : `After ${formatDuration(wait)} without a reward, the default of ${formatAmount(defaultReward)} counts.`
+      + (way === "hold" ? " The model learns from a decision when its wait is over." : " The model learns from a decision before that, with a weight that grows as rewards usually come.")
+      + (totals.complete_at ? ` These numbers are complete on ${formatTime(totals.complete_at)}.` : "");
   place.replaceChildren(h("table", { class: "rows" }, h("tbody", {}, rows.map(([name, value]) => h("tr", {}, h("th", { scope: "row" }, name), h("td", { class: "number" }, value))))), h("p", { class: "soft" }, explanation));
 }
 

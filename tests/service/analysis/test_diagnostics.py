@@ -111,12 +111,6 @@ def only_defaults(p):
     p.decide(10)
 
 
-def wait_after(p, seconds):
-    p.play(20)
-    p.decide(20)
-    p.clock.advance(seconds)
-
-
 def play_sparse(p):
     """Most earn nothing from the start, so 60 zeros in a row mean nothing."""
     p.play(100, lambda made: float(made["round"] % 25 == 0))
@@ -188,7 +182,6 @@ def send_times(p, at):
 
 
 CLOCK = {"clock": {"period_seconds": 60}}
-NO_DEFAULT = {"wait_seconds": None, "default": None}
 WAIT = {"rewards": {"wait_seconds": 10, "default": 0.25}}
 SPECTRAL = {"regimes": 2, "beliefs": {"estimator": "spectral", "start_round": 50}}
 STICKY = [[0.9, 0.1], [0.1, 0.9]]
@@ -208,12 +201,10 @@ HAVE = [
     ("no_rewards", "problem", WAIT, lambda p: (p.decide(60), p.clock.advance(20))),
     ("rewards_stopped", "problem", {}, lambda p: p.play(60).decide(60)),
     ("only_default_rewards", "problem", WAIT, only_defaults),
-    ("only_default_rewards", "problem", WAIT, lambda p: (only_defaults(p), p.patch(rewards=NO_DEFAULT))),
     ("constant_rewards", "warning", {}, lambda p: p.play(60, 1.0)),
     ("constant_rewards", "problem", ONE, lambda p: p.play(500, 1.0, size=50)),
     ("constant_rewards", "warning", {}, lambda p: p.play(60).play(50, 1.0)),
     ("rewards_missing", "warning", {}, lambda p: report_some(p, 0.3)),
-    ("rewards_overdue", "warning", WAIT, lambda p: wait_after(p, 100)),
     ("rewards_at_bounds", "warning", {"rewards": {"range": [0, 10]}}, clip),
     ("constant_signal", "problem", {}, lambda p: p.play(100, season="spring")),
     ("constant_signal", "warning", {"signals": ["season", "spend"]}, lambda p: p.play(100, spend=30)),
@@ -256,7 +247,6 @@ HAVE_NOT = [
     ("only_default_rewards", WAIT, lambda p: (p.play(5), only_defaults(p))),
     ("constant_rewards", ONE, play_sparse),
     ("rewards_missing", {}, lambda p: report_some(p, 0.8)),
-    ("rewards_overdue", WAIT, lambda p: wait_after(p, 15)),
     ("rewards_at_bounds", {"rewards": {"range": [0, 10]}}, play_amounts),
     ("rewards_at_bounds", {"rewards": {"range": [0, 1]}}, lambda p: p.play(60, lambda m: float(m["action"] == "mail"))),
     ("action_never_eligible", {}, add_late),
@@ -285,7 +275,7 @@ def check(found):
     return {(finding["code"], finding["severity"]): finding for finding in found["findings"]}
 
 
-QUERIED = ("archived", "job_waiting", "rewards_overdue", "rewards_stopped")
+QUERIED = ("archived", "job_waiting", "rewards_stopped")
 
 
 @pytest.mark.parametrize("worker", ["postgresql"], indirect=True, scope="module")

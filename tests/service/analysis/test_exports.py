@@ -384,7 +384,7 @@ def export(store, format):
     """Export, and return the most bytes that Arrow held."""
     most = 0
     with store.scanning() as tx:
-        config, pages, _ = export_files.open_log(tx, "default", (None, None))
+        config, pages, _ = export_files.open_log(tx, "default", (None, None), 0)
         for _ in FORMATS[format][1](config, pages):
             most = max(most, pa.total_allocated_bytes())
     return most
@@ -396,6 +396,7 @@ def export(store, format):
 def test_the_command_writes_the_same_file(start, clock, tmp_path, capfdbinary):
     worker = start()
     Script(CLOCK | {"name": "played"}, clock).create(http_post(worker.client)).play(http_post(worker.client), 60)
+    clock.advance(60)  # the command reads the real clock, by which all waits are over
     database = ["--database-url", worker.service.store.engine.url.render_as_string(hide_password=False)]
     for format in FORMATS:
         file = tmp_path / f"log.{format}"

@@ -297,7 +297,7 @@ def explain(worker, name, decision_id):
     """What the route answers, without HTTP."""
     with worker.store.reading() as tx:
         row = find_campaign(tx, name)
-        decision = load_decision(tx, row, decision_id)
+        decision = load_decision(tx, row, decision_id, row.clock)
         return explain_decision(tx, row, worker.campaigns, decision)
 
 

@@ -98,9 +98,9 @@ def format_time(micros):
 
 
 def read_rows(engine):
-    """Decisions with their rewards, up to the last settled round, and the configuration in force, by SQL."""
+    """Decisions with the rewards that count, and the configuration in force, by SQL; the clock is a minute further."""
     sql = """
-        SELECT d.*, CASE WHEN d.round <= l.settled THEN r.reward END AS reward, r.source, d.round > l.settled AS open,
+        SELECT d.*, r.reward, r.source, l.clock + 60000000 AS now,
           (SELECT c.config FROM config_revisions c WHERE c.campaign_id = d.campaign_id AND c.round < d.round
            ORDER BY c.revision DESC LIMIT 1) AS config
         FROM decisions d LEFT JOIN rewards r ON r.campaign_id = d.campaign_id AND r.round = d.round
@@ -111,10 +111,21 @@ def read_rows(engine):
         rows = connection.execute(sa.text(sql)).mappings().all()
     return [
         dict(row)
+        | get_counted(row)
         | {"config": json.loads(row["config"]), "belief": json.loads(row["explanation"])["belief"]}
         | {"scores": {score["action"]: score for score in json.loads(row["explanation"])["scores"]}}
         for row in rows
     ]
+
+
+def get_counted(row):
+    """The reward of a row if it counts by now (R20)."""
+    rules = json.loads(row["config"])["rewards"]
+    if row["decided_at"] + rules["wait_seconds"] * 1e6 > row["now"]:
+        return {"open": True, "reward": None}
+    if row["reward"] is None:
+        return {"open": False, "reward": rules["default"], "source": "default"}
+    return {"open": False}
 
 
 def mean(pairs):
@@ -362,15 +373,21 @@ def test_early_rewards_do_not_count_before_the_wait_is_over(client, clock):
     serve(0, 200)
     serve(200, 200)
     report = good(client.get("/campaigns/shop/report"))
+    came = report["rewards"]["early"]
     assert (report["rewards"]["open"], report["rewards"]["mean"]) == (400, None)
+    assert 50 < came < 120
+    assert report["rewards"]["early_count_from"] <= report["rewards"]["complete_at"]
     assert report["lift"]["refusal"]["code"] == "no_rewards"
     assert set(refusals(report).values()) == {"no_rewards"}
-    clock.advance(700)
-    serve(400, 100)  # the end of a stage fills in the overdue defaults
-    serve(500, 10)
+    clock.advance(700)  # the books close by the clock: no decision is needed
+    closed = good(client.get("/campaigns/shop/report"))["rewards"]
+    assert (closed["received"], closed["open"], closed["early"], closed["complete_at"]) == (400, 0, 0, None)
+    assert closed["by_source"] == {"client": came, "default": 400 - came, "import": 0}
+    assert closed["mean"] == pytest.approx(0.2, abs=0.06)
+    serve(400, 110)
     report = good(client.get("/campaigns/shop/report"))
     assert report["rewards"]["received"] == 400
-    assert report["rewards"]["mean"] == pytest.approx(0.2, abs=0.06)
+    assert report["rewards"]["mean"] == closed["mean"]
     assert report["rewards"]["open"] == report["decisions"]["total"] - 400
 
 
@@ -435,7 +452,7 @@ def test_rows_with_missing_parts(start, clock, database_url):
     assert (report["decisions"]["erased"], report["decisions"]["by_mode"]["imported"]) == (1, 3)
     sources = {"client": 195, "default": 0, "import": 2}
     expected = {"received": 197, "awaited": 2, "open": 0, "by_source": sources, "rate": 197 / 199}
-    assert {name: value for name, value in report["rewards"].items() if name != "mean"} == expected
+    assert {name: report["rewards"][name] for name in expected} == expected
     assert report["regimes"]["left_out"] == 2
     assert sum(row["decisions"] for row in report["regimes"]["regimes"]) == pytest.approx(197)
     assert sum(row["rewards"] for row in report["regimes"]["regimes"]) == pytest.approx(195)
