@@ -87,7 +87,9 @@ def replay_seed(task: Task) -> Run:
     if task.preset == ORACLE:
         episode = task.draw_episode()
         return measure_run(task.environment, episode, task.seed, episode.oracle.astype(np.int16), None, 1)
-    game = Game(task, task.build_config())
+    config = task.build_config()
+    untimed = config.rewards.model_copy(update={"default": None, "wait_seconds": None, "while_waiting": None})
+    game = Game(task, config.model_copy(update={"rewards": untimed}))  # in process no time passes, so no wait ends
     if game.schedule.is_immediate and _has_same_tables(game.config, task.environment):
         game.play_compiled()
     else:

@@ -13,6 +13,7 @@ import service.engine.boundaries
 from policy import CampaignConfig, PastRound, StagedPolicy
 from policy.changes import add_config_action, patch_config
 from policy.hmm import MISSING
+from service.base.waits import Wait
 from service.engine.operations import Change, ReadState, Reduce
 from service.engine.preparation import prepare_erasure, prepare_rollback
 from service.storage.campaigns import find_campaign
@@ -44,10 +45,12 @@ def follow_without(worker, config, who):
     for row in worker.rows(decisions):
         context = None if row["round"] in gone else json.loads(row["context"])
         at = None if row["at"] is None else row["at"] / 1e6
-        state, _ = policy.follow(state, policy.prepare_past([PastRound(context, row["action"], at)]))
+        state, _ = policy.follow(state, policy.prepare_past([PastRound(context, row["action"], at, row["decided_at"])]))
         for reward in rewarded:
             if reward["after_round"] == row["round"] and reward["round"] not in gone:
-                state = policy.reward(state, reward["round"], reward["reward"])
+                state = policy.reward(state, reward["round"], reward["reward"], reward["received_at"])
+            elif reward["after_round"] == row["round"]:
+                state = policy.take_erased_reward(state, reward["round"])
     return state, gone
 
 
@@ -294,7 +297,7 @@ def test_nothing_personal_is_left(new_database, start, clock):
             for row in tx.connection.execute(sa.select(table)).mappings()
         )
         row = find_campaign(tx, script.name)
-        left = find_decision(tx, row.campaign_id, "his")
+        left = find_decision(tx, row.campaign_id, "his", Wait.build(None, None, 0))
         assert (left.subject, left.context, left.reward) == (None, None, None)
         assert tx.get_known_decisions([(row.campaign_id, "his")])[0].request_hash is None
     for trace in (person, "42.4242", "0.987654"):
