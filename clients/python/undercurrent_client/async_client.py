@@ -78,11 +78,12 @@ class AsyncClient:
 
     async def run(self, call: Call[T]) -> T:
         """Carry out one call."""
-        if call.deadline is None:
+        wait = call.get_wait()
+        if wait is None:
             return await self._follow(call.plan, self._timeout)
         try:
-            async with asyncio.timeout(call.deadline):
-                return await self._follow(call.plan, call.deadline)
+            async with asyncio.timeout(wait):
+                return await self._follow(call.plan, wait)
         except (TimeoutError, ClientError) as error:
             return call.recover(error)
 

@@ -28,6 +28,7 @@ SHORTEST_WAIT, LONGEST_WAIT = 0.1, 2.0  # seconds before a retry; the first one 
 RETRIED = frozenset({429, 502, 503, 504})
 _KNOWN = frozenset(status.value for status in HTTPStatus)
 DEADLINE = 0.25  # seconds until the baseline is returned
+IN_TIME = 0.96  # the share of a deadline to wait: coming back takes a moment too
 T = TypeVar("T")
 A = TypeVar("A")
 
@@ -78,6 +79,10 @@ class Call(NamedTuple, Generic[T]):
     plan: Plan[T]
     deadline: float | None = None
     fall_back: Callable[[str], T] | None = None
+
+    def get_wait(self) -> float | None:
+        """Return how many seconds to wait for the result, so that the fallback is there by the deadline."""
+        return None if self.deadline is None else IN_TIME * self.deadline
 
     def recover(self, error: Exception) -> T:
         """Return the fallback if the service gave no answer; raise the error if it refused the request."""

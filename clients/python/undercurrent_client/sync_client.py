@@ -84,12 +84,13 @@ class Client:
 
     def run(self, call: Call[T]) -> T:
         """Carry out one call."""
-        if call.deadline is None:
+        wait = call.get_wait()
+        if wait is None:
             return self._follow(call.plan, self._timeout)
         # A time-out of httpx is for each part of a request. Only another thread can keep a deadline for all of it.
-        future = self._threads.submit(self._follow, call.plan, call.deadline)
+        future = self._threads.submit(self._follow, call.plan, wait)
         try:
-            return future.result(call.deadline)
+            return future.result(wait)
         except (TimeoutError, ClientError) as error:
             future.cancel()
             return call.recover(error)

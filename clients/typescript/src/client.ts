@@ -182,6 +182,9 @@ export class Client {
   }
 }
 
+/** The share of a deadline to wait: coming back takes a moment too. */
+const IN_TIME = 0.96;
+
 /** Give an answer in time: the service's, or else the fallback. A mistake in the request is thrown. */
 async function keepDeadline<T>(
   work: (limits: Limits) => Promise<T>,
@@ -194,7 +197,7 @@ async function keepDeadline<T>(
     timer = setTimeout(() => {
       resolve(fallBack(`no answer within ${deadlineMs} ms`));
       controller.abort();
-    }, deadlineMs);
+    }, IN_TIME * deadlineMs);
   });
   const working = work({ patienceMs: deadlineMs, signal: controller.signal }).catch((error: unknown) => {
     const refused = error instanceof ServiceError && error.status < 500 && error.status !== 429;
