@@ -24,6 +24,8 @@ CHANGEABLE = (
     "rewards.wait_seconds",
     "rewards.default",
     "rewards.while_waiting",
+    "rewards.correct_seconds",
+    "rewards.credit",
     "control",
     "propensity_floor",
     "bonus.scale",

@@ -20,6 +20,10 @@ class Rewards(Part):
     wait_seconds: Annotated[Real, Field(gt=0.0, le=1e9)] | None = None
     default: Amount | None = None
     while_waiting: Literal["provisional", "hold", "leave_out"] | None = None  # None only without a default
+    # For how long after a decision its reward may be corrected; by default never.
+    correct_seconds: Annotated[Real, Field(gt=0.0, le=1e9)] | None = None
+    # Which of a subject's decisions get a reward that names no decision.
+    credit: Literal["last", "first", "even"] = "last"
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -32,6 +36,9 @@ class Rewards(Part):
             raise problem("default", f"{self.default} is outside range", f"{list(self.range)}")
         waiting = None if self.default is None else self.while_waiting or "provisional"
         object.__setattr__(self, "while_waiting", waiting)
+        if self.correct_seconds is not None and self.correct_seconds < (self.wait_seconds or 0.0):
+            message = f"{self.correct_seconds:g} is less than wait_seconds"
+            raise problem("correct_seconds", message, f"at least {self.wait_seconds:g}")
         return self
 
 

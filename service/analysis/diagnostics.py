@@ -22,6 +22,7 @@ CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     learning.check_closed,
     learning.check_job,
     rewards.check_missing,
+    rewards.check_late,
     rewards.check_bounds,
     inputs.check_actions,
     inputs.check_clock,
@@ -42,10 +43,15 @@ class Diagnosis(NamedTuple):
 
 
 def diagnose(
-    tx: Transaction, policy: StagedPolicy, state: State, now: int, refusals: RefusalShare | None = None
+    tx: Transaction,
+    policy: StagedPolicy,
+    state: State,
+    now: int,
+    refusals: RefusalShare | None = None,
+    late_rewards: RefusalShare | None = None,
 ) -> Diagnosis:
     """Run every check on a campaign; `now` is the service's time in microseconds."""
-    facts = Facts(tx, policy, state, now, refusals)
+    facts = Facts(tx, policy, state, now, refusals, late_rewards)
     findings = [finding for check in CHECKS for finding in check(facts)]
     findings.sort(key=lambda finding: ("problem", "warning", "info").index(finding.severity))
     return Diagnosis(_summarize(findings), findings)

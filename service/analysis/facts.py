@@ -31,13 +31,19 @@ class Facts:
     """One campaign at one moment. What only some checks need is read or computed when the first of them uses it."""
 
     def __init__(
-        self, tx: Transaction, policy: StagedPolicy, state: State, now: int, refusals: RefusalShare | None = None
+        self,
+        tx: Transaction,
+        policy: StagedPolicy,
+        state: State,
+        now: int,
+        refusals: RefusalShare | None = None,
+        late_rewards: RefusalShare | None = None,
     ) -> None:
         self.tx, self.policy, self.config, self.state = tx, policy, policy.config, state
         self.row = get_campaign(tx, policy.config.name)
         self.campaign = self.row.campaign_id
         self.now = max(now, self.row.clock)  # microseconds
-        self.refusals = refusals
+        self.refusals, self.late_rewards = refusals, late_rewards
         rules = self.config.rewards
         self.wait = Wait.build(rules.default, rules.wait_seconds, self.now)
 

@@ -12,6 +12,7 @@ from policy.codec import decode_estimate
 from service.engine.fold import MissingInput, Replay
 from service.engine.recovery import coefficients_match, load_first_position, numbers_match
 from service.storage.models import read_models
+from service.storage.reading import find_wrong_rewards
 from service.storage.rows import DecisionRow, LiveRow, ModelRow
 from service.storage.snapshots import get_snapshot, read_snapshot_points
 from service.storage.transaction import Transaction
@@ -34,6 +35,12 @@ def find_differences(tx: Transaction, live: LiveRow, progress: bool = False) -> 
                 decode_estimate(job.result)
         except CodecError as error:
             yield f"re-estimation of round {job.input_round}: {error}"
+    for wrong in find_wrong_rewards(tx, campaign):
+        if wrong.replaced_by != wrong.next_arrival:
+            told = f"replaced_by is {wrong.replaced_by}, the log gives {wrong.next_arrival}"
+        else:
+            told = f"reward is {wrong.reward}, its amounts give {wrong.total}"
+        yield f"reward {wrong.arrival} of round {wrong.round}: {told}"
     replay = Replay(load_first_position(tx, campaign), tx, campaign, recompute=True, pauses=snapshots)
     models = _Models(read_models(tx, campaign))
     try:

@@ -1,11 +1,11 @@
-"""The routes that decide and take rewards, and those that look up, try or explain a decision.
+"""The routes that decide, and those that look up, try or explain a decision.
 
 Those that write are lean: the framework's handling of parameters and answers would cost several times what a durable
 decision does.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -75,32 +75,21 @@ class PartialBatch(DecisionBatch):
     skipped: list[SkippedItem] = Field(description="the items that were not decided")
 
 
-class RewardAnswer(BaseModel):
-    """The reward is committed; the next stage update learns from it."""
+class RewardArrival(BaseModel):
+    """A reward that came for a decision."""
 
-    decision_id: str
-    campaign: str
-    round: int
-    reward: float
-    source: Literal["client", "default", "import"]
-    received_at: str
-
-
-class RewardResult(BaseModel):
-    """The result of one item: its committed reward, or why it was refused."""
-
-    decision_id: str
-    committed: RewardAnswer | None = None
-    error: ErrorDetail | None = None
-
-
-class RewardResults(BaseModel):
-    results: list[RewardResult]
+    reward: float = Field(description="of the decision, from then on")
+    amount: float = Field(description="what was sent: less than the reward if it was added to earlier amounts")
+    reward_id: str | None
+    source: Literal["client", "correction", "subject", "default", "import"]
+    received_at: Timestamp
 
 
 class StoredReward(BaseModel):
+    """The reward in force."""
+
     reward: float
-    source: Literal["client", "default", "import"]
+    source: Literal["client", "correction", "subject", "default", "import"]
     received_at: Timestamp
 
 
@@ -111,6 +100,9 @@ class StoredDecision(DecisionAnswer):
     excluded_actions: list[str]
     at: Timestamp | None
     reward: StoredReward | None
+    reward_history: list[RewardArrival] = Field(
+        description="every reward that came, in order; empty unless amounts were added or corrected"
+    )
 
 
 class PreviewRequest(requests.Customer):
@@ -162,6 +154,19 @@ class Explanation(StoredDecision):
     regimes_missing: str | None = Field(description="why regimes is null")
 
 
+def make_adder(app: Application) -> Callable[..., Adder]:
+    """Make a decorator for routes that come twice: a load balancer can send a campaign to one worker by the path."""
+
+    def add(path: str, body: type[BaseModel], by_path: type[BaseModel], answer: Any, *errors: int) -> Adder:
+        description: Any = {"tags": ["decisions"], "response_model": answer, "responses": describe_errors(*errors)}
+        largest = LARGEST_BODY if path.endswith("/batch") else SMALL_BODY
+        add_plain = app.post_lean(path, body, largest=largest, **description)
+        add_by_path = app.post_lean(f"/campaigns/{{name}}{path}", by_path, largest=largest, **description)
+        return lambda endpoint: add_by_path(add_plain(endpoint))
+
+    return add
+
+
 def add_routes(app: Application, service: Service) -> None:
     _add_writing(app, service)
     _add_trying(app, service)
@@ -176,15 +181,7 @@ def add_routes(app: Application, service: Service) -> None:
 
 
 def _add_writing(app: Application, service: Service) -> None:
-    submit = service.submit
-
-    # Each route comes twice: a load balancer can send a campaign to one worker by the path.
-    def add(path: str, body: type[BaseModel], by_path: type[BaseModel], answer: Any, *errors: int) -> Adder:
-        description: Any = {"tags": ["decisions"], "response_model": answer, "responses": describe_errors(*errors)}
-        largest = LARGEST_BODY if path.endswith("/batch") else SMALL_BODY
-        add_plain = app.post_lean(path, body, largest=largest, **description)
-        add_by_path = app.post_lean(f"/campaigns/{{name}}{path}", by_path, largest=largest, **description)
-        return lambda endpoint: add_by_path(add_plain(endpoint))
+    submit, add = service.submit, make_adder(app)
 
     @add("/decide", requests.DecideRequest, requests.DecideByPath, DecisionAnswer, 404, 409, 410, 422)
     @allow(DECIDERS, campaign="body")
@@ -192,12 +189,6 @@ def _add_writing(app: Application, service: Service) -> None:
         """Decide for one customer. The decision is committed before it is returned; a repeated `decision_id` returns
         the same answer."""
         return submit(operations.Decide(check_name(campaign), [(body, encoding.hash_request(body))], False))
-
-    @add("/reward", requests.RewardRequest, requests.RewardByPath, RewardAnswer, 404, 409, 410, 422)
-    @allow(DECIDERS, campaign="body")
-    def reward(body: requests.RewardByPath, campaign: str, scope: Scope) -> Awaitable[bytes]:
-        """Report what a decision earned. The reward is committed, and the next stage update learns from it."""
-        return submit(operations.Reward(check_name(campaign), [body], False))
 
     batch_answer = PartialBatch | DecisionBatch
 
@@ -213,12 +204,6 @@ def _add_writing(app: Application, service: Service) -> None:
             hashes += encoding.hash_requests(body.items[start : start + HASHED_AT_ONCE])
         items = list(zip(body.items, hashes, strict=True))
         return await submit(operations.Decide(check_name(campaign), items, True, skip=body.on_error == "skip"))
-
-    @add("/reward/batch", requests.RewardBatch, requests.RewardBatchByPath, RewardResults, 404, 422)
-    @allow(DECIDERS, campaign="body")
-    def reward_batch(body: requests.RewardBatchByPath, campaign: str, scope: Scope) -> Awaitable[bytes]:
-        """Report up to 1,000 rewards, with a result for each."""
-        return submit(operations.Reward(check_name(campaign), body.items, True))
 
 
 def _add_trying(app: Application, service: Service) -> None:
@@ -256,10 +241,11 @@ def load_decision(tx: Transaction, campaign: rows.LiveRow, decision_id: str, now
     if row.erased:
         raise GoneError(f"Decision {decision_id!r} was erased")
     stage = (row.round - 1) // recovery.load_config(tx, campaign.campaign_id).stage_length + 1
-    return StoredDecision.model_validate(describe_logged(row) | {"campaign": campaign.name, "stage": stage})
+    history = reading.read_reward_history(tx, campaign.campaign_id, [row.round]).get(row.round, [])
+    return StoredDecision.model_validate(describe_logged(row, history) | {"campaign": campaign.name, "stage": stage})
 
 
-def describe_logged(row: reading.LoggedDecision) -> dict[str, Any]:
+def describe_logged(row: reading.LoggedDecision, history: Sequence[rows.RewardRow] = ()) -> dict[str, Any]:
     """Decode a decision of the log: its request, its explanation, and its reward if there is one."""
     fields = row._asdict()
     return fields | {
@@ -267,6 +253,10 @@ def describe_logged(row: reading.LoggedDecision) -> dict[str, Any]:
         "excluded_actions": msgspec.json.decode(row.excluded_actions or "[]"),
         "propensity": row.propensity or None,
         "reward": None if row.reward is None else fields,
+        "reward_history": [
+            arrival._asdict() | {"amount": arrival.reward if arrival.amount is None else arrival.amount}
+            for arrival in history
+        ],
         **msgspec.json.decode(row.explanation),
     }
 

@@ -207,8 +207,9 @@ def add_routes(app: Application, service: Service) -> None:
 
     def run(policy: StagedPolicy, state: State) -> Diagnosis:
         with service.store.reading() as tx:
-            refusals = service.campaigns.metrics.refusals.get_share(policy.config.name)
-            return diagnose(tx, policy, state, service.campaigns.clock(), refusals)
+            metrics, campaign = service.campaigns.metrics, policy.config.name
+            refused = metrics.refusals.get_share(campaign), metrics.late_rewards.get_share(campaign)
+            return diagnose(tx, policy, state, service.campaigns.clock(), *refused)
 
     @app.api.get("/campaigns/{name}/diagnostics", tags=["campaigns"], responses=describe_errors(404))
     @allow(READERS, campaign="path")

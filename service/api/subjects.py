@@ -4,6 +4,7 @@ The person is named in the body, never in an address, and in no log.
 """
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import Request
@@ -13,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 
 from service.access.keys import get_key_campaigns, make_record
 from service.access.roles import ADMINS, allow
-from service.api.decisions import StoredReward, describe_logged
+from service.api.decisions import RewardArrival, StoredReward, describe_logged
 from service.api.fields import Timestamp
 from service.base.errors import NotFoundError
 from service.engine import preparation, recovery, requests
@@ -59,6 +60,7 @@ class KeptDecision(BaseModel):
     belief: list[float]
     scores: list[dict[str, Any]]
     reward: StoredReward | None
+    reward_history: list[RewardArrival]
 
 
 class Kept(BaseModel):
@@ -96,12 +98,12 @@ def add_routes(app: Application, service: Service) -> None:
         with service.store.reading() as tx:
             names = erasure.read_subject_campaigns(tx, body.subject, get_key_campaigns(request.scope))
             rows = {name: _read_decisions(service, tx, name, body.subject) for name in names}
+            kept = [{"campaign": name, "decisions": _describe_all(tx, name, rows[name])} for name in names]
         count = sum(map(len, rows.values()))
         record = make_record(request.scope, "export subject", campaigns=names, decisions=count)
         with service.store.writing() as tx:  # no export without a record
             audit.add_record(tx, record, service.campaigns.clock())
         audit.log_record(record)
-        kept = [{"campaign": name, "decisions": [describe_logged(row) for row in rows[name]]} for name in names]
         return SubjectData.model_validate({"subject": body.subject, "campaigns": kept})
 
 
@@ -109,6 +111,12 @@ def _read_decisions(service: Service, tx: Transaction, name: str, subject: str) 
     row = recovery.get_campaign(tx, name)
     wait = recovery.load_wait(tx, row, service.campaigns.clock())
     return reading.read_subject_decisions(tx, row.campaign_id, subject, wait)
+
+
+def _describe_all(tx: Transaction, name: str, rows: Sequence[reading.LoggedDecision]) -> list[dict[str, Any]]:
+    campaign = recovery.get_campaign(tx, name).campaign_id
+    history = reading.read_reward_history(tx, campaign, [row.round for row in rows])
+    return [describe_logged(row, history.get(row.round, [])) for row in rows]
 
 
 def _find_campaigns(service: Service, subject: str, request: Request) -> list[str]:

@@ -8,7 +8,19 @@ from fastapi import FastAPI
 
 from service import __version__
 from service.access.browsers import Visitors
-from service.api import campaigns, changes, decisions, exports, models, operations, regimes, reports, series, subjects
+from service.api import (
+    campaigns,
+    changes,
+    decisions,
+    exports,
+    models,
+    operations,
+    regimes,
+    reports,
+    rewards,
+    series,
+    subjects,
+)
 from service.base.logs import build_log_config
 from service.base.settings import Settings
 from service.compat import ofrep, personalizer
@@ -22,6 +34,7 @@ from service.web.requests import Requests
 # In this order routes are tried, and the documentation lists them.
 MODULES = (
     decisions,
+    rewards,
     campaigns,
     changes,
     models,

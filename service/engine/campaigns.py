@@ -20,14 +20,14 @@ from service.engine.handlers import HANDLERS, answer_repeated_creation
 from service.engine.metrics import Metrics
 from service.engine.operations import Create, Delete, Snapshot
 from service.engine.recovery import compute_spacing, get_campaign
-from service.engine.turn import AnyOperation, Turn, list_decision_ids
+from service.engine.turn import AnyOperation, Turn, list_decision_ids, list_reward_ids
 from service.engine.unit import Unit
 from service.engine.work import Entry, Job
 from service.storage import audit
 from service.storage.campaigns import add_campaign
 from service.storage.engines import DATABASE_ERRORS
 from service.storage.loop import LoopConnection
-from service.storage.rows import KnownDecision, LiveRow
+from service.storage.rows import KnownDecision, KnownReward, LiveRow
 from service.storage.store import Store
 from service.storage.transaction import LongWorkError, Transaction
 
@@ -137,8 +137,10 @@ class Campaigns:
             news = [new for row in read.values() if (new := self.cache.find_news(row)) is not None]
         wanted = _list_wanted(batch, rows)
         known = await connection.get_known_decisions(wanted) if wanted else []
+        identified = _list_identified(batch, rows)
+        rewards = await connection.get_known_rewards(identified) if identified else []
         tx = await connection.begin(news)
-        self._serve_all(batch, tx, known)
+        self._serve_all(batch, tx, known, rewards)
         batch.entries = [unit.write(tx) for unit in batch.units]
         return await connection.write(tx)
 
@@ -187,19 +189,26 @@ class Campaigns:
         batch.rows = tx.lock_campaigns(batch.places)
         batch.read |= batch.rows.keys()
         self.cache.check_generation()
-        self._serve_all(batch, tx, tx.get_known_decisions(_list_wanted(batch, batch.rows)))
+        known = tx.get_known_decisions(_list_wanted(batch, batch.rows))
+        self._serve_all(batch, tx, known, tx.get_known_rewards(_list_identified(batch, batch.rows)))
 
-    def _serve_all(self, batch: Batch, tx: Transaction, decisions: Sequence[KnownDecision]) -> None:
+    def _serve_all(
+        self, batch: Batch, tx: Transaction, decisions: Sequence[KnownDecision], rewards: Sequence[KnownReward]
+    ) -> None:
         now = self.clock()
         known: dict[int, dict[str, KnownDecision]] = {}
         for decision in decisions:
             known.setdefault(decision.campaign_id, {})[decision.decision_id] = decision
+        identified: dict[int, list[KnownReward]] = {}
+        for reward in rewards:
+            identified.setdefault(reward.campaign_id, []).append(reward)
         for name, places in batch.places.items():
             row = batch.rows.get(name)
             if row is None:
                 self._serve_missing(batch, tx, places, now)
             else:
-                self._serve_campaign(batch, tx, row, places, known.get(row.campaign_id, {}), now)
+                own = known.get(row.campaign_id, {}), identified.get(row.campaign_id, ())
+                self._serve_campaign(batch, tx, row, places, own, now)
 
     def _serve_missing(self, batch: Batch, tx: Transaction, places: Sequence[int], now: int) -> None:
         """Carry out operations on a campaign that does not exist, until one of them creates it."""
@@ -207,7 +216,7 @@ class Campaigns:
             operation = batch.operations[i]
             if isinstance(operation, Create):
                 row, batch.outcomes[i] = self._create(tx, operation, now)
-                self._serve_campaign(batch, tx, row, places[count:], {}, now)
+                self._serve_campaign(batch, tx, row, places[count:], ({}, ()), now)
                 return
             batch.outcomes[i] = NotFoundError(f"There is no campaign {operation.campaign!r}")
 
@@ -217,12 +226,12 @@ class Campaigns:
         tx: Transaction,
         row: LiveRow,
         places: Sequence[int],
-        known: dict[str, KnownDecision],
+        known: tuple[dict[str, KnownDecision], Sequence[KnownReward]],
         now: int,
     ) -> None:
-        """Carry out the operations on one campaign."""
+        """Carry out the operations on one campaign; `known` is what the log has of what they name."""
         operations = [batch.operations[i] for i in places]
-        turn = Turn(tx, row, operations, self.cache, self.owner, self.clock, now, known, batch.is_quick)
+        turn = Turn(tx, row, operations, self.cache, self.owner, self.clock, now, *known, batch.is_quick)
         try:
             results = _serve(turn)
         except DATABASE_ERRORS:
@@ -303,6 +312,15 @@ def _list_wanted(batch: Batch, rows: Mapping[str, LiveRow]) -> list[tuple[int, s
         (row.campaign_id, decision_id)
         for name, row in rows.items()
         for decision_id in list_decision_ids([batch.operations[i] for i in batch.places[name]], name in batch.read)
+    ]
+
+
+def _list_identified(batch: Batch, rows: Mapping[str, LiveRow]) -> list[tuple[int, str, str]]:
+    """List the rewards with an id to look up: campaign, decision id and reward id."""
+    return [
+        (row.campaign_id, *ids)
+        for name, row in rows.items()
+        for ids in list_reward_ids([batch.operations[i] for i in batch.places[name]])
     ]
 
 

@@ -9,6 +9,7 @@ import msgspec
 from service.base.errors import FieldProblem, InvalidError
 from service.base.times import format_timestamp
 from service.engine.requests import DecideItem
+from service.engine.sales import Taken
 from service.storage.reading import LoggedDecision
 from service.storage.rows import KnownDecision
 
@@ -128,14 +129,15 @@ def encode_decisions(
     return [f"{head[:-1]},{decision.explanation[1:]}" for head, decision in each]
 
 
-def describe_reward(campaign: str, decision: KnownDecision) -> dict[str, Any]:
+def describe_reward(campaign: str, taken: Taken) -> dict[str, Any]:
     """Describe a committed reward as the API answers it."""
-    assert decision.received_at is not None
+    identified = {} if taken.reward_id is None else {"amount": taken.amount, "reward_id": taken.reward_id}
     return {
-        "decision_id": decision.decision_id,
+        "decision_id": taken.decision_id,
         "campaign": campaign,
-        "round": decision.round,
-        "reward": decision.reward,
-        "source": decision.source,
-        "received_at": format_timestamp(decision.received_at),
+        "round": taken.round,
+        "reward": taken.reward,
+        "source": taken.source,
+        "received_at": format_timestamp(taken.received_at),
+        **identified,
     }

@@ -28,6 +28,7 @@ from service.engine.operations import (
     Archive,
     Change,
     Create,
+    Credit,
     Decide,
     Delete,
     Erase,
@@ -43,6 +44,8 @@ from service.engine.operations import (
 from service.engine.recovery import build_snapshot_row, choose_snapshots_to_keep
 from service.engine.requests import DecideItem
 from service.engine.retention import reduce_oldest
+from service.engine.rewarding import LateError
+from service.engine.sales import Sale
 from service.engine.turn import AnyOperation, Turn
 from service.engine.unit import Unit
 from service.storage import audit
@@ -212,13 +215,9 @@ def _reward(turn: Turn, operation: Reward) -> bytes | Exception:
     for item in operation.items:
         error: ApiError | None = None
         try:
-            committed = describe_reward(operation.campaign, unit.reward(item.decision_id, item.reward))
-        except PolicyError as refused:
-            error = InvalidError.from_policy(refused)
-        except ApiError as refused:
-            error = refused
-        if error is not None:
-            unit.refused += 1
+            committed = describe_reward(operation.campaign, unit.reward(item))
+        except (PolicyError, ApiError) as refused:
+            error = _refuse_reward(unit, refused)
         if not operation.batch:
             return error or _encode(committed)
         results.append(
@@ -229,6 +228,26 @@ def _reward(turn: Turn, operation: Reward) -> bytes | Exception:
             }
         )
     return _encode({"results": results})
+
+
+@_handles_each(Credit)
+def _credit(turn: Turn, operation: Credit) -> bytes | Exception:
+    unit, item = turn.unit, operation.item
+    try:
+        at = unit.now if item.at is None else unit.check_time(item.at, "at")
+        taken = unit.credit(Sale(item.subject, item.reward, item.reward_id, at))
+    except (PolicyError, ApiError) as refused:
+        return _refuse_reward(unit, refused)
+    return _encode({"credited": [describe_reward(operation.campaign, each) for each in taken]})
+
+
+def _refuse_reward(unit: Unit, error: PolicyError | ApiError) -> ApiError:
+    """Count a reward that is refused."""
+    if isinstance(error, LateError):
+        unit.late += 1
+    else:
+        unit.refused += 1
+    return InvalidError.from_policy(error) if isinstance(error, PolicyError) else error
 
 
 @_handles_each(ReadState)

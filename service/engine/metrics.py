@@ -24,7 +24,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from service.base.errors import UnavailableError
-from service.engine.refusals import Refusals
+from service.engine.refusals import LATE, Refusals
 from service.engine.unit import Unit
 from service.engine.work import FAILED_STEPS
 from service.storage.campaigns import read_campaigns
@@ -34,7 +34,13 @@ from service.storage.store import Store
 SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # the client library reads this variable when it is imported
 DATABASE_SECONDS = 2.0  # for how long a scrape waits for the database; scrapers themselves wait for ten
 METHODS = {"GET", "POST", "PATCH", "PUT", "DELETE", "HEAD", "OPTIONS"}  # callers must not invent labels
-OUTCOMES = {"client": "accepted", "default": "default", "import": "imported"}  # of a reward, by its source
+OUTCOMES = {
+    "client": "accepted",
+    "subject": "accepted",
+    "correction": "corrected",
+    "default": "default",
+    "import": "imported",
+}  # of a reward, by its source
 QUICK = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 LONG = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_000)
@@ -106,8 +112,8 @@ class Metrics:
         self._decisions = counter("decisions_total", text, "campaign", "action", "mode")
         text = "Decides refused for their context, by variable and value; rare values are counted together."
         self._refused_decides = counter("refused_decides_total", text, "campaign", "field", "value")
-        self.refusals = Refusals()
-        text = "Rewards by outcome: accepted, repeated, refused, or default because none came in time."
+        self.refusals, self.late_rewards = Refusals(), Refusals()
+        text = "Rewards by outcome: accepted, corrected, repeated, refused, late, or default because none came in time."
         self._rewards = counter("rewards_total", text, "campaign", "outcome")
         text = "Stage updates, re-estimations and publications of one that failed; the model before stays in force."
         self._failed_updates = counter("failed_updates_total", text, "campaign", "kind")
@@ -150,6 +156,10 @@ class Metrics:
             self._rewards[campaign, "repeated"].inc(unit.repeated)
         if unit.refused:
             self._rewards[campaign, "refused"].inc(unit.refused)
+        if unit.late:
+            self._rewards[campaign, "late"].inc(unit.late)
+        if rows.rewards or unit.late:
+            self.late_rewards.count(campaign, len(rows.rewards), [[LATE]] * unit.late)
         for event in unit.failures:
             self._failed_updates[campaign, event.kind.removeprefix("failed_")].inc()
         for row in rows.events:
@@ -165,6 +175,7 @@ class Metrics:
         for parts in self._by_campaign:
             parts.forget(campaigns)
         self.refusals.forget(campaigns)
+        self.late_rewards.forget(campaigns)
 
     def count_update(self, kind: str, seconds: float) -> None:
         self._update_seconds[(kind,)].observe(seconds)

@@ -11,7 +11,7 @@ import msgspec
 from policy import CampaignConfig, StagedPolicy, State
 from service.engine.course import Position
 from service.engine.imports import Importing, ImportSummary
-from service.engine.requests import DecideItem, RewardItem
+from service.engine.requests import Correction, DecideItem, RewardItem, SubjectRewardByPath
 from service.storage.audit import Record
 
 T_co = TypeVar("T_co", covariant=True)
@@ -33,10 +33,16 @@ class Decide(Operation[bytes], frozen=True):
 
 
 class Reward(Operation[bytes], frozen=True):
-    """`/reward`, or `/reward/batch`. The result is the answer's body."""
+    """`/reward`, `/reward/correct`, or `/reward/batch`. The result is the answer's body."""
 
-    items: Sequence[RewardItem]
+    items: Sequence[RewardItem | Correction]
     batch: bool
+
+
+class Credit(Operation[bytes], frozen=True):
+    """`/reward/subject`. The result is the answer's body."""
+
+    item: SubjectRewardByPath
 
 
 class Create(Operation[bytes], frozen=True):

@@ -1,4 +1,4 @@
-"""Which decides are refused for their context: by variable and value, and as a share of the recent ones.
+"""Which decides are refused for their context, by variable and value, and how many rewards because they are late.
 
 Values come from callers, so only a few of them are counted by name; the rest are counted together. Each worker counts
 what it has seen since it started.
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 MOST_VALUES = 10  # of one variable, by name
 REST = "(others)"
-RECENT = 1_000  # decides: when there are twice as many, every count is halved, so that old ones fade
+RECENT = 1_000  # requests: when there are twice as many, every count is halved, so that old ones fade
 
 
 class Refused(NamedTuple):
@@ -20,44 +20,47 @@ class Refused(NamedTuple):
     value: str
 
 
-class RefusalShare(NamedTuple):
-    """Recent decides of a campaign, how many of them were refused, and how many for each value; most frequent first."""
+LATE = Refused("reward", "late")
 
-    decides: float
+
+class RefusalShare(NamedTuple):
+    """A campaign's recent requests, how many of them were refused, and how many for each value; most frequent first."""
+
+    requests: float
     refused: float
     values: dict[Refused, float]
 
 
 class _Tally:
     def __init__(self) -> None:
-        self.decided = self.refused = 0.0
+        self.accepted = self.refused = 0.0
         self.values: dict[Refused, float] = {}
 
     def halve(self) -> None:
-        self.decided, self.refused = self.decided / 2.0, self.refused / 2.0
+        self.accepted, self.refused = self.accepted / 2.0, self.refused / 2.0
         self.values = {value: count / 2.0 for value, count in self.values.items() if count >= 1.0}
 
 
 class Refusals:
-    """The refused decides of all campaigns, as one worker has seen them."""
+    """The refused requests of all campaigns, as one worker has seen them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # long work is counted in threads
         self._tallies: dict[Hashable, _Tally] = {}
         self._named: dict[Hashable, dict[str, set[str]]] = {}  # the values of each field that are counted by name
 
-    def count(self, campaign: str, decided: int, items: Sequence[Sequence[Refused]]) -> list[Refused]:
-        """Count decisions, and refused items by what was wrong with each; return that, as it was counted."""
+    def count(self, campaign: str, accepted: int, items: Sequence[Sequence[Refused]]) -> list[Refused]:
+        """Count accepted requests, and refused items by what was wrong with each; return that, as it was counted."""
         counted: list[Refused] = []
         with self._lock:
             tally = self._tallies.get(campaign) or self._tallies.setdefault(campaign, _Tally())
-            tally.decided += decided
+            tally.accepted += accepted
             tally.refused += len(items)
             for item in items:
                 for value in {self._name(campaign, each) for each in item}:
                     tally.values[value] = tally.values.get(value, 0.0) + 1.0
                     counted.append(value)
-            if tally.decided + tally.refused >= 2 * RECENT:
+            if tally.accepted + tally.refused >= 2 * RECENT:
                 tally.halve()
         return counted
 
@@ -73,7 +76,7 @@ class Refusals:
         with self._lock:
             tally = self._tallies.get(campaign, _Tally())
             values = sorted(tally.values.items(), key=lambda each: (-each[1], each[0]))
-            return RefusalShare(tally.decided + tally.refused, tally.refused, dict(values))
+            return RefusalShare(tally.accepted + tally.refused, tally.refused, dict(values))
 
     def forget(self, campaigns: Collection[Hashable]) -> None:
         """Drop the counts of deleted campaigns."""

@@ -25,11 +25,11 @@ CAMPAIGN_EXAMPLE: dict[str, Any] = {
         {"name": "risk", "levels": ["low", "middle", "high"]},
         {"name": "revenue", "cuts": [10_000, 36_000, 54_000]},
     ],
-    "rewards": {"range": [-10, 100], "wait_seconds": 604_800, "default": 0},
+    "rewards": {"range": [-10, 100], "wait_seconds": 604_800, "default": 0, "correct_seconds": 2_592_000},
 }
 CONTEXT_EXAMPLE: dict[str, JsonValue] = {"risk": "low", "revenue": 36_000}
 ITEMS_EXAMPLE: list[JsonValue] = [
-    {"decision_id": "order-1002", "context": CONTEXT_EXAMPLE},
+    {"decision_id": "order-1002", "context": CONTEXT_EXAMPLE, "subject": "customer-4711"},
     {"decision_id": "order-1003", "context": {"risk": "high", "revenue": 8_500}, "excluded_actions": ["call"]},
 ]
 REWARDS_EXAMPLE: list[JsonValue] = [
@@ -104,9 +104,17 @@ class DecideBatch(DecideBatchByPath):
     campaign: CampaignName
 
 
+RewardId = Annotated[Text, Field(description="your id of this amount: repeated under it, it changes nothing")]
+
+
 class RewardItem(RequestBody):
     decision_id: Text
     reward: Reward
+    mode: Annotated[
+        Literal["set", "add"],
+        Field(description="set: the decision's only reward; add: one of several amounts, which add up"),
+    ] = "set"
+    reward_id: RewardId | None = None  # required to add
 
 
 class RewardByPath(RewardItem):
@@ -134,6 +142,48 @@ class RewardBatchByPath(RequestBody):
 
 class RewardBatch(RewardBatchByPath):
     model_config = _with_example(campaign="spring-offers", items=REWARDS_EXAMPLE)
+
+    campaign: CampaignName
+
+
+class Correction(RequestBody):
+    """What a decision earned after all."""
+
+    decision_id: Text
+    reward: Annotated[Reward, Field(description="what it is worth altogether, whatever was reported before")]
+    reward_id: RewardId
+
+
+class CorrectionByPath(Correction):
+    """As for `/reward/correct`, for the campaign that the path names."""
+
+    model_config = _with_example(decision_id="order-1003", reward=0, reward_id="cancellation-77")
+
+    campaign: PathCampaign = None
+
+
+class CorrectionRequest(CorrectionByPath):
+    model_config = _with_example(
+        campaign="spring-offers", decision_id="order-1003", reward=0, reward_id="cancellation-77"
+    )
+
+    campaign: CampaignName
+
+
+class SubjectRewardByPath(RequestBody):
+    """As for `/reward/subject`, for the campaign that the path names."""
+
+    model_config = _with_example(subject="customer-4711", reward=20, reward_id="sale-5512")
+
+    campaign: PathCampaign = None
+    subject: Annotated[Text, Field(description="the person who earned it, as in /decide")]
+    reward: Annotated[Reward, Field(description="is added to the rewards of the decisions that it is credited to")]
+    reward_id: RewardId
+    at: Annotated[Time | None, Field(description="when it was earned, if not now; with a time zone")] = None
+
+
+class SubjectRewardRequest(SubjectRewardByPath):
+    model_config = _with_example(campaign="spring-offers", subject="customer-4711", reward=20, reward_id="sale-5512")
 
     campaign: CampaignName
 

@@ -7,7 +7,7 @@ from policy.costs import is_quick
 from service.engine.cache import Cache
 from service.engine.operations import Decide, Operation, Reward, count_items
 from service.engine.unit import Unit
-from service.storage.rows import KnownDecision, LiveRow
+from service.storage.rows import KnownDecision, KnownReward, LiveRow
 from service.storage.transaction import LongWorkError, Transaction
 
 AnyOperation: TypeAlias = Operation[object]
@@ -17,8 +17,9 @@ MOST_QUICK_ITEMS = 250  # decisions and rewards of one campaign in a transaction
 class Turn:
     """A locked campaign and the operations on it. `clock` gives microseconds since 1970.
 
-    `known` are the decisions that the operations name and the log has. A turn that `is_quick` raises `LongWorkError`
-    instead of doing what takes more than a few milliseconds.
+    `known` are the decisions that the operations name and the log has, `rewards` those with the reward
+    ids that they name. A turn that `is_quick` raises `LongWorkError` instead of doing what takes more than a few
+    milliseconds.
     """
 
     def __init__(
@@ -31,12 +32,14 @@ class Turn:
         clock: Callable[[], int],
         now: int,
         known: dict[str, KnownDecision],
+        rewards: Sequence[KnownReward],
         is_quick: bool,
     ) -> None:
         self.tx, self.cache, self.owner, self.clock, self.now = tx, cache, owner, clock, now
         self.is_deleted = False
         self.loaded_unit: Unit | None = None  # None as long as no operation has needed it
         self.operations, self._row, self._known, self._is_quick = operations, row, known, is_quick
+        self._rewards = rewards
 
     @property
     def row(self) -> LiveRow:
@@ -47,7 +50,7 @@ class Turn:
         """The unit of work; the campaign's state is loaded when it is first needed."""
         if self.loaded_unit is None:
             entry = self.cache.load_entry(self.tx, self._row, self._is_quick)
-            unit = Unit(self.tx, self._row, entry, self.owner, self.now, self._known)
+            unit = Unit(self.tx, self._row, entry, self.owner, self.now, self._known, self._rewards)
             if self._is_quick and self._is_long(unit):
                 raise LongWorkError
             self.loaded_unit = unit
@@ -82,3 +85,14 @@ def list_decision_ids(operations: Sequence[AnyOperation], with_new: bool = True)
         elif isinstance(operation, Reward):
             ids += [item.decision_id for item in operation.items]
     return ids
+
+
+def list_reward_ids(operations: Sequence[AnyOperation]) -> list[tuple[str, str]]:
+    """List the decision ids and reward ids that clients name together."""
+    return [
+        (item.decision_id, item.reward_id)
+        for operation in operations
+        if isinstance(operation, Reward)
+        for item in operation.items
+        if item.reward_id is not None
+    ]

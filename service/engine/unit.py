@@ -10,25 +10,21 @@ from msgspec.structs import replace
 from policy import PolicyError, Request
 from policy.arrays import BoolArray
 from policy.state import MODES, Decided
-from service.base.errors import ApiError, ConflictError, FieldProblem, GoneError, InvalidError, NotFoundError
+from service.base.errors import ApiError, ConflictError, FieldProblem, GoneError, InvalidError
 from service.base.times import SECOND, format_timestamp
 from service.engine.alerts import Announced, find_regime_changes
-from service.engine.boundaries import Boundaries
 from service.engine.encoding import check_numbers, encode_explanation, encode_text
 from service.engine.refusals import Refused
 from service.engine.requests import MAX_BATCH, Customer, DecideItem
+from service.engine.rewarding import Rewards
 from service.storage.rows import REGIME_CHANGE, DecisionRow, KnownDecision, MessageRow
 
 AHEAD_SECONDS = 60  # how far a client's clock may be ahead of ours (R27)
 PREFIXES = [f"items[{i}]." for i in range(MAX_BATCH)]
 
 
-class Unit(Boundaries):
+class Unit(Rewards):
     """One campaign's unit of work, with the requests that clients make."""
-
-    def add_known(self, known: dict[str, KnownDecision]) -> None:
-        """Add decisions that the log has. For decisions of this transaction, the memory is newer."""
-        self.progress = replace(self.progress, known=known | self.known)
 
     # --- decisions ---------------------------------------------------------------------------------------------
 
@@ -200,26 +196,6 @@ class Unit(Boundaries):
                         sent_at=None,
                     )
                 )
-
-    # --- rewards -----------------------------------------------------------------------------------------------
-
-    def reward(self, decision_id: str, value: float) -> KnownDecision:
-        """Take the reward of a decision. If it is refused, nothing has changed."""
-        known = self.known.get(decision_id)
-        if known is None:
-            raise NotFoundError(f"Campaign {self.row.name} has no decision {decision_id!r}")
-        if known.erased:
-            raise GoneError(f"Decision {decision_id!r} was erased")
-        known = self.close_book(known)
-        if known.reward is not None:
-            if known.reward == value:
-                self.repeated += 1
-                return known
-            how = "by default, because none came in time" if known.source == "default" else "before"
-            raise ConflictError(f"Decision {decision_id!r} got the reward {known.reward!r} {how}; it cannot change")
-        self.take_reward(known.round, value, "client")
-        self.known[decision_id] = rewarded = known._replace(reward=value, source="client", received_at=self.now)
-        return rewarded
 
 
 def _require_same_request(known: KnownDecision, digest: bytes) -> None:

@@ -1,7 +1,7 @@
 """One campaign's unit of work: what a transaction has done to it so far, how to undo it, and how to write it (R18)."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -15,12 +15,14 @@ from service.base.waits import Wait
 from service.engine.alerts import Announced, count_regimes
 from service.engine.course import FAILED_ESTIMATION, FAILED_PUBLICATION, FAILED_UPDATE, Course, Position
 from service.engine.refusals import Refused
+from service.engine.sales import Sale, Taken
 from service.storage.jobs import close_job
 from service.storage.rows import (
     DecisionRow,
     EventRow,
     JobRow,
     KnownDecision,
+    KnownReward,
     LiveRow,
     MessageRow,
     ModelRow,
@@ -144,6 +146,7 @@ class Work(Course):
         owner: str,
         now: int,
         known: dict[str, KnownDecision] | None = None,
+        rewards: Sequence[KnownReward] = (),
     ) -> None:
         self.entry, self.rows = entry, NewRows()
         self.now = max(now, row.clock)  # time never goes backwards
@@ -151,7 +154,10 @@ class Work(Course):
         self._tx, self._owner, self._locked_row = tx, owner, row
         self._flushed_rows, self._flushed_jobs = NO_ROWS, 0  # how much the database already has
         self._is_job_waiting = False  # True once it is known that the open job cannot be published yet
-        self.repeated = self.refused = 0  # rewards that changed nothing
+        self.repeated = self.refused = self.late = 0  # rewards that changed nothing
+        # Rewards with an id: of this transaction, and those of the log that requests name. Whatever adds one succeeds.
+        self._identified = {(each.round, each.reward_id): each for each in rewards}
+        self._credited = dict[str, tuple[Sale, list[Taken]]]()  # what this transaction has credited, by its id
         self.refused_decides: list[list[Refused]] = []  # what was wrong with the context of each
         revision, policy, state = entry.position
         self.progress = Progress(

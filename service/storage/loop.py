@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
 from service.storage.engines import BUSY_SECONDS, DATABASE_ERRORS, PREPARE_SESSION, SILENCE_SECONDS, Health
-from service.storage.rows import DecisionRow, KnownDecision, LiveRow, RewardRow
+from service.storage.rows import DecisionRow, KnownDecision, KnownReward, LiveRow, RewardRow
 from service.storage.statements import Statement, compile_statement, compile_statements, write_unchanged
 from service.storage.transaction import LoopTransaction
 
@@ -116,6 +116,12 @@ class LoopConnection:
         campaigns, ids = zip(*wanted, strict=True)
         rows = await self._query("known decisions", campaign_id=campaigns, decision_id=ids)
         return [KnownDecision._make(row) for row in rows]
+
+    async def get_known_rewards(self, wanted: Sequence[tuple[int, str, str]]) -> list[KnownReward]:
+        """The rewards with these campaigns, decision ids and reward ids, as far as there are any."""
+        campaigns, ids, reward_ids = zip(*wanted, strict=True)
+        rows = await self._query("known rewards", campaign_id=campaigns, decision_id=ids, reward_id=reward_ids)
+        return [KnownReward._make(row) for row in rows]
 
     async def begin(self, news: Sequence[News]) -> LoopTransaction:
         """Read what other workers have added; return the transaction in which it can be folded."""

@@ -1,6 +1,6 @@
 """The log as people and files read it: decisions with their rewards by time, and columns for charts."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy import select
 
 from service.base.waits import Wait
-from service.storage.rows import select_rows
+from service.storage.rows import RewardRow, select_rows
 from service.storage.statements import DECISIONS_WITH_REWARDS, PAGE
 from service.storage.tables import decisions, models, rewards
 from service.storage.transaction import Transaction
@@ -88,6 +88,43 @@ def read_subject_decisions(tx: Transaction, campaign: int, subject: str, wait: W
     """The decisions for one person, in order."""
     query = _LOGGED.where(decisions.c.campaign_id == campaign, decisions.c.subject == subject)
     return [row.close_book(wait) for row in tx.read_rows(LoggedDecision, query.order_by(decisions.c.round))]
+
+
+def read_reward_history(tx: Transaction, campaign: int, rounds: Sequence[int]) -> dict[int, list[RewardRow]]:
+    """Every reward that came for these rounds, in order, by round; only of rounds with several, or with ids."""
+    history: dict[int, list[RewardRow]] = {}
+    for start in range(0, len(rounds), PAGE):
+        own = rewards.c.campaign_id == campaign, rewards.c.round.in_(rounds[start : start + PAGE])
+        for row in tx.read_rows(RewardRow, select_rows(RewardRow, rewards).where(*own).order_by(rewards.c.arrival)):
+            history.setdefault(row.round, []).append(row)
+    return {round: rows for round, rows in history.items() if len(rows) > 1 or rows[0].reward_id is not None}
+
+
+class WrongReward(NamedTuple):
+    """A reward whose row does not fit the others of its round."""
+
+    round: int
+    arrival: int
+    replaced_by: int
+    next_arrival: int  # what `replaced_by` must be
+    reward: float | None
+    total: float | None  # what the reward must be, if it adds an amount
+
+
+def find_wrong_rewards(tx: Transaction, campaign: int) -> list[WrongReward]:
+    """The rewards that are not marked as replaced by the next one of their round, or are not the sum that they say."""
+    order: Any = {"partition_by": rewards.c.round, "order_by": rewards.c.arrival}
+    total = sa.func.lag(rewards.c.reward).over(**order) + rewards.c.amount
+    rows = (
+        select(rewards.c.round, rewards.c.arrival, rewards.c.replaced_by, rewards.c.reward)
+        .add_columns(sa.func.coalesce(sa.func.lead(rewards.c.arrival).over(**order), 0).label("next_arrival"))
+        .add_columns(total.label("total"))
+        .where(rewards.c.campaign_id == campaign)
+        .subquery()
+    )
+    query = select(*(rows.c[name] for name in WrongReward._fields))
+    is_wrong = (rows.c.replaced_by != rows.c.next_arrival) | (rows.c.total != rows.c.reward)
+    return tx.read_rows(WrongReward, query.where(is_wrong).order_by(rows.c.arrival))
 
 
 # --- columns for charts -----------------------------------------------------------------------------------------------

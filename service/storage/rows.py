@@ -220,6 +220,7 @@ class KnownDecision(NamedTuple):
     reward: float | None = None
     source: str | None = None
     received_at: int | None = None
+    reward_id: str | None = None
 
     @classmethod
     def from_row(cls, row: DecisionRow) -> "KnownDecision":
@@ -228,6 +229,23 @@ class KnownDecision(NamedTuple):
             row.campaign_id, row.decision_id, row.round, row.request_hash, row.model_version, row.mode, row.action,
             row.propensity, row.explanation, row.decided_at,
         )  # fmt: skip
+
+
+class KnownReward(NamedTuple):
+    """What the answer to a repeated amount needs: a reward with an id that is already in the log."""
+
+    campaign_id: int
+    round: int
+    reward_id: str
+    reward: float | None  # of the round, from this arrival on
+    amount: float | None
+    source: str
+    received_at: int
+
+    @property
+    def sent(self) -> float | None:
+        """What the client sent."""
+        return self.reward if self.amount is None else self.amount
 
 
 def select_rows(kind: type[Any], *sources: sa.Table) -> sa.Select[Any]:

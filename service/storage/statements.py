@@ -18,6 +18,7 @@ from service.storage.rows import (
     DecisionRow,
     JobRow,
     KnownDecision,
+    KnownReward,
     LiveRow,
     Replacement,
     RewardRow,
@@ -101,13 +102,26 @@ def _select_known(wanted: sa.FromClause) -> sa.Select[Any]:
     return select_rows(KnownDecision, decisions, rewards).select_from(wanted.join(DECISIONS_WITH_REWARDS, is_wanted))
 
 
+def _select_known_rewards(wanted: sa.FromClause) -> sa.Select[Any]:
+    """Select the rewards of the wanted campaigns, decision ids and reward ids."""
+    decision = (decisions.c.campaign_id == wanted.c.campaign_id) & (decisions.c.decision_id == wanted.c.decision_id)
+    reward = (
+        (rewards.c.campaign_id == wanted.c.campaign_id)
+        & (rewards.c.reward_id == wanted.c.reward_id)
+        & (rewards.c.round == decisions.c.round)
+    )
+    return select_rows(KnownReward, rewards).select_from(wanted.join(decisions, decision).join(rewards, reward))
+
+
 def _write_for_sqlite() -> Mapping[str, sa.ClauseElement]:
     given = sa.func.json_each(bindparam("given")).table_valued("value").c.value
-    first, second = (sa.func.json_extract(given, sa.literal_column(f"'$[{i}]'")) for i in range(2))
-    wanted = select(first.label("campaign_id"), second.label("decision_id")).subquery()
+    names = ("campaign_id", "decision_id", "reward_id")
+    columns = [sa.func.json_extract(given, sa.literal_column(f"'$[{i}]'")).label(name) for i, name in enumerate(names)]
+    wanted, identified = select(*columns[:2]).subquery(), select(*columns).subquery()
     return {
         "lock": LIVE_ROWS.where(campaigns.c.name.in_(select(given))),
         "known decisions": _select_known(wanted),
+        "known rewards": _select_known_rewards(identified),
         "live": update(live)
         .where(live.c.campaign_id == bindparam("campaign_id"), live.c.version == bindparam("before"))
         .values({name: bindparam(name) for name in UPDATED_COLUMNS}),
@@ -125,6 +139,9 @@ def _write_for_postgresql() -> Mapping[str, sa.ClauseElement]:
         # What has waited for a lock must also lock what it has joined, or it would see that as it was before the wait.
         "lock": named.with_for_update(of=[live, campaigns]),
         "known decisions": _select_known(_unnest([decisions.c.campaign_id, decisions.c.decision_id])),
+        "known rewards": _select_known_rewards(
+            _unnest([decisions.c.campaign_id, decisions.c.decision_id, rewards.c.reward_id])
+        ),
         "new decisions": _select_new(DecisionRow, decisions, decisions.c.round),
         "new rewards": _select_new(RewardRow, rewards, rewards.c.arrival),
         "live": _update_live(after, live.c.version == after.c.before),

@@ -23,6 +23,7 @@ from service.storage.rows import (
     DecisionRow,
     JobRow,
     KnownDecision,
+    KnownReward,
     LiveRow,
     Replacement,
     RevisionRow,
@@ -112,6 +113,19 @@ class Transaction:
                 rows = self._query("known decisions", campaign_id=campaigns, decision_id=ids)
             decisions += map(KnownDecision._make, rows)
         return decisions
+
+    def get_known_rewards(self, wanted: Sequence[tuple[int, str, str]]) -> list[KnownReward]:
+        """The rewards with these campaigns, decision ids and reward ids, as far as there are any."""
+        rewards: list[KnownReward] = []
+        for start in range(0, len(wanted), LONGEST_LIST):
+            part = wanted[start : start + LONGEST_LIST]
+            if self.embedded:
+                rows = self._query("known rewards", given=json.dumps(part))
+            else:
+                campaigns, ids, reward_ids = map(list, zip(*part, strict=True))
+                rows = self._query("known rewards", campaign_id=campaigns, decision_id=ids, reward_id=reward_ids)
+            rewards += map(KnownReward._make, rows)
+        return rewards
 
     def get_newest_job(self, campaign: int) -> JobRow | None:
         rows = self._query("newest job", campaign=campaign)

@@ -26,6 +26,11 @@ DECISION_FIELDS = ("round", "model_version", "mode", "action", "propensity", "be
 REWARD_FIELDS = ("round", "reward", "source")
 
 
+def make_key(decision_id: str, reward_id: str | None) -> str:
+    """What identifies a reward: the decision, and the id of an amount."""
+    return decision_id if reward_id is None else f"{decision_id} {reward_id}"
+
+
 class Exchange(NamedTuple):
     """A request and the body of its answer, if there was one."""
 
@@ -39,8 +44,8 @@ class Exchange(NamedTuple):
 
     @property
     def ids(self) -> list[str]:
-        """The ids of the decisions that it requests or rewards."""
-        return [item["decision_id"] for item in self.items]
+        """The ids of the decisions that it requests or rewards, with those of amounts."""
+        return [make_key(item["decision_id"], item.get("reward_id")) for item in self.items]
 
     @property
     def is_reward(self) -> bool:
@@ -68,7 +73,7 @@ class Change(NamedTuple):
 
 
 class Log(NamedTuple):
-    """The stored rows of one campaign. Decisions and rewards are keyed by decision id."""
+    """The stored rows of one campaign. Decisions and rewards are keyed by decision id, amounts also by their own."""
 
     live: Mapping[str, Any]
     decisions: dict[str, Mapping[str, Any]]  # by round
@@ -76,6 +81,7 @@ class Log(NamedTuple):
     revisions: list[Mapping[str, Any]]
     repeated: list[str]  # rows that exist more than once
     gaps: list[str]  # numbers that are missing or beyond the live row's (R1)
+    sums: list[str]  # rewards that are not the sum of their amounts, or not followed by the next one
 
 
 def compare_with_log(
@@ -93,6 +99,7 @@ def compare_with_log(
     logs = {name: stored[name] for name in names}
     findings = [Finding("duplicated", text) for log in logs.values() for text in log.repeated]
     findings += [Finding("gap", text) for log in logs.values() for text in log.gaps]
+    findings += [Finding("wrong", text) for log in logs.values() for text in log.sums]
     for exchange in acknowledged:
         findings += compare_exchange(exchange, logs[exchange.campaign])
     committed = []
@@ -142,6 +149,8 @@ def compare_exchange(exchange: Exchange, log: Log) -> list[Finding]:
 def _compare_rewards(exchange: Exchange, log: Log) -> Iterator[Finding]:
     for name, committed in zip(exchange.ids, get_committed_rewards(exchange), strict=True):
         row = log.rewards.get(name)
+        if row is None and committed is None and " " in name:  # an amount that came too late
+            continue
         if row is None:
             yield Finding("lost", f"reward of {name!r}, answered {committed}")
         elif committed is None:  # refused because it came too late (R20)
@@ -174,11 +183,12 @@ def _compare_content(exchange: Exchange, log: Log) -> Iterator[Finding]:
     """The log must hold the values of the request, unless a default reward came first (R20)."""
     rows = log.rewards if exchange.is_reward else log.decisions
     for item in exchange.items:
-        row = rows.get(item["decision_id"])
+        row = rows.get(make_key(item["decision_id"], item.get("reward_id")))
         if row is None or (exchange.is_reward and row["source"] == "default"):
             continue
         if exchange.is_reward:
-            is_same = (row["reward"], row["source"]) == (item["reward"], "client")
+            sent = row["reward"] if row["amount"] is None else row["amount"]
+            is_same = (sent, row["source"]) == (item["reward"], "client")
         else:
             is_same = json.loads(row["context"]) == item["context"]
         if not is_same:
@@ -223,7 +233,7 @@ def read_logs(database_url: str) -> dict[str, Log]:
 
 
 def _read_log(connection: sa.Connection, campaign_id: int) -> Log:
-    def select(query: sa.Select[Any]) -> list[Mapping[str, Any]]:
+    def select(query: sa.Select[Any]) -> list[dict[str, Any]]:
         return [dict(row) for row in connection.execute(query).mappings()]
 
     is_rewarded = (decisions.c.campaign_id == rewards.c.campaign_id) & (decisions.c.round == rewards.c.round)
@@ -234,24 +244,39 @@ def _read_log(connection: sa.Connection, campaign_id: int) -> Log:
         .where(rewards.c.campaign_id == campaign_id)
         .order_by(rewards.c.arrival)
     )
+    for row in rewarded:
+        row["key"] = row["decision_id"] and make_key(row["decision_id"], row["reward_id"])
     revisions = sa.select(config_revisions).where(config_revisions.c.campaign_id == campaign_id)
     (live_row,) = select(sa.select(live).where(live.c.campaign_id == campaign_id))
     return Log(
         live_row,
         {row["decision_id"]: row | json.loads(row["explanation"]) for row in decided},
-        {row["decision_id"]: row for row in rewarded if row["decision_id"] is not None},  # else the decision is lost
+        {row["key"]: row for row in rewarded if row["key"] is not None},  # else the decision is lost
         select(revisions.order_by(config_revisions.c.revision)),
         [
             f"{kind} of {name!r} exists {times} times"
-            for kind, rows in (("decision", decided), ("reward", rewarded))
-            for name, times in Counter(row["decision_id"] for row in rows).items()
+            for kind, key, rows in (("decision", "decision_id", decided), ("reward", "key", rewarded))
+            for name, times in Counter(row[key] for row in rows).items()
             if times > 1 and name is not None
         ],
         [
             *_find_gaps("round", [row["round"] for row in decided], live_row["round"]),
             *_find_gaps("arrival", [row["arrival"] for row in rewarded], live_row["arrived"]),
         ],
+        list(_find_wrong_sums(rewarded)),
     )
+
+
+def _find_wrong_sums(rewarded: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    newest: dict[int, Mapping[str, Any]] = {}
+    for row in rewarded:
+        before = newest.get(row["round"])
+        if before is not None and row["arrival"] not in (before["arrival"], before["replaced_by"]):
+            yield f"{before} is followed by {row}"
+        if row["amount"] is not None and (before is None or before["reward"] + row["amount"] != row["reward"]):
+            yield f"{row} is not the sum after {before}"
+        newest[row["round"]] = row
+    yield from (f"{row} is not in force" for row in newest.values() if row["replaced_by"])
 
 
 def _find_gaps(what: str, numbers: list[int], last: int) -> list[str]:

@@ -35,6 +35,9 @@ def wait_until(condition: Callable[[], object], poll_seconds: float = 0.005) -> 
         time.sleep(poll_seconds)
 
 
+MOST_SUMMED = 20  # decisions whose rewards go on growing
+
+
 def open_client(url: str) -> httpx.Client:
     """A client with a long time-out, and without certificates: loading them takes longer than its requests.
 
@@ -54,6 +57,11 @@ def _build_reward(campaign: str, chance: random.Random, ids: Sequence[str]) -> E
     return build_request("/reward", campaign, [{"decision_id": name, "reward": chance.random()} for name in ids])
 
 
+def _build_amounts(campaign: str, chance: random.Random, ids: Sequence[str], id: str) -> Exchange:
+    items = [{"decision_id": name, "reward": chance.random(), "mode": "add", "reward_id": id} for name in ids]
+    return build_request("/reward", campaign, items)
+
+
 def build_request(path: str, campaign: str, items: list[dict[str, Any]]) -> Exchange:
     """A request for these items: a batch if there are several."""
     if len(items) == 1:
@@ -62,8 +70,9 @@ def build_request(path: str, campaign: str, items: list[dict[str, Any]]) -> Exch
 
 
 def is_final(request: Exchange, response: httpx.Response) -> bool:
-    """Success, or the refusal of a reward that came after its default (R20)."""
-    too_late = request.is_reward and response.status_code == 409 and "by default" in response.text
+    """Success, or the refusal of a reward that came after its wait (R20)."""
+    is_settled = "by default" in response.text or "is settled" in response.text
+    too_late = request.is_reward and response.status_code == 409 and is_settled
     return response.status_code == 200 or too_late
 
 
@@ -82,6 +91,7 @@ class Caller:
         self._clients = [open_client(url) for url in servers]
         self._pool = ThreadPoolExecutor(len(servers))
         self._unrewarded: dict[str, list[str]] = {name: [] for name in campaigns}
+        self._summed: dict[str, list[str]] = {name: [] for name in campaigns}  # decisions whose rewards are sums
 
     def run(self, max_steps: int) -> None:
         """Call until told to stop, until the server is gone or until the last step."""
@@ -102,7 +112,12 @@ class Caller:
             self._read_back(self.acknowledged[-1])
         unrewarded = self._unrewarded[campaign]
         unrewarded += request.ids
-        if self._random.random() < 0.7:
+        if self._random.random() < 0.15:
+            summed, chosen = self._summed[campaign], unrewarded[: self._draw_size()]
+            self._unrewarded[campaign], summed[:] = unrewarded[len(chosen) :], (summed + chosen)[-MOST_SUMMED:]
+            again = self._random.sample(summed, min(len(summed), self._draw_size()))
+            self._call(_build_amounts(campaign, self._random, again, f"{self._name}-{step}"))
+        elif self._random.random() < 0.7:
             self._random.shuffle(unrewarded)
             size = self._draw_size()
             self._unrewarded[campaign], rewarded = unrewarded[size:], unrewarded[:size]

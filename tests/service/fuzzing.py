@@ -74,7 +74,9 @@ class Beyond(NamedTuple):
 
 CONFIGURING = r"POST /campaigns(/check)?|POST /campaigns/\{name\}/(clone|actions|levels)|PATCH /campaigns/\{name\}"
 DECIDING = r"POST (/campaigns/\{name\})?/decide(/batch)?|POST /campaigns/\{name\}/(preview|import)"
-BY_PATH = r"POST /campaigns/\{name\}/(decide|reward)(/batch)?"
+BY_PATH = r"POST /campaigns/\{name\}/(decide|reward)(/batch|/correct|/subject)?"
+CREDITING = r"POST (/campaigns/\{name\})?/reward/subject"
+REWARDING = r"POST (/campaigns/\{name\})?/reward"
 BEYOND_A_SCHEMA = [
     # Rules between fields of a configuration.
     Beyond(CONFIGURING, r"variables\[\d+\]", "needs exactly one kind"),
@@ -86,6 +88,8 @@ BEYOND_A_SCHEMA = [
     Beyond(CONFIGURING, r"(variables\[\d+\]|rewards)\.range", ".* is empty"),
     Beyond(CONFIGURING, r"actions|variables|signals|retired_actions|variables\[\d+\]\.levels", "repeated: .*"),
     Beyond(CONFIGURING, r"rewards\.(default|wait_seconds)", "missing|.* is outside range"),
+    Beyond(CONFIGURING, r"rewards\.correct_seconds", ".* is less than wait_seconds"),
+    Beyond(REWARDING, "reward_id", "missing|has no use here"),  # it goes with the mode
     Beyond(CONFIGURING, r"bonus\.\w+", "used only by .*|needed by .*|.*regime.*"),
     Beyond(CONFIGURING, r"beliefs\.(\w+)", "needed by .*|used only by .*|not used by .*|.*needs (an )?estimator.*"),
     Beyond(CONFIGURING, r"beliefs\.parameters\..*", r"\d+ (rows|numbers).*"),
@@ -105,11 +109,13 @@ BEYOND_A_SCHEMA = [
     # What a request may hold depends on the campaign, its models, and the time of day.
     Beyond(DECIDING, r".*context(\..*)?", ".*"),
     Beyond(DECIDING, r".*excluded_actions", "unknown: .*|excludes every action"),
-    Beyond(DECIDING, r".*\b(at|decided_at)", "lies in the future|.* is not a time|.*out of range.*"),
+    Beyond(f"{DECIDING}|{CREDITING}", r".*\b(at|decided_at)", "lies in the future|.* is not a time|.*out of range.*"),
     Beyond(r"POST /campaigns/\{name\}/import", r"rows\[\d+\]\.\w+", ".*"),
     Beyond(BY_PATH, "campaign", "is not the campaign of the path"),
     Beyond(
-        r"POST (/campaigns/\{name\})?/reward|POST /personalizer/.*/reward", "reward|value", r"[-+\d.e]+ is out of range"
+        r"POST (/campaigns/\{name\})?/reward(/correct|/subject)?|POST /personalizer/.*/reward",
+        "reward|value",
+        r"[-+\d.e]+ is out of range",
     ),
     Beyond(
         r"POST /campaigns/\{name\}/actions/retire",

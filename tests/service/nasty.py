@@ -117,7 +117,7 @@ CONFIG: dict[str, Any] = {
     "regimes": 2,
     "stage_length": 5,
     "warm_start_rounds": 10,
-    "rewards": {"range": [-2, 2], "wait_seconds": 600, "default": 0},
+    "rewards": {"range": [-2, 2], "wait_seconds": 600, "default": 0, "correct_seconds": 1e9},
     "beliefs": {
         "estimator": "given",
         "parameters": {
@@ -145,14 +145,20 @@ RANK = {
 EVENT = (("eventId", "d1"),)
 BETWEEN = (("from", "2026-09-21T00:00:00Z"), ("to", "2027-09-21T00:00:00Z"))
 PAGE = (("limit", "5"), ("cursor", "1"))
+CORRECTION = {"decision_id": "d1", "reward": 1, "reward_id": "c1"}
+CREDIT = {"subject": "s1", "reward": 0.5, "reward_id": "c2"}
 ASKED = [
     Asked("POST", "/decide", {"campaign": "nasty", **ITEM}),
     Asked("POST", "/decide/batch", {"campaign": "nasty", "items": [ITEM]}),
     Asked("POST", "/reward", {"campaign": "nasty", "decision_id": "d1", "reward": 1}),
+    Asked("POST", "/reward/correct", {"campaign": "nasty", **CORRECTION}),
+    Asked("POST", "/reward/subject", {"campaign": "nasty", **CREDIT}),
     Asked("POST", "/reward/batch", {"campaign": "nasty", "items": [{"decision_id": "d1", "reward": 1}]}),
     Asked("POST", "/campaigns/{name}/decide", {"campaign": "nasty", **ITEM}),
     Asked("POST", "/campaigns/{name}/decide/batch", {"items": [ITEM]}),
     Asked("POST", "/campaigns/{name}/reward", {"campaign": "nasty", "decision_id": "d1", "reward": 1}),
+    Asked("POST", "/campaigns/{name}/reward/correct", CORRECTION),
+    Asked("POST", "/campaigns/{name}/reward/subject", CREDIT),
     Asked("POST", "/campaigns/{name}/reward/batch", {"items": [{"decision_id": "d1", "reward": 1}]}),
     Asked("POST", "/personalizer/v1.0/rank", RANK),
     Asked("POST", "/personalizer/v1.0/events/{eventId}/reward", {"value": 1}, names=EVENT),

@@ -69,6 +69,8 @@ class Round:
     raw: bytes = b""  # of the answer, if the request was for it alone
     reward: Reward | None = None
     erased: bool = False
+    first: dict[str, Any] = field(default_factory=dict)  # the answer to the only reward without an id
+    sent: dict[str, dict[str, Any]] = field(default_factory=dict)  # the answers to rewards with an id, by the id
 
     @property
     def decision_id(self) -> str:
@@ -141,7 +143,8 @@ class Campaign:
         return max(4, (int(self.config["warm_start_rounds"]) + 1) // 2)
 
     def _usable(self, rounds: Sequence[int], excluded: frozenset[int]) -> list[int]:
-        return [number for number in rounds if number not in excluded and not self.rounds[number - 1].erased]
+        own = dict.fromkeys(rounds)  # a round may have several rewards
+        return [number for number in own if number not in excluded and not self.rounds[number - 1].erased]
 
     def _stage_start(self, round: int) -> int:
         return math.ceil((round - 1) / self.length) * self.length + 1
@@ -300,22 +303,101 @@ class Campaign:
 
     def reward(self, decision_id: str, value: float, now: int) -> dict[str, Any]:
         """Return what the answer must be."""
+        round = self._find(decision_id)
+        booked = self.get_reward(round, now)
+        if booked is None:
+            self._require_within([value])
+            self.clock = max(now, self.clock)
+            self._take(round, value, "client", self.clock)
+            round.first = self._tell(round, now)
+        elif round.first.get("reward") == value and booked.value != value:
+            return round.first  # a retry, although the reward has changed since
+        elif booked.value != value:
+            raise Refused(409)
+        return self._tell(round, now)
+
+    def add(self, decision_id: str, amount: float, reward_id: str, now: int) -> dict[str, Any]:
+        """R2: one of several amounts."""
+        round = self._find(decision_id)
+        if reward_id in round.sent:
+            return self._repeat(round, reward_id, amount, "client")
+        now = max(now, self.clock)
+        if self._is_late(round, now):
+            raise Refused(409)
+        total = (round.reward.value if round.reward else 0.0) + amount
+        self._require_within([total])
+        return self._take_sent(round, total, amount, reward_id, "client", now)
+
+    def correct(self, decision_id: str, value: float, reward_id: str, now: int) -> dict[str, Any]:
+        round = self._find(decision_id)
+        if reward_id in round.sent:
+            return self._repeat(round, reward_id, value, "correction")
+        now, seconds = max(now, self.clock), self.config["rewards"]["correct_seconds"]
+        if seconds is None or now > round.decided_at + int(seconds * SECOND):
+            raise Refused(409)
+        self._require_within([value])
+        return self._take_sent(round, value, value, reward_id, "correction", now)
+
+    def credit(self, subject: str, value: float, reward_id: str, now: int) -> list[dict[str, Any]]:
+        """Credit a reward to the decisions for a subject."""
+        credited = [r for r in self.rounds if r.sent.get(reward_id, {}).get("source") == "subject"]
+        if credited:
+            if any(round.item["subject"] != subject for round in credited):
+                raise Refused(409)
+            return [self._repeat(round, reward_id, value / len(credited), "subject") for round in credited]
+        now, wait = max(now, self.clock), self.config["rewards"]["wait_seconds"]
+        since = 0 if wait is None else now - int(wait * SECOND)
+        among = [round for round in self.rounds_of(subject) if since <= round.decided_at]
+        if not among:
+            raise Refused(404)
+        among = [round for round in among if not self._is_late(round, now)]
+        rule = self.config["rewards"]["credit"]
+        chosen = {"last": among[-1:], "first": among[:1], "even": among}[rule]
+        if not chosen or any(reward_id in round.sent for round in chosen):
+            raise Refused(409)
+        amount = value / len(chosen)
+        totals = [(round.reward.value if round.reward else 0.0) + amount for round in chosen]
+        self._require_within(totals)
+        return [
+            self._take_sent(round, total, amount, reward_id, "subject", now)
+            for round, total in zip(chosen, totals, strict=True)
+        ]
+
+    def _find(self, decision_id: str) -> Round:
         round = self.by_id.get(decision_id)
         if round is None:
             raise Refused(404)
         if round.erased:
             raise Refused(410)
+        return round
+
+    def _require_within(self, totals: Sequence[float]) -> None:
         limits = self.config["rewards"]["range"]
-        booked = self.get_reward(round, now)
-        if booked is None:
-            if limits is not None and not limits[0] <= value <= limits[1]:
-                raise Refused(422)
-            self.clock = max(now, self.clock)
-            self._take(round, value, "client", self.clock)
-        elif booked.value != value:
+        if limits is not None and not all(limits[0] <= total <= limits[1] for total in totals):
+            raise Refused(422)
+
+    def _is_late(self, round: Round, now: int) -> bool:
+        wait = self.config["rewards"]["wait_seconds"]
+        return wait is not None and now >= round.decided_at + int(wait * SECOND)
+
+    def _repeat(self, round: Round, reward_id: str, amount: float, source: str) -> dict[str, Any]:
+        answer = round.sent[reward_id]
+        if (answer["amount"], answer["source"]) != (amount, source):
             raise Refused(409)
-        answer = {"decision_id": decision_id, "campaign": self.config["name"], "round": round.number}
-        return answer | self.told_reward(round, now)
+        return answer
+
+    def _take_sent(
+        self, round: Round, total: float, amount: float, reward_id: str, source: str, now: int
+    ) -> dict[str, Any]:
+        self.clock = now
+        self._take(round, total, source, now)
+        round.sent[reward_id] = self._tell(round, now) | {"amount": amount, "reward_id": reward_id}
+        return round.sent[reward_id]
+
+    def _tell(self, round: Round, now: int) -> dict[str, Any]:
+        reward = self.told_reward(round, now)
+        assert reward is not None
+        return {"decision_id": round.decision_id, "campaign": self.config["name"], "round": round.number, **reward}
 
     def _take(self, round: Round, value: float, source: str, now: int) -> None:
         round.reward = Reward(value, source, now)
@@ -405,7 +487,8 @@ class Campaign:
             return  # a retry
         self._require_open()
         past = self.versions[version - 1]
-        self.excluded = past.excluded | frozenset(self.arrivals[past.folded : self.folded])
+        first = set(self.arrivals[past.folded : self.folded]) - set(self.arrivals[: past.folded])
+        self.excluded = past.excluded | first
         if self.estimated and not past.estimated:
             self.next_estimation = self._stage_start(len(self.rounds) + 2)
         self.estimated = past.estimated
@@ -431,7 +514,7 @@ class Campaign:
         """R22."""
         gone = self.rounds_of(subject)
         for round in gone:
-            round.erased = True
+            round.erased, round.sent = True, {}
         if gone:
             self._estimate_again()
             self._publish("erasure", max(now, self.clock))

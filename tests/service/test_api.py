@@ -24,8 +24,9 @@ import sqlalchemy as sa
 
 from policy import CampaignConfig
 from service.api.campaigns import CampaignPage
-from service.api.decisions import DecisionAnswer, RewardAnswer, RewardResults, StoredDecision
+from service.api.decisions import DecisionAnswer, StoredDecision
 from service.api.models import Model, StagePage
+from service.api.rewards import RewardAnswer, RewardResults
 from service.base.errors import ConflictError
 from service.storage.store import Store
 from service.storage.tables import metadata

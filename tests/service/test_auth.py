@@ -28,14 +28,20 @@ from tests.service.scraping import Scrape
 ONCE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # no database is involved
 CONFIG = {"actions": ["none", "mail"], "variables": [{"name": "risk", "levels": ["low", "high"]}]}
 ITEM = {"decision_id": "d1", "context": {"risk": "low"}}
+CORRECTION = {"decision_id": "d1", "reward": 2, "reward_id": "r1"}
+CREDIT = {"subject": "customer-1", "reward": 2, "reward_id": "r2"}
 BODIES: dict[str, Callable[[str], dict[str, Any]]] = {
     "/decide": lambda campaign: {"campaign": campaign, **ITEM},
     "/decide/batch": lambda campaign: {"campaign": campaign, "items": [ITEM]},
     "/reward": lambda campaign: {"campaign": campaign, "decision_id": "d1", "reward": 1},
+    "/reward/correct": lambda campaign: {"campaign": campaign, **CORRECTION},
+    "/reward/subject": lambda campaign: {"campaign": campaign, **CREDIT},
     "/reward/batch": lambda campaign: {"campaign": campaign, "items": [{"decision_id": "d1", "reward": 1}]},
     "/campaigns/{name}/decide": lambda campaign: ITEM,
     "/campaigns/{name}/decide/batch": lambda campaign: {"items": [ITEM]},
     "/campaigns/{name}/reward": lambda campaign: {"decision_id": "d1", "reward": 1},
+    "/campaigns/{name}/reward/correct": lambda campaign: CORRECTION,
+    "/campaigns/{name}/reward/subject": lambda campaign: CREDIT,
     "/campaigns/{name}/reward/batch": lambda campaign: {"items": [{"decision_id": "d1", "reward": 1}]},
     "/campaigns": lambda campaign: {"name": campaign, **CONFIG},
     "/campaigns/check": lambda campaign: {"name": campaign, **CONFIG},

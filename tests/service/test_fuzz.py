@@ -17,14 +17,14 @@ from tests.service.answers import error_of, good
 from tests.service.conftest import Clock, Worker
 from tests.service.fuzzing import fuzz, living
 from tests.service.nasty import ASKED as OWN
-from tests.service.nasty import CONFIG, CONTEXT, EVALUATION, EVALUATIONS, LEVEL, Asked, encoded
+from tests.service.nasty import CONFIG, CONTEXT, CORRECTION, CREDIT, EVALUATION, EVALUATIONS, LEVEL, Asked, encoded
 from tests.service.routes import list_routes
 from tests.service.test_auth import bearer, make
 from tests.service.test_limits import Connection
 
 SEED = 1
 ASKED = [*EVALUATIONS, *OWN]
-PLAIN = ("/decide", "/decide/batch", "/reward", "/reward/batch")
+PLAIN = ("/decide", "/decide/batch", "/reward", "/reward/correct", "/reward/subject", "/reward/batch")
 WITH_BODY = [asked for asked in ASKED if asked.method != "GET"]
 KEYED = [asked for asked in ASKED if (asked.method, asked.path) not in (("GET", "/healthz"), ("GET", "/readyz"))]
 
@@ -178,6 +178,10 @@ def _script() -> Iterator[Asked]:
     yield Asked(post, "/reward", {"campaign": "nasty", "decision_id": "d1", "reward": 2})
     yield Asked(post, "/reward", {"campaign": "nasty", "decision_id": "d1", "reward": 3})
     yield Asked(post, "/reward", {"campaign": "nasty", "decision_id": "b2", "reward": 3})
+    for reward in (1, 2, None):
+        yield Asked(post, "/reward/correct", {"campaign": "nasty", **CORRECTION, "reward": reward})
+        yield Asked(post, "/reward/subject", {"campaign": "nasty", **CREDIT, "reward": reward})
+    yield Asked(post, "/reward/subject", {"campaign": "nasty", **CREDIT, "subject": "nobody", "reward_id": "c3"})
     yield Asked(post, "/reward/batch", {"campaign": "nasty", "items": [{"decision_id": "b1", "reward": 1}]})
     yield Asked(post, "/reward/batch", {"campaign": "nasty", "items": []})
     actions = {"actions": [{"id": action} for action in CONFIG["actions"]]}
@@ -206,6 +210,7 @@ def _script() -> Iterator[Asked]:
         yield Asked(post, "/decide", {"campaign": "nasty", **item, "decision_id": name, "subject": "s2"})
         yield Asked(post, "/decide/batch", {"campaign": "nasty", "items": [{**item, "decision_id": name}]})
         yield Asked(post, "/reward", {"campaign": "nasty", "decision_id": name, "reward": 1})
+        yield Asked(post, "/reward/correct", {"campaign": "nasty", **CORRECTION, "decision_id": name})
         yield Asked(post, "/personalizer/v1.0/events/{eventId}/reward", {"value": 1}, names=(("eventId", name),))
         yield Asked(post, "/personalizer/v1.0/events/{eventId}/activate", names=(("eventId", name),))
         yield Asked(post, "/campaigns/{name}/explain", {"decision_id": name})

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from service.api import campaigns, decisions
+from service.api import campaigns, decisions, rewards
 from service.base.errors import CODES
 from tests.service.answers import error_of, good
 from tests.service.conftest import Clock, Worker
@@ -62,6 +62,9 @@ PATCHES: list[dict[str, Any]] = [
     {"rewards": {"wait_seconds": 1.5, "default": -1}},
     {"rewards": {"wait_seconds": 3, "default": 0.25, "while_waiting": "hold"}},
     {"rewards": {"wait_seconds": None, "default": None}},
+    {"rewards": {"correct_seconds": 8, "credit": "first"}},
+    {"rewards": {"correct_seconds": 100, "credit": "even"}},
+    {"rewards": {"correct_seconds": None}},
     {"control": {"share": 0.4}},
     {"control": {"share": 0.2, "kind": "baseline"}},
     {"control": None},
@@ -91,6 +94,7 @@ DEFAULTS = {"control": {"share": 0.0, "kind": "uniform"}, "propensity_floor": 0.
 which = st.integers(0, 7)  # of whatever there are
 contexts = st.fixed_dictionaries({"season": st.sampled_from(SEASONS), "spend": st.sampled_from([3, 20, 36.5, 80])})
 bad_contexts = st.sampled_from([{}, {"season": "monsoon", "spend": 3}, {"season": "winter", "spend": "much"}])
+reward_ids = st.sampled_from(["sale", "upgrade", "refund"])
 values = st.sampled_from([-2, -0.5, 0, 0.25, 1, 2.0])
 
 
@@ -100,7 +104,13 @@ new_campaigns: dict[str, Any] = {
     "seed": st.integers(0, 99),
     "control": st.sampled_from([{}, {}, {"share": 0.3}, {"share": 0.3, "kind": "baseline"}]),
     "floor": st.sampled_from([0.0, 0.02, 0.2]),
-    "rewards": st.sampled_from([{}, {"range": [-2, 2]}, {"wait_seconds": 4, "default": 0.25}]),
+    "rewards": st.sampled_from(
+        [
+            {},
+            {"range": [-2, 2], "credit": "even"},
+            {"wait_seconds": 4, "default": 0.25, "correct_seconds": 50},
+        ]
+    ),
     "clock": st.sampled_from([None, None, {"period_seconds": 1.5}]),
 }
 
@@ -397,7 +407,7 @@ class Machine(RuleBasedStateMachine):
         with self.expecting() as ask:
             answer = ask("POST", "/reward", body)
             expected = campaign.reward(decision_id, value, self.clock.now)
-            assert decisions.RewardAnswer.model_validate(good(answer)).model_dump(mode="json") == expected
+            assert rewards.RewardAnswer.model_validate(good(answer)).model_dump(mode="json") == expected
         self.show(campaign)
 
     @precondition(decided)
@@ -414,6 +424,55 @@ class Machine(RuleBasedStateMachine):
         assert good(taken) == campaign.reward(round.decision_id, taken.json()["reward"], self.clock.now)
 
     @precondition(decided)
+    @rule(number=which, back=which, amount=values, id=reward_ids, how=st.sampled_from(["add", "add", "correct"]))
+    def revise(self, number: int, back: int, amount: float, id: str, how: str) -> None:
+        """Send one more amount, or a correction; the ids are few, so some are repeated."""
+        campaign, round = self._some_round(number, back)
+        body = {
+            "campaign": campaign.config["name"],
+            "decision_id": round.decision_id,
+            "reward": amount,
+            "reward_id": id,
+        }
+        with self.expecting() as ask:
+            if how == "add":
+                answer = ask("POST", "/reward", body | {"mode": "add"})
+            else:
+                answer = ask("POST", "/reward/correct", body)
+            expected = getattr(campaign, how)(round.decision_id, amount, id, self.clock.now)
+            assert rewards.IdentifiedReward.model_validate(good(answer)).model_dump(mode="json") == expected
+        self.show(campaign)
+
+    revise_more = revise
+
+    @precondition(decided)
+    @rule(number=which, subject=st.sampled_from(SUBJECTS), amount=values, id=reward_ids)
+    def credit(self, number: int, subject: str, amount: float, id: str) -> None:
+        campaign = self.campaign(number)
+        body = {"campaign": campaign.config["name"], "subject": subject, "reward": amount, "reward_id": id}
+        with self.expecting() as ask:
+            answer = ask("POST", "/reward/subject", body)
+            expected = campaign.credit(subject, amount, id, self.clock.now)
+            assert good(answer) == {"credited": expected}
+        self.show(campaign)
+
+    @precondition(decided)
+    @rule(number=which, back=which, id=reward_ids)
+    def add_twice_at_once(self, number: int, back: int, id: str) -> None:
+        """Send an amount twice at the same time: it is added once."""
+        campaign, round = self._some_round(number, back)
+        body = {"campaign": campaign.config["name"], "decision_id": round.decision_id, "reward": 0.5, "reward_id": id}
+        answers = self._at_once("/reward", *[body | {"mode": "add"}] * 2)
+        try:
+            expected = campaign.add(round.decision_id, 0.5, id, self.clock.now)
+        except Refused as refused:
+            for answer in answers:
+                error_of(answer, refused.status)
+        else:
+            assert [good(answer) for answer in answers] == [expected] * 2
+        self.show(campaign)
+
+    @precondition(decided)
     @rule(number=which, every=st.integers(1, 3), first=values, unknown=st.booleans())
     def reward_many(self, number: int, every: int, first: float, unknown: bool) -> None:
         """Get a result for each item, as if each had been sent alone."""
@@ -425,7 +484,7 @@ class Machine(RuleBasedStateMachine):
         if unknown:
             items.insert(1, {"decision_id": "never decided", "reward": first})
         answer = good(self.ask("POST", "/reward/batch", {"campaign": campaign.config["name"], "items": items}))
-        results = decisions.RewardResults.model_validate(answer).model_dump(mode="json")["results"]
+        results = rewards.RewardResults.model_validate(answer).model_dump(mode="json")["results"]
         for item, result in zip(items, results, strict=True):
             try:
                 expected = campaign.reward(item["decision_id"], item["reward"], self.clock.now), None
@@ -580,6 +639,10 @@ class Machine(RuleBasedStateMachine):
             assert {field: told[field] for field in round.answer} == round.answer
             assert told["context"] == round.item["context"]
             assert told["reward"] == campaign.told_reward(round, self.clock.now)
+            history = {each["reward_id"]: each for each in told["reward_history"] if each["reward_id"] is not None}
+            assert {id: each["amount"] for id, each in history.items()} == {
+                id: answer["amount"] for id, answer in round.sent.items()
+            }
         rows = [json.loads(line) for line in self.ask("GET", f"/campaigns/{name}/decisions").text.splitlines()]
         assert [row["round"] for row in rows] == [round.number for round in campaign.rounds]
         with self.workers.running[0].service.store.reading() as tx:

@@ -367,7 +367,7 @@ def test_old_refusals_fade():
     assert share.refused < 0.01
     assert share.values == {}
     refusals.forget(["a"])
-    assert refusals.get_share("a").decides == 0
+    assert refusals.get_share("a").requests == 0
 
 
 # --- exports and imports ----------------------------------------------------------------------------------------------

@@ -22,9 +22,13 @@ BODIES = {
     "/decide": ("DecideRequest", "200", "DecisionAnswer"),
     "/decide/batch": ("DecideBatch", "200", "DecisionBatch"),
     "/reward": ("RewardRequest", "200", "RewardAnswer"),
+    "/reward/correct": ("CorrectionRequest", "200", "IdentifiedReward"),
+    "/reward/subject": ("SubjectRewardRequest", "200", "CreditAnswer"),
+    "/campaigns/{name}/reward/correct": ("CorrectionByPath", "200", "IdentifiedReward"),
+    "/campaigns/{name}/reward/subject": ("SubjectRewardByPath", "200", "CreditAnswer"),
     "/reward/batch": ("RewardBatch", "200", "RewardResults"),
 }
-PLAIN = ("/decide", "/reward", "/decide/batch", "/reward/batch")
+PLAIN = ("/decide", "/reward", "/decide/batch", "/reward/batch", "/reward/correct", "/reward/subject")
 
 
 @pytest.fixture(scope="module")
@@ -141,4 +145,5 @@ def test_every_example_works_as_it_stands(client):
     (campaign,) = good(client.get("/campaigns"))["campaigns"]
     decides = [body for path in ("/decide", "/decide/batch") for body in examples(document, path)]
     decided = sum(len(body.get("items", [body])) for body in decides)
-    assert (campaign["round"], campaign["rewards_received"]) == (decided, decided)
+    revised = 2  # a correction, and an amount for a subject
+    assert (campaign["round"], campaign["rewards_received"]) == (decided, decided + revised)

@@ -41,7 +41,7 @@ def test_every_curl_command_works_in_order(client):
         assert answer.status_code in (200, 201), f"{path}: {answer.text}"
     assert client.get("/campaigns/spring-offers").json()["round"] == 3
     stored = client.get("/campaigns/spring-offers/decisions/order-1003").json()
-    assert stored["reward"]["reward"] == 12.5
+    assert stored["reward"]["reward"] == 12.5 + 20
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

@@ -490,6 +490,9 @@ export interface paths {
         /**
          * Reward
          * @description Report what a decision earned. The reward is committed, and the next stage update learns from it.
+         *
+         *     The first reward of a decision counts, and an equal one changes nothing. With `"mode": "add"` amounts add up;
+         *     each has its own `reward_id`.
          */
         post: operations["reward_campaigns__name__reward_post"];
         delete?: never;
@@ -512,6 +515,48 @@ export interface paths {
          * @description Report up to 1,000 rewards, with a result for each.
          */
         post: operations["reward_batch_campaigns__name__reward_batch_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/campaigns/{name}/reward/correct": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Correct Reward
+         * @description Correct what a decision earned: a cancelled sale, or one after the wait. Possible within
+         *     `rewards.correct_seconds` after the decision.
+         */
+        post: operations["correct_reward_campaigns__name__reward_correct_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/campaigns/{name}/reward/subject": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Credit Reward
+         * @description Report what a person earned without naming a decision: it is added to the last or first of their decisions
+         *     within `rewards.wait_seconds`, or evenly to all, as `rewards.credit` says.
+         */
+        post: operations["credit_reward_campaigns__name__reward_subject_post"];
         delete?: never;
         options?: never;
         head?: never;
@@ -847,6 +892,9 @@ export interface paths {
         /**
          * Reward
          * @description Report what a decision earned. The reward is committed, and the next stage update learns from it.
+         *
+         *     The first reward of a decision counts, and an equal one changes nothing. With `"mode": "add"` amounts add up;
+         *     each has its own `reward_id`.
          */
         post: operations["reward_reward_post"];
         delete?: never;
@@ -869,6 +917,48 @@ export interface paths {
          * @description Report up to 1,000 rewards, with a result for each.
          */
         post: operations["reward_batch_reward_batch_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/reward/correct": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Correct Reward
+         * @description Correct what a decision earned: a cancelled sale, or one after the wait. Possible within
+         *     `rewards.correct_seconds` after the decision.
+         */
+        post: operations["correct_reward_reward_correct_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/reward/subject": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Credit Reward
+         * @description Report what a person earned without naming a decision: it is added to the last or first of their decisions
+         *     within `rewards.wait_seconds`, or evenly to all, as `rewards.credit` says.
+         */
+        post: operations["credit_reward_reward_subject_post"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1253,7 +1343,11 @@ export interface components {
              * @default []
              */
             retired_actions?: string[];
-            /** @default {} */
+            /**
+             * @default {
+             *       "credit": "last"
+             *     }
+             */
             rewards?: components["schemas"]["Rewards-Input"];
             /**
              * Ridge
@@ -1348,7 +1442,11 @@ export interface components {
              * @default []
              */
             retired_actions?: string[];
-            /** @default {} */
+            /**
+             * @default {
+             *       "credit": "last"
+             *     }
+             */
             rewards?: components["schemas"]["policy__config__rules__Rewards"];
             /**
              * Ridge
@@ -1578,6 +1676,67 @@ export interface components {
             share?: number;
         };
         /**
+         * CorrectionByPath
+         * @description As for `/reward/correct`, for the campaign that the path names.
+         * @example {
+         *       "decision_id": "order-1003",
+         *       "reward": 0,
+         *       "reward_id": "cancellation-77"
+         *     }
+         */
+        CorrectionByPath: {
+            /**
+             * Campaign
+             * @description not needed; if given, the same as in the path
+             */
+            campaign?: string | null;
+            /** Decision Id */
+            decision_id: string;
+            /**
+             * Reward
+             * @description what it is worth altogether, whatever was reported before
+             */
+            reward: number;
+            /**
+             * Reward Id
+             * @description your id of this amount: repeated under it, it changes nothing
+             */
+            reward_id: string;
+        };
+        /**
+         * CorrectionRequest
+         * @example {
+         *       "campaign": "spring-offers",
+         *       "decision_id": "order-1003",
+         *       "reward": 0,
+         *       "reward_id": "cancellation-77"
+         *     }
+         */
+        CorrectionRequest: {
+            /** Campaign */
+            campaign: string;
+            /** Decision Id */
+            decision_id: string;
+            /**
+             * Reward
+             * @description what it is worth altogether, whatever was reported before
+             */
+            reward: number;
+            /**
+             * Reward Id
+             * @description your id of this amount: repeated under it, it changes nothing
+             */
+            reward_id: string;
+        };
+        /**
+         * CreditAnswer
+         * @description The decisions that the reward was credited to, in order; their amounts add up to it.
+         */
+        CreditAnswer: {
+            /** Credited */
+            credited: components["schemas"]["IdentifiedReward"][];
+        };
+        /**
          * CurrentRegime
          * @description The most likely regime now.
          */
@@ -1604,7 +1763,8 @@ export interface components {
          *             "revenue": 36000,
          *             "risk": "low"
          *           },
-         *           "decision_id": "order-1002"
+         *           "decision_id": "order-1002",
+         *           "subject": "customer-4711"
          *         },
          *         {
          *           "context": {
@@ -1642,7 +1802,8 @@ export interface components {
          *             "revenue": 36000,
          *             "risk": "low"
          *           },
-         *           "decision_id": "order-1002"
+         *           "decision_id": "order-1002",
+         *           "subject": "customer-4711"
          *         },
          *         {
          *           "context": {
@@ -2077,6 +2238,11 @@ export interface components {
              */
             regimes_missing: string | null;
             reward: components["schemas"]["StoredReward"] | null;
+            /**
+             * Reward History
+             * @description every reward that came, in order; empty unless amounts were added or corrected
+             */
+            reward_history: components["schemas"]["RewardArrival"][];
             /** Round */
             round: number;
             /**
@@ -2139,7 +2305,7 @@ export interface components {
              * Code
              * @enum {string}
              */
-            code: "action_never_chosen" | "action_never_eligible" | "archived" | "belief_stuck" | "clock_skew" | "constant_rewards" | "constant_signal" | "constant_variable" | "decides_refused" | "exploration_large" | "exploration_small" | "guard_active" | "job_waiting" | "no_decisions" | "no_overlap" | "no_rewards" | "only_default_rewards" | "paused" | "regimes_not_estimable" | "rewards_at_bounds" | "rewards_missing" | "rewards_stopped" | "searching" | "update_failed" | "warm_start";
+            code: "action_never_chosen" | "action_never_eligible" | "archived" | "belief_stuck" | "clock_skew" | "constant_rewards" | "constant_signal" | "constant_variable" | "decides_refused" | "exploration_large" | "exploration_small" | "guard_active" | "job_waiting" | "late_rewards" | "no_decisions" | "no_overlap" | "no_rewards" | "only_default_rewards" | "paused" | "regimes_not_estimable" | "rewards_at_bounds" | "rewards_missing" | "rewards_overdue" | "rewards_stopped" | "searching" | "update_failed" | "warm_start";
             /**
              * Evidence
              * @description the numbers behind the message
@@ -2201,6 +2367,37 @@ export interface components {
              * @default 0.1.0
              */
             version?: string;
+        };
+        /**
+         * IdentifiedReward
+         * @description A reward that was sent with an id.
+         */
+        IdentifiedReward: {
+            /**
+             * Amount
+             * @description what was sent
+             */
+            amount: number;
+            /** Campaign */
+            campaign: string;
+            /** Decision Id */
+            decision_id: string;
+            /** Received At */
+            received_at: string;
+            /**
+             * Reward
+             * @description what the decision has earned altogether
+             */
+            reward: number;
+            /** Reward Id */
+            reward_id: string;
+            /** Round */
+            round: number;
+            /**
+             * Source
+             * @enum {string}
+             */
+            source: "client" | "correction" | "subject" | "default" | "import";
         };
         /**
          * ImportRequest
@@ -2374,6 +2571,8 @@ export interface components {
             /** Propensity */
             propensity: number | null;
             reward: components["schemas"]["StoredReward"] | null;
+            /** Reward History */
+            reward_history: components["schemas"]["RewardArrival"][];
             /** Round */
             round: number;
             /** Scores */
@@ -3104,7 +3303,10 @@ export interface components {
             decision_id: string;
             /** Received At */
             received_at: string;
-            /** Reward */
+            /**
+             * Reward
+             * @description what the decision has earned altogether
+             */
             reward: number;
             /** Round */
             round: number;
@@ -3112,7 +3314,32 @@ export interface components {
              * Source
              * @enum {string}
              */
-            source: "client" | "default" | "import";
+            source: "client" | "correction" | "subject" | "default" | "import";
+        };
+        /**
+         * RewardArrival
+         * @description A reward that came for a decision.
+         */
+        RewardArrival: {
+            /**
+             * Amount
+             * @description what was sent: less than the reward if it was added to earlier amounts
+             */
+            amount: number;
+            /** Received At */
+            received_at: string;
+            /**
+             * Reward
+             * @description of the decision, from then on
+             */
+            reward: number;
+            /** Reward Id */
+            reward_id: string | null;
+            /**
+             * Source
+             * @enum {string}
+             */
+            source: "client" | "correction" | "subject" | "default" | "import";
         };
         /**
          * RewardBatch
@@ -3177,15 +3404,33 @@ export interface components {
             campaign?: string | null;
             /** Decision Id */
             decision_id: string;
+            /**
+             * Mode
+             * @description set: the decision's only reward; add: one of several amounts, which add up
+             * @default set
+             * @enum {string}
+             */
+            mode?: "set" | "add";
             /** Reward */
             reward: number;
+            /** Reward Id */
+            reward_id?: string | null;
         };
         /** RewardItem */
         RewardItem: {
             /** Decision Id */
             decision_id: string;
+            /**
+             * Mode
+             * @description set: the decision's only reward; add: one of several amounts, which add up
+             * @default set
+             * @enum {string}
+             */
+            mode?: "set" | "add";
             /** Reward */
             reward: number;
+            /** Reward Id */
+            reward_id?: string | null;
         };
         /**
          * RewardRequest
@@ -3200,15 +3445,25 @@ export interface components {
             campaign: string;
             /** Decision Id */
             decision_id: string;
+            /**
+             * Mode
+             * @description set: the decision's only reward; add: one of several amounts, which add up
+             * @default set
+             * @enum {string}
+             */
+            mode?: "set" | "add";
             /** Reward */
             reward: number;
+            /** Reward Id */
+            reward_id?: string | null;
         };
         /**
          * RewardResult
          * @description The result of one item: its committed reward, or why it was refused.
          */
         RewardResult: {
-            committed?: components["schemas"]["RewardAnswer"] | null;
+            /** Committed */
+            committed?: components["schemas"]["IdentifiedReward"] | components["schemas"]["RewardAnswer"] | null;
             /** Decision Id */
             decision_id: string;
             error?: components["schemas"]["ErrorDetail"] | null;
@@ -3220,14 +3475,17 @@ export interface components {
         };
         /**
          * Rewards
-         * @description The allowed range of rewards, how long to wait for one, the default if none comes, what counts until then (R20).
-         *
-         *     `while_waiting`: how a round enters the model before its wait is over. "provisional": with the default, and a weight
-         *     that grows with the probability that a reward would have come by now; a reward that comes counts at once. "hold":
-         *     when its wait is over. "leave_out": when it has a reward. That misleads the model where only some outcomes are
-         *     reported; it is how earlier versions worked, so their logs need it, and campaigns of today cannot choose it.
+         * @description The allowed range of rewards, how long to wait for one, and the default if none comes (R20).
          */
         "Rewards-Input": {
+            /** Correct Seconds */
+            correct_seconds?: number | null;
+            /**
+             * Credit
+             * @default last
+             * @enum {string}
+             */
+            credit?: "last" | "first" | "even";
             /** Default */
             default?: number | null;
             /** Range */
@@ -3237,8 +3495,6 @@ export interface components {
             ] | null;
             /** Wait Seconds */
             wait_seconds?: number | null;
-            /** While Waiting */
-            while_waiting?: ("provisional" | "hold" | "leave_out") | null;
         };
         /**
          * RollbackRequest
@@ -3445,6 +3701,11 @@ export interface components {
              */
             propensity: number | null;
             reward: components["schemas"]["StoredReward"] | null;
+            /**
+             * Reward History
+             * @description every reward that came, in order; empty unless amounts were added or corrected
+             */
+            reward_history: components["schemas"]["RewardArrival"][];
             /** Round */
             round: number;
             /**
@@ -3455,7 +3716,10 @@ export interface components {
             /** Stage */
             stage: number;
         };
-        /** StoredReward */
+        /**
+         * StoredReward
+         * @description The reward in force.
+         */
         StoredReward: {
             /** Received At */
             received_at: string;
@@ -3465,7 +3729,7 @@ export interface components {
              * Source
              * @enum {string}
              */
-            source: "client" | "default" | "import";
+            source: "client" | "correction" | "subject" | "default" | "import";
         };
         /**
          * SubjectData
@@ -3487,6 +3751,75 @@ export interface components {
             /**
              * Subject
              * @description as it was given to /decide
+             */
+            subject: string;
+        };
+        /**
+         * SubjectRewardByPath
+         * @description As for `/reward/subject`, for the campaign that the path names.
+         * @example {
+         *       "reward": 20,
+         *       "reward_id": "sale-5512",
+         *       "subject": "customer-4711"
+         *     }
+         */
+        SubjectRewardByPath: {
+            /**
+             * At
+             * @description when it was earned, if not now; with a time zone
+             */
+            at?: string | null;
+            /**
+             * Campaign
+             * @description not needed; if given, the same as in the path
+             */
+            campaign?: string | null;
+            /**
+             * Reward
+             * @description is added to the rewards of the decisions that it is credited to
+             */
+            reward: number;
+            /**
+             * Reward Id
+             * @description your id of this amount: repeated under it, it changes nothing
+             */
+            reward_id: string;
+            /**
+             * Subject
+             * @description the person who earned it, as in /decide
+             */
+            subject: string;
+        };
+        /**
+         * SubjectRewardRequest
+         * @example {
+         *       "campaign": "spring-offers",
+         *       "reward": 20,
+         *       "reward_id": "sale-5512",
+         *       "subject": "customer-4711"
+         *     }
+         */
+        SubjectRewardRequest: {
+            /**
+             * At
+             * @description when it was earned, if not now; with a time zone
+             */
+            at?: string | null;
+            /** Campaign */
+            campaign: string;
+            /**
+             * Reward
+             * @description is added to the rewards of the decisions that it is credited to
+             */
+            reward: number;
+            /**
+             * Reward Id
+             * @description your id of this amount: repeated under it, it changes nothing
+             */
+            reward_id: string;
+            /**
+             * Subject
+             * @description the person who earned it, as in /decide
              */
             subject: string;
         };
@@ -3589,14 +3922,17 @@ export interface components {
         };
         /**
          * Rewards
-         * @description The allowed range of rewards, how long to wait for one, the default if none comes, what counts until then (R20).
-         *
-         *     `while_waiting`: how a round enters the model before its wait is over. "provisional": with the default, and a weight
-         *     that grows with the probability that a reward would have come by now; a reward that comes counts at once. "hold":
-         *     when its wait is over. "leave_out": when it has a reward. That misleads the model where only some outcomes are
-         *     reported; it is how earlier versions worked, so their logs need it, and campaigns of today cannot choose it.
+         * @description The allowed range of rewards, how long to wait for one, and the default if none comes (R20).
          */
         policy__config__rules__Rewards: {
+            /** Correct Seconds */
+            correct_seconds?: number | null;
+            /**
+             * Credit
+             * @default last
+             * @enum {string}
+             */
+            credit?: "last" | "first" | "even";
             /** Default */
             default?: number | null;
             /** Range */
@@ -3606,8 +3942,6 @@ export interface components {
             ] | null;
             /** Wait Seconds */
             wait_seconds?: number | null;
-            /** While Waiting */
-            while_waiting?: ("provisional" | "hold" | "leave_out") | null;
         };
         /**
          * Regimes
@@ -3684,21 +4018,6 @@ export interface components {
             by_source: {
                 [key: string]: number;
             };
-            /**
-             * Complete At
-             * @description when the wait of the last open decision is over
-             */
-            complete_at: string | null;
-            /**
-             * Early
-             * @description open decisions whose reward has come; it counts once the wait is over
-             */
-            early: number;
-            /**
-             * Early Count From
-             * @description when the first of them will count, and
-             */
-            early_count_from: string | null;
             /** Mean */
             mean: number | null;
             /**
@@ -4068,9 +4387,10 @@ export interface operations {
                     regime_labels?: string[] | null;
                     retention_days?: number | null;
                     rewards?: {
+                        correct_seconds?: number | null;
+                        credit?: ("last" | "first" | "even") | null;
                         default?: number | null;
                         wait_seconds?: number | null;
-                        while_waiting?: ("provisional" | "hold" | "leave_out") | null;
                     } | null;
                     /** Variables */
                     variables?: components["schemas"]["Variable-Input"][];
@@ -4294,13 +4614,14 @@ export interface operations {
                     retention_days?: number | null;
                     retired_actions?: string[] | null;
                     rewards?: {
+                        correct_seconds?: number | null;
+                        credit?: ("last" | "first" | "even") | null;
                         default?: number | null;
                         range?: [
                             number,
                             number
                         ] | null;
                         wait_seconds?: number | null;
-                        while_waiting?: ("provisional" | "hold" | "leave_out") | null;
                     } | null;
                     ridge?: number | null;
                     seed?: number | null;
@@ -4777,7 +5098,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["RewardAnswer"];
+                    "application/json": components["schemas"]["IdentifiedReward"] | components["schemas"]["RewardAnswer"];
                 };
             };
             401: components["responses"]["401"];
@@ -4820,6 +5141,77 @@ export interface operations {
             403: components["responses"]["403"];
             404: components["responses"]["404"];
             408: components["responses"]["408"];
+            413: components["responses"]["413"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    correct_reward_campaigns__name__reward_correct_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CorrectionByPath"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["IdentifiedReward"];
+                };
+            };
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            408: components["responses"]["408"];
+            409: components["responses"]["409"];
+            410: components["responses"]["410"];
+            413: components["responses"]["413"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    credit_reward_campaigns__name__reward_subject_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SubjectRewardByPath"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CreditAnswer"];
+                };
+            };
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            408: components["responses"]["408"];
+            409: components["responses"]["409"];
             413: components["responses"]["413"];
             422: components["responses"]["422"];
             429: components["responses"]["429"];
@@ -5455,7 +5847,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["RewardAnswer"];
+                    "application/json": components["schemas"]["IdentifiedReward"] | components["schemas"]["RewardAnswer"];
                 };
             };
             401: components["responses"]["401"];
@@ -5496,6 +5888,73 @@ export interface operations {
             403: components["responses"]["403"];
             404: components["responses"]["404"];
             408: components["responses"]["408"];
+            413: components["responses"]["413"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    correct_reward_reward_correct_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CorrectionRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["IdentifiedReward"];
+                };
+            };
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            408: components["responses"]["408"];
+            409: components["responses"]["409"];
+            410: components["responses"]["410"];
+            413: components["responses"]["413"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    credit_reward_reward_subject_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SubjectRewardRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CreditAnswer"];
+                };
+            };
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            408: components["responses"]["408"];
+            409: components["responses"]["409"];
             413: components["responses"]["413"];
             422: components["responses"]["422"];
             429: components["responses"]["429"];

@@ -20,6 +20,7 @@ Code = Literal[
     "exploration_small",
     "guard_active",
     "job_waiting",
+    "late_rewards",
     "no_decisions",
     "no_overlap",
     "no_rewards",

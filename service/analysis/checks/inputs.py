@@ -60,17 +60,17 @@ def _find_constants(facts: Facts) -> tuple[int, dict[str, str]]:
 
 def check_refused(facts: Facts) -> Iterator[Finding]:
     refusals = facts.refusals
-    if refusals is None or refusals.refused < LEAST_REFUSED or refusals.refused < REFUSED_SHARE * refusals.decides:
+    if refusals is None or refusals.refused < LEAST_REFUSED or refusals.refused < REFUSED_SHARE * refusals.requests:
         return
-    shares = {refused: count / refusals.decides for refused, count in refusals.values.items()}
+    shares = {refused: count / refusals.requests for refused, count in refusals.values.items()}
     named = [f"{field}={value}" for field, value in list(shares)[:MOST_NAMED]]
     rest = f" and {len(shares) - len(named)} more" if len(shares) > len(named) else ""
     yield Finding(
         "decides_refused",
         "warning",
-        f"{100 * refusals.refused / refusals.decides:.2g} % of requests refused: {', '.join(named)}{rest}.",
+        f"{100 * refusals.refused / refusals.requests:.2g} % of requests refused: {', '.join(named)}{rest}.",
         {
-            "decides": round(refusals.decides),
+            "decides": round(refusals.requests),
             "refused": round(refusals.refused),
             "shares": {f"{field}={value}": round(share, 4) for (field, value), share in shares.items()},
         },

@@ -14,6 +14,7 @@ SURELY_ENOUGH = 500  # rewards: even one success in a hundred would have shown u
 SILENCE = 3.0  # times the longest wait for rewards so far
 MISSING_SHARE = 0.5  # of rewards: above it, most decisions teach nothing
 BOUND_SHARE = 0.05  # of rewards, at either end of the range
+LEAST_LATE = 1.0  # rewards: each of them is lost
 SCALE_VALUES = 10  # at most this many distinct rewards are a scale (0 or 1, one to five stars) with ordinary ends
 
 
@@ -117,3 +118,18 @@ def check_bounds(facts: Facts) -> Iterator[Finding]:
             {"rewards": int(earned.size), "at_lowest": low, "at_highest": high, "range": list(rules.range)},
             "Clone the campaign with a wider rewards.range, and send rewards without clipping them.",
         )
+
+
+def check_late(facts: Facts) -> Iterator[Finding]:
+    late = facts.late_rewards
+    if late is None or late.refused < LEAST_LATE:
+        return
+    rules, count = facts.config.rewards, round(late.refused)
+    yield Finding(
+        "late_rewards",
+        "warning",
+        f"{count} late rewards refused, of the last {round(late.requests)} that this worker saw.",
+        {"refused": count, "rewards": round(late.requests), "correct_seconds": rules.correct_seconds},
+        "Report rewards within rewards.wait_seconds, or make the wait longer. With rewards.correct_seconds, "
+        "POST /reward/correct takes them later.",
+    )

@@ -111,6 +111,13 @@ def only_defaults(p):
     p.decide(10)
 
 
+def report_late(p):
+    p.decide(10)
+    p.clock.advance(20)
+    late = {"campaign": p.name, "decision_id": "d1", "reward": 1, "mode": "add", "reward_id": "late"}
+    assert p.client.post("/reward", json=late).status_code == 409
+
+
 def play_sparse(p):
     """Most earn nothing from the start, so 60 zeros in a row mean nothing."""
     p.play(100, lambda made: float(made["round"] % 25 == 0))
@@ -205,6 +212,7 @@ HAVE = [
     ("constant_rewards", "problem", ONE, lambda p: p.play(500, 1.0, size=50)),
     ("constant_rewards", "warning", {}, lambda p: p.play(60).play(50, 1.0)),
     ("rewards_missing", "warning", {}, lambda p: report_some(p, 0.3)),
+    ("late_rewards", "warning", WAIT, report_late),
     ("rewards_at_bounds", "warning", {"rewards": {"range": [0, 10]}}, clip),
     ("constant_signal", "problem", {}, lambda p: p.play(100, season="spring")),
     ("constant_signal", "warning", {"signals": ["season", "spend"]}, lambda p: p.play(100, spend=30)),
