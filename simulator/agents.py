@@ -1,6 +1,6 @@
 """Two ways to play a campaign behind one interface: the policy in this process, or a service over HTTP."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from policy import CampaignConfig, Decision, Request, StagedPolicy
@@ -38,8 +38,16 @@ class HttpAgent:
     Decision ids are derived from the rounds, so every request can be repeated, after a lost answer or in a later run.
     """
 
-    def __init__(self, client: Client, config: CampaignConfig, batch: bool = False) -> None:
-        self._client, self._name, self._batch = client, config.name, batch
+    def __init__(
+        self,
+        client: Client,
+        config: CampaignConfig,
+        batch: bool = False,
+        advance: Callable[[int], object] | None = None,
+    ) -> None:
+        """`advance` moves the service's clock by a number of rounds, if it is a rehearsal."""
+        self._client, self._name, self._batch, self._advance = client, config.name, batch, advance
+        self.late_rewards = 0
         try:
             client.create_campaign(config.model_dump(mode="json"))
         except ServiceError as error:
@@ -52,6 +60,8 @@ class HttpAgent:
 
     def decide(self, contexts: Sequence[Mapping[str, str]]) -> Sequence[Choice]:
         first = self._round + 1
+        if self._advance is not None and first > self.rounds_decided:
+            self._advance(len(contexts))
         items = [Item(context, self._make_id(first + i)) for i, context in enumerate(contexts)]
         if self._is_sent_singly(first):
             decisions = [self._client.decide(self._name, item.context, decision_id=item.decision_id) for item in items]
@@ -70,12 +80,21 @@ class HttpAgent:
     def reward(self, rewards: Sequence[tuple[int, float]]) -> None:
         if self._is_sent_singly(self._round):
             for number, reward in rewards:
-                self._client.reward(self._name, self._make_id(number), reward)
+                try:
+                    self._client.reward(self._name, self._make_id(number), reward)
+                except ServiceError as error:
+                    self._count_late(error)
             return
         for batch in _split_batches([RewardItem(self._make_id(number), reward) for number, reward in rewards]):
             for result in self._client.reward_batch(self._name, batch):
                 if result.error is not None:
-                    raise result.error
+                    self._count_late(result.error)
+
+    def _count_late(self, error: ServiceError) -> None:
+        """A rehearsal may refuse a reward because its wait is over; anything else is a mistake."""
+        if self._advance is None or error.status != 409:
+            raise error
+        self.late_rewards += 1
 
     def _is_sent_singly(self, number: int) -> bool:
         """Rounds decided before are always repeated in batches: that is faster and changes nothing."""

@@ -82,6 +82,13 @@ def _parse_share(text: str) -> float:
     return share
 
 
+def _parse_days(text: str) -> float:
+    days = _parse_number(text, 1e5)
+    if not days:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of days")
+    return days
+
+
 def parse_delay(text: str) -> tuple[str, float]:
     """ "50" and "geometric:50" → ("geometric", 50.0)."""
     law, colon, mean = text.rpartition(":")
@@ -194,6 +201,13 @@ def _add_replay(add_command: AddCommand) -> None:
         "--config", type=Path, metavar="FILE", help="a campaign's configuration (JSON) instead of a preset"
     )
     _add_environment_flags(parser, 50_000, "1951-1960")
+    rehearsal = parser.add_argument_group("rehearsal", "at a service that was started with --rehearsal")
+    rehearsal.add_argument(
+        "--days", type=_parse_days, metavar="N", help="spread the rounds over N days of the service's clock"
+    )
+    rehearsal.add_argument(
+        "--reward-delay-days", type=_parse_days, metavar="N", help="mean delay of rewards (exponential), in days"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     parser.add_argument("--out", type=Path, help="folder for summary.json and curves.csv")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="save the regret curve as FILE.png and FILE.svg")

@@ -28,6 +28,7 @@ from simulator.theory import format_bounds
 def _run_replay(options: argparse.Namespace) -> int:
     environment, fields, service = load_environment(options.environment), read_overrides(options), _read_remote(options)
     delivery = _read_delivery(options)
+    service, delivery = _read_rehearsal(options, service, delivery)
     preset = options.preset if options.config is None else load_config(options.config)
     if preset == ORACLE and (fields or service):
         reason = f"configuration, so it takes no {', '.join(fields)}" if fields else "campaign, so it takes no --url"
@@ -194,6 +195,22 @@ def _read_remote(options: argparse.Namespace) -> Remote | None:
         return None
     key = options.key or os.environ.get("UNDERCURRENT_KEY")
     return Remote(options.url, key, options.batch == "stage", options.name, options.concurrency or 1)
+
+
+def _read_rehearsal(
+    options: argparse.Namespace, service: Remote | None, delivery: Delivery
+) -> tuple[Remote | None, Delivery]:
+    """Add what --days and --reward-delay-days say."""
+    days, delay = options.days, options.reward_delay_days
+    if days is None and delay is None:
+        return service, delivery
+    if days is None or service is None or service.concurrency > 1:
+        raise ValueError("a rehearsal needs --url, --days, and one campaign at a time: they share the service's clock")
+    if delay is not None:
+        if delivery.law is not None:
+            raise ValueError("--reward-delay-days: not together with --reward-delay")
+        delivery = delivery._replace(law="exponential", mean=delay * options.rounds / days)
+    return service._replace(seconds_per_round=days * 86_400 / options.rounds), delivery
 
 
 def read_overrides(options: argparse.Namespace) -> dict[str, Any]:

@@ -5,9 +5,11 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from importlib.metadata import version
 from typing import NamedTuple
 
+import httpx
 from tqdm import tqdm
 
 from simulator.agents import HttpAgent
@@ -34,6 +36,7 @@ class Remote(NamedTuple):
     name: str | None = None  # prefix of the campaigns' names
     concurrency: int = 1  # campaigns at a time
     patience: float = 60.0  # seconds to wait for an answer
+    seconds_per_round: float = 0.0  # by which a rehearsal's clock moves with every round
 
 
 def play_in_process(tasks: Sequence[Task], jobs: int = -1, label: str = "") -> Outcome:
@@ -73,6 +76,18 @@ def _connect(remote: Remote, sleep: Callable[[float], object] = time.sleep) -> C
     """Open a client. A step of many rounds may take long, so it waits for an answer as long as for the service."""
     timeout = max(remote.patience, 10.0)
     return Client(remote.url, remote.key, patience=remote.patience, timeout=timeout, sleep=sleep)
+
+
+def _advance_clock(remote: Remote, rounds: int) -> None:
+    """Move the clock of a service that was started with --rehearsal."""
+    headers = {"authorization": f"Bearer {remote.key}"} if remote.key else {}
+    body = {"advance_seconds": rounds * remote.seconds_per_round}
+    try:
+        answer = httpx.post(f"{remote.url.rstrip('/')}/rehearsal/clock", json=body, headers=headers, timeout=60.0)
+    except httpx.TransportError as error:
+        raise ClientError(f"{remote.url} does not answer: {error}") from None
+    if not answer.is_success:
+        raise ClientError(f"{remote.url} cannot rehearse ({answer.status_code}); start it with --rehearsal")
 
 
 def _name_campaigns(tasks: Sequence[Task], prefix: str | None) -> list[str]:
@@ -129,7 +144,8 @@ class _Players:
         game = self._games[index] = Game(task, config)
         with _connect(remote, self._pause) as client, suppress(_StoppedError):
             try:
-                agent = HttpAgent(client, config, remote.batch)
+                advance = partial(_advance_clock, remote) if remote.seconds_per_round else None
+                agent = HttpAgent(client, config, remote.batch, advance)
                 _require_same_rewards(game, agent)
                 game.play(agent, config.stage_length if remote.batch else 1, self._show_progress)
             except ClientError as problem:

@@ -42,6 +42,8 @@ class Settings(BaseModel):
     webhook_secret: Annotated[SecretStr, Field(min_length=16)] | None = None  # signs messages
     webhook_private: bool = Field(default=False, description="allow webhooks to private addresses")
 
+    rehearsal: bool = Field(default=False, description="let POST /rehearsal/clock move the clock; never in production")
+
     @field_validator("database_url")
     @classmethod
     def _check_url(cls, url: str) -> str:
@@ -61,6 +63,8 @@ class Settings(BaseModel):
         if self.workers > 1 and self.database_url.startswith("sqlite"):
             # R19: a second process could only wait for the first one's lock.
             raise PydanticCustomError("workers", "SQLite has one writer: use 1, or a PostgreSQL --database-url")
+        if self.rehearsal and self.workers > 1:
+            raise PydanticCustomError("rehearsal", "a rehearsal has one clock, so one worker: use --workers 1")
         return self
 
     @property

@@ -16,6 +16,7 @@ from service.api import (
     models,
     operations,
     regimes,
+    rehearsal,
     reports,
     rewards,
     series,
@@ -77,6 +78,8 @@ def create_app(
     install_error_handlers(api)
     for module in MODULES:
         module.add_routes(app, worker)
+    if worker.rehearsal_clock is not None:
+        rehearsal.add_routes(app, worker, worker.rehearsal_clock)
     add_dashboard(api, worker)
     add_documentation(app)
     return app

@@ -53,6 +53,10 @@ def serve(settings: Settings, report: Report) -> int:
     """Serve until SIGTERM or Ctrl-C."""
     has_keys = _prepare_database(settings)
     host = settings.host if has_keys else choose_host(settings.host)
+    if settings.rehearsal and (has_keys or host != settings.host):
+        reason = "the database has keys" if has_keys else f"{settings.host} can be reached from elsewhere"
+        report(logging.ERROR, f"--rehearsal is only for trying things out on this machine, without keys, and {reason}")
+        return 1
     if host != settings.host:
         database = engines.hide_password(settings.database_url)
         report(
@@ -133,6 +137,8 @@ def _announcement(settings: Settings, url: str, has_keys: bool) -> str:
         record = {"name": log.name, "levelname": "INFO", "msg": head, **fields}
         return JsonFormatter().format(logging.makeLogRecord(record))
     lines = [head, f"API documentation: {url}/docs (Ctrl-C stops the service)", f"Data: {data}"]
+    if settings.rehearsal:
+        lines.append("Rehearsal: POST /rehearsal/clock moves the clock")
     if not has_keys:
         lines.append("No keys yet: anyone on this machine can do everything (undercurrent keys create)")
     return "\n".join(lines)

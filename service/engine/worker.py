@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from service.access.gate import Keys
 from service.base.process import settle_process, share_one_heap
+from service.base.rehearsal import RehearsalClock
 from service.base.settings import Settings
 from service.engine.background import Background
 from service.engine.campaigns import Campaigns
@@ -32,6 +33,8 @@ class Service:
     """Everything that a worker runs. `clock` gives microseconds since 1970."""
 
     def __init__(self, settings: Settings, clock: Callable[[], int] = _now) -> None:
+        self.rehearsal_clock = RehearsalClock(clock) if settings.rehearsal else None
+        clock = self.rehearsal_clock or clock
         self.metrics = Metrics()
         self.store = Store(settings.database_url, failed=self._report_database_failure, serving=True)
         self.keys = Keys(self.store, settings.workers)

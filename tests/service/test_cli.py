@@ -403,6 +403,7 @@ VALUES = {
     "https": ("true", True),
     "allowed_hosts": ("a.example,b.example", "a.example,b.example"),
     "webhook_private": ("true", True),
+    "rehearsal": ("true", True),
 }
 
 
