@@ -2305,7 +2305,7 @@ export interface components {
              * Code
              * @enum {string}
              */
-            code: "action_never_chosen" | "action_never_eligible" | "archived" | "belief_stuck" | "clock_skew" | "constant_rewards" | "constant_signal" | "constant_variable" | "decides_refused" | "exploration_large" | "exploration_small" | "guard_active" | "job_waiting" | "late_rewards" | "no_decisions" | "no_overlap" | "no_rewards" | "only_default_rewards" | "paused" | "regimes_not_estimable" | "rewards_at_bounds" | "rewards_missing" | "rewards_overdue" | "rewards_stopped" | "searching" | "update_failed" | "warm_start";
+            code: "action_never_chosen" | "action_never_eligible" | "archived" | "belief_stuck" | "clock_skew" | "constant_rewards" | "constant_signal" | "constant_variable" | "decides_refused" | "exploration_large" | "exploration_small" | "guard_active" | "job_waiting" | "late_rewards" | "no_decisions" | "no_overlap" | "no_rewards" | "only_default_rewards" | "paused" | "regimes_not_estimable" | "rewards_at_bounds" | "rewards_missing" | "rewards_stopped" | "searching" | "update_failed" | "warm_start";
             /**
              * Evidence
              * @description the numbers behind the message
@@ -3475,7 +3475,12 @@ export interface components {
         };
         /**
          * Rewards
-         * @description The allowed range of rewards, how long to wait for one, and the default if none comes (R20).
+         * @description The allowed range of rewards, how long to wait for one, the default if none comes, what counts until then (R20).
+         *
+         *     `while_waiting`: how a round enters the model before its wait is over. "provisional": with the default, and a weight
+         *     that grows with the probability that a reward would have come by now; a reward that comes counts at once. "hold":
+         *     when its wait is over. "leave_out": when it has a reward. That misleads the model where only some outcomes are
+         *     reported; it is how earlier versions worked, so their logs need it, and campaigns of today cannot choose it.
          */
         "Rewards-Input": {
             /** Correct Seconds */
@@ -3495,6 +3500,8 @@ export interface components {
             ] | null;
             /** Wait Seconds */
             wait_seconds?: number | null;
+            /** While Waiting */
+            while_waiting?: ("provisional" | "hold" | "leave_out") | null;
         };
         /**
          * RollbackRequest
@@ -3922,7 +3929,12 @@ export interface components {
         };
         /**
          * Rewards
-         * @description The allowed range of rewards, how long to wait for one, and the default if none comes (R20).
+         * @description The allowed range of rewards, how long to wait for one, the default if none comes, what counts until then (R20).
+         *
+         *     `while_waiting`: how a round enters the model before its wait is over. "provisional": with the default, and a weight
+         *     that grows with the probability that a reward would have come by now; a reward that comes counts at once. "hold":
+         *     when its wait is over. "leave_out": when it has a reward. That misleads the model where only some outcomes are
+         *     reported; it is how earlier versions worked, so their logs need it, and campaigns of today cannot choose it.
          */
         policy__config__rules__Rewards: {
             /** Correct Seconds */
@@ -3942,6 +3954,8 @@ export interface components {
             ] | null;
             /** Wait Seconds */
             wait_seconds?: number | null;
+            /** While Waiting */
+            while_waiting?: ("provisional" | "hold" | "leave_out") | null;
         };
         /**
          * Regimes
@@ -4018,6 +4032,21 @@ export interface components {
             by_source: {
                 [key: string]: number;
             };
+            /**
+             * Complete At
+             * @description when the wait of the last open decision is over
+             */
+            complete_at: string | null;
+            /**
+             * Early
+             * @description open decisions whose reward has come; it counts once the wait is over
+             */
+            early: number;
+            /**
+             * Early Count From
+             * @description when the first of them will count, and
+             */
+            early_count_from: string | null;
             /** Mean */
             mean: number | null;
             /**
@@ -4391,6 +4420,7 @@ export interface operations {
                         credit?: ("last" | "first" | "even") | null;
                         default?: number | null;
                         wait_seconds?: number | null;
+                        while_waiting?: ("provisional" | "hold" | "leave_out") | null;
                     } | null;
                     /** Variables */
                     variables?: components["schemas"]["Variable-Input"][];
@@ -4622,6 +4652,7 @@ export interface operations {
                             number
                         ] | null;
                         wait_seconds?: number | null;
+                        while_waiting?: ("provisional" | "hold" | "leave_out") | null;
                     } | null;
                     ridge?: number | null;
                     seed?: number | null;
