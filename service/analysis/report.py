@@ -132,6 +132,8 @@ def _describe_regimes(config: CampaignConfig, summary: Summary) -> dict[str, Any
 
 def _describe_lift(summary: Summary) -> dict[str, Any]:
     lift, changed_at = summary.lift.result(), summary.control_changed_at
+    if lift.refusal is not None:
+        lift = lift._replace(refusal=_tell_early(summary, lift.refusal))
     if changed_at is not None:
         refusal = Refusal(
             "mixed_control",
@@ -147,6 +149,18 @@ def _describe_lift(summary: Summary) -> dict[str, Any]:
     return lift._asdict() | groups | {"control_kind": kind}
 
 
+def _tell_early(summary: Summary, refusal: Refusal) -> Refusal:
+    """Say of rewards that have come and do not count yet when they will."""
+    if refusal.code != "no_rewards" or summary.early_count_from is None:
+        return refusal
+    early, start = summary.counts["early"], format_timestamp(summary.early_count_from)
+    return refusal._replace(
+        reason=f"{early} rewards have come, and none counts yet: each does when the wait of its decision is over, the "
+        f"first from {start} on.",
+        remedy="Wait until then; no further decision is needed.",
+    )
+
+
 def _describe_off_policy(config: CampaignConfig, summary: Summary, erased: list[int]) -> dict[str, Any]:
     policies = [
         _describe_value("action", sums, action=action)
@@ -155,6 +169,9 @@ def _describe_off_policy(config: CampaignConfig, summary: Summary, erased: list[
     ]
     policies.append(_describe_value("baseline", summary.baseline))
     policies += [_describe_model(version.number, version.round, version.sums) for version in summary.versions]
+    for each in policies:
+        if each["refusal"] is not None:
+            each["refusal"] = _tell_early(summary, each["refusal"])
     policies += [_describe_model(number, 0, OffPolicySums()) | {"refusal": ERASED} for number in erased]
     left_out = {name: summary.counts[name] for name in ("erased", "imported", "unexplained")}
     return {"left_out": left_out | {"awaited": summary.counts["ours_awaited"]}, "policies": policies}

@@ -78,11 +78,28 @@ def check_warm_start(facts: Facts) -> Iterator[Finding]:
         return
     waiting = state.arrived - state.folded
     needs = [f"{missing.rounds} more decisions"] if missing.rounds else []
-    needs += [f"{missing.rewards} more rewards in the model"] if missing.rewards else []
+    held, advice = (
+        state.exposure is not None,
+        "Nothing to do: until then actions are chosen at random, which is how the",
+    )
+    if missing.rewards and held:  # decisions count by weight, whether they are rewarded or not
+        needs.append(
+            f"{missing.rewards} more decisions in the model, where those that wait for their reward count in part"
+        )
+        came = f"{state.arrived} rewards have come, and {state.counted} decisions count so far"
+        advice = (
+            f"Nothing to do but to wait: {came}. All will count {config.rewards.wait_seconds:g} s after they were made."
+        )
+    elif missing.rewards:
+        needs.append(f"{missing.rewards} more rewards in the model")
+        due = f"the end of the stage, before round {state.next_update}"
+        advice = f"Report rewards. {waiting} have arrived and wait for {due}."
+    else:
+        advice += " campaign starts to learn."
     needs = needs or [f"the first estimate, due before round {max(state.next_estimation, state.round + 1)}"]
     yield Finding(
         "warm_start",
-        "warning" if missing.rewards > waiting and not missing.rounds else "info",
+        "warning" if missing.rewards > waiting and not missing.rounds and not held else "info",
         f"The warm start is not over: it needs {' and '.join(needs)}.",
         {
             "rounds_missing": missing.rounds,
@@ -91,9 +108,7 @@ def check_warm_start(facts: Facts) -> Iterator[Finding]:
             "estimate_missing": missing.estimate,
             "warm_start_rounds": config.warm_start_rounds,
         },
-        f"Report rewards. {waiting} have arrived and wait for the end of the stage, before round {state.next_update}."
-        if missing.rewards
-        else "Nothing to do: until then actions are chosen at random, which is how the campaign starts to learn.",
+        advice,
     )
 
 

@@ -57,7 +57,7 @@ class Row {
       this.drawCell("last", last ? [formatAgo(last), last] : null, () => (last ? h("time", { datetime: last, title: formatTime(last) }, formatAgo(last)) : makeSoft("none yet")));
       this.drawCell("regime", [belief, series.regime_labels, !round], () => makeRegimeCell(belief, series.regime_labels, round));
       const points = computeMeans(series.buckets);
-      this.drawCell("trend", points, () => makeTrendCell(points));
+      this.drawCell("trend", points, () => makeTrendCell(points, this.summary.rewards_received));
       const lift = getLift(series.buckets);
       this.drawCell("lift", lift, () => makeLiftCell(lift));
     }
@@ -109,9 +109,9 @@ function makeRegimeCell(belief, labels, round) {
     h("span", { class: "beliefs", role: "img", "aria-label": `Belief: ${description}`, title: description }, parts)];
 }
 
-function makeTrendCell(points) {
+function makeTrendCell(points, received) {
   const line = drawSparkline(points, "Mean reward per decision");
-  return line ? [line, makeSoft(`${formatNumber(points.at(-1)[1])} recently`)] : makeSoft(points.length ? "not enough rewards yet" : "no rewards yet");
+  return line ? [line, makeSoft(`${formatNumber(points.at(-1)[1])} recently`)] : makeSoft(points.length ? "not enough rewards yet" : received ? `${received.toLocaleString()} rewards received, none counts yet` : "no rewards yet");
 }
 
 function makeLiftCell(lift) {

@@ -377,6 +377,9 @@ def test_early_rewards_do_not_count_before_the_wait_is_over(client, clock):
     assert (report["rewards"]["open"], report["rewards"]["mean"]) == (400, None)
     assert 50 < came < 120
     assert report["rewards"]["early_count_from"] <= report["rewards"]["complete_at"]
+    told = f"{came} rewards have come, and none counts yet"
+    assert told in report["lift"]["refusal"]["reason"]
+    assert all(told in each["refusal"]["reason"] for each in report["off_policy"]["policies"])
     assert report["lift"]["refusal"]["code"] == "no_rewards"
     assert set(refusals(report).values()) == {"no_rewards"}
     clock.advance(700)  # the books close by the clock: no decision is needed
