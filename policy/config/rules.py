@@ -2,9 +2,15 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, Strict, model_validator
+from pydantic import Field, Strict, WithJsonSchema, model_validator
 
 from policy.config.types import WEBHOOK, Amount, Part, Real, Whole, problem
+
+# What the API offers: `leave_out` is only for the logs of earlier versions.
+WhileWaiting = Annotated[
+    Literal["provisional", "hold", "leave_out"],
+    WithJsonSchema({"type": "string", "enum": ["provisional", "hold"]}),
+]
 
 
 class Rewards(Part):
@@ -19,7 +25,7 @@ class Rewards(Part):
     range: tuple[Amount, Amount] | None = None
     wait_seconds: Annotated[Real, Field(gt=0.0, le=1e9)] | None = None
     default: Amount | None = None
-    while_waiting: Literal["provisional", "hold", "leave_out"] | None = None  # None only without a default
+    while_waiting: WhileWaiting | None = None  # None only without a default
     # For how long after a decision its reward may be corrected; by default never.
     correct_seconds: Annotated[Real, Field(gt=0.0, le=1e9)] | None = None
     # Which of a subject's decisions get a reward that names no decision.
