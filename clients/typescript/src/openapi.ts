@@ -3501,7 +3501,7 @@ export interface components {
             /** Wait Seconds */
             wait_seconds?: number | null;
             /** While Waiting */
-            while_waiting?: ("provisional" | "hold" | "leave_out") | null;
+            while_waiting?: ("provisional" | "hold") | null;
         };
         /**
          * RollbackRequest
@@ -3955,7 +3955,7 @@ export interface components {
             /** Wait Seconds */
             wait_seconds?: number | null;
             /** While Waiting */
-            while_waiting?: ("provisional" | "hold" | "leave_out") | null;
+            while_waiting?: ("provisional" | "hold") | null;
         };
         /**
          * Regimes
@@ -4420,7 +4420,7 @@ export interface operations {
                         credit?: ("last" | "first" | "even") | null;
                         default?: number | null;
                         wait_seconds?: number | null;
-                        while_waiting?: ("provisional" | "hold" | "leave_out") | null;
+                        while_waiting?: ("provisional" | "hold") | null;
                     } | null;
                     /** Variables */
                     variables?: components["schemas"]["Variable-Input"][];
@@ -4652,7 +4652,7 @@ export interface operations {
                             number
                         ] | null;
                         wait_seconds?: number | null;
-                        while_waiting?: ("provisional" | "hold" | "leave_out") | null;
+                        while_waiting?: ("provisional" | "hold") | null;
                     } | null;
                     ridge?: number | null;
                     seed?: number | null;
