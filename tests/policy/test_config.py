@@ -286,7 +286,7 @@ WRONG_VALUES = {
     "ridge[0]": [(1, "unknown field (allowed: ['name', 'actions',")],
     "features.shard": [([], "unknown field (allowed: ['shared', 'per_regime'])")],
     "bonus.c": [(1, "unknown field (allowed: ['form', 'scale',")],
-    "rewards.wait": [(5, "unknown field (allowed: ['range', 'wait_seconds', 'default', 'while_waiting', 'correct_seconds', 'credit'])")],
+    "rewards.wait": [(5, "unknown field (allowed: ['range', 'wait_seconds', 'default', 'while_waiting', 'correct_sec")],
     "control.fraction": [(0.1, "unknown field (allowed: ['share', 'kind'])")],
 }  # fmt: skip
 WRONG_VARIABLES = {  # the same, of an only variable
