@@ -149,11 +149,11 @@ def compare_exchange(exchange: Exchange, log: Log) -> list[Finding]:
 def _compare_rewards(exchange: Exchange, log: Log) -> Iterator[Finding]:
     for name, committed in zip(exchange.ids, get_committed_rewards(exchange), strict=True):
         row = log.rewards.get(name)
-        if row is None and committed is None and " " in name:  # an amount that came too late
+        if row is None and committed is None:  # it came too late (R20)
             continue
         if row is None:
             yield Finding("lost", f"reward of {name!r}, answered {committed}")
-        elif committed is None:  # refused because it came too late (R20)
+        elif committed is None:  # it came too late, so only a default of an earlier version may be there
             if row["source"] != "default":
                 yield Finding("wrong", f"the reward of {name!r} was refused, stored {row}")
         elif not _pick(row, REWARD_FIELDS, "received_at").items() <= committed.items():
