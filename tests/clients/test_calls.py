@@ -370,6 +370,28 @@ def test_an_answer_that_never_ends_does_not_hold_up_a_decide():
         assert (decision.action, decision.problem) == ("none", "no answer within 0.05 seconds")
 
 
+def test_nothing_is_sent_after_the_deadline():
+    """A first try that ends too late is not followed by another: the customer has got the baseline."""
+    tried, late = threading.Event(), threading.Event()
+    requests = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        requests.append(request)
+        tried.set()
+        late.wait()
+        raise httpx.ConnectError("refused")
+
+    finished = threading.Event()
+    client = Client("http://service.test", transport=httpx.MockTransport(answer), sleep=lambda _: finished.set())
+    with client:
+        assert client.decide("c", {}, baseline="none", deadline=0.5).is_baseline
+        tried.wait()
+        late.set()
+        finished.wait()  # the pause before the second try, which then finds that it is too late
+        client._threads.shutdown()
+    assert len(requests) == 1
+
+
 # --- the rest of the surface ------------------------------------------------------------------------------------------
 
 

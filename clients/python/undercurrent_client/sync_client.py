@@ -1,5 +1,6 @@
 """The synchronous client: carries out plans with httpx, and waits in this thread."""
 
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -86,11 +87,12 @@ class Client:
         """Carry out one call."""
         wait = call.get_wait()
         if wait is None:
-            return self._follow(call.plan, self._timeout)
+            return self._follow(call.plan)
         # A time-out of httpx is for each part of a request. Only another thread can keep a deadline for all of it.
-        future = self._threads.submit(self._follow, call.plan, wait)
+        end = time.monotonic() + wait
+        future = self._threads.submit(self._follow, call.plan, end)
         try:
-            return future.result(wait)
+            return future.result(max(0.0, end - time.monotonic()))  # starting a thread took a moment
         except (TimeoutError, ClientError) as error:
             future.cancel()
             return call.recover(error)
@@ -99,22 +101,25 @@ class Client:
     def _threads(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(MOST_WAITING, "undercurrent")
 
-    def _follow(self, plan: Plan[T], timeout: float) -> T:
-        """Do what a plan says, step by step, and return its result."""
+    def _follow(self, plan: Plan[T], end: float = math.inf) -> T:
+        """Do what a plan says, step by step, and return its result. After the end nothing is sent any more."""
         outcome: Outcome = None
         while True:
             try:
                 step = plan.send(outcome)
-            except StopIteration as end:
-                result: T = end.value
+            except StopIteration as done:
+                result: T = done.value
                 return result
             if isinstance(step, Pause):
                 self._sleep(step.seconds)
                 outcome = None
             else:
-                outcome = self._send(step.request, timeout)
+                outcome = self._send(step.request, end)
 
-    def _send(self, request: Request, timeout: float) -> Answer | Lost:
+    def _send(self, request: Request, end: float) -> Answer | Lost:
+        timeout = self._timeout if end == math.inf else end - time.monotonic()
+        if timeout <= 0:
+            raise TimeoutError
         try:
             if request.file is not None:
                 return self._download(request)
