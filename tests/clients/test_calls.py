@@ -392,6 +392,41 @@ def test_nothing_is_sent_after_the_deadline():
     assert len(requests) == 1
 
 
+# --- rewards that change ----------------------------------------------------------------------------------------------
+
+
+def test_an_amount_has_an_id_that_is_repeated(line):
+    wire = line(httpx.ConnectError("lost"), httpx.Response(200, json={**REWARD, "amount": 1.0, "reward_id": "a"}))
+    with wire.client() as client:
+        first = client.reward("c", "o-1", 1.0, mode="add")
+        client.reward("c", "o-1", 1.0, mode="add", reward_id="own")
+        client.correct("c", "o-1", 0.0)
+        client.reward("c", "o-1", 1.0)
+    assert (first.amount, first.reward_id) == (1.0, "a")
+    lost, repeated, own, correction, plain = map(read_body, wire.requests)
+    assert lost == repeated
+    assert len(lost["reward_id"]) == 32
+    assert own == {"campaign": "c", "decision_id": "o-1", "reward": 1.0, "mode": "add", "reward_id": "own"}
+    assert correction["reward_id"] not in (lost["reward_id"], None)
+    assert str(wire.requests[3].url) == "http://service.test/reward/correct"
+    assert plain == {"campaign": "c", "decision_id": "o-1", "reward": 1.0}
+    item = RewardItem("o-1", 1.0, "add")
+    assert item.to_json() == item.to_json() != RewardItem("o-1", 1.0, "add").to_json()
+
+
+def test_a_reward_of_a_subject(line):
+    credited = {**REWARD, "source": "subject", "amount": 0.5, "reward_id": "s"}
+    wire = line(httpx.ConnectError("lost"), httpx.Response(200, json={"credited": [credited, credited]}))
+    with wire.client() as client:
+        one, other = client.reward_subject("c", "someone", 1.0, at=datetime(2026, 11, 16, tzinfo=UTC))
+    assert one == other
+    assert (one.source, one.amount, one.reward) == ("subject", 0.5, 1.0)
+    lost, repeated = map(read_body, wire.requests)
+    assert lost == repeated
+    assert len(lost.pop("reward_id")) == 32
+    assert lost == {"campaign": "c", "subject": "someone", "reward": 1.0, "at": "2026-11-16T00:00:00+00:00"}
+
+
 # --- the rest of the surface ------------------------------------------------------------------------------------------
 
 
@@ -458,6 +493,7 @@ def test_the_public_surface():
     assert set(undercurrent_client.__all__) == {
         *("AsyncClient", "AsyncRewardQueue", "Client", "RewardQueue", "BATCH_LIMIT", "__version__"),
         *("Campaign", "Decision", "DecisionBatch", "Item", "RewardAnswer", "RewardItem", "RewardResult", "Score"),
+        "RewardMode",
         *("Sent", "SkippedItem", "FieldProblem", "ClientError", "UnreachableError", "MismatchError", "QueueError"),
         *("ServiceError", "AccessError", "NotFoundError", "ConflictError", "GoneError", "TooLargeError"),
         *("InvalidError", "TooManyRequestsError", "UnavailableError"),

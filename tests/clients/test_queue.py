@@ -21,6 +21,7 @@ class Books:
 
     def __init__(self) -> None:
         self.rewards: dict[tuple[str, str], float] = {}
+        self.amounts: dict[tuple[str, str, str], float] = {}
         self.batches: list[int] = []
         self.away, self.forgets_answers = False, 0
         self.whole: httpx.Response | None = None  # the answer to every batch
@@ -31,6 +32,8 @@ class Books:
         if self.whole is not None:
             return self.whole
         body = json.loads(request.content)
+        if request.url.path == "/reward/correct":
+            return self._correct(**body)
         self.batches.append(len(body["items"]))
         results = [self._take(body["campaign"], **item) for item in body["items"]]
         if self.forgets_answers:
@@ -38,7 +41,22 @@ class Books:
             raise httpx.ReadError("lost")
         return httpx.Response(200, json={"results": results})
 
-    def _take(self, campaign: str, decision_id: str, reward: float) -> dict[str, Any]:
+    def _correct(self, campaign: str, decision_id: str, reward: float, reward_id: str) -> httpx.Response:
+        if (campaign, decision_id) not in self.rewards:
+            error = {"code": "conflict", "message": "too late", "fields": []}
+            return httpx.Response(409, json={"error": error})
+        self.rewards[campaign, decision_id] = reward
+        committed = {"decision_id": decision_id, "round": 1, "reward": reward, "amount": reward, "reward_id": reward_id}
+        return httpx.Response(200, json=committed)
+
+    def _take(
+        self, campaign: str, decision_id: str, reward: float, mode: str = "set", reward_id: str | None = None
+    ) -> dict[str, Any]:
+        if mode == "add":
+            assert reward_id is not None
+            self.amounts[campaign, decision_id, reward_id] = reward
+            committed = {"decision_id": decision_id, "round": 1, "reward": reward, "reward_id": reward_id}
+            return {"decision_id": decision_id, "committed": committed, "error": None}
         if decision_id.startswith("unknown"):
             error = {"code": "not_found", "message": "no such decision", "fields": []}
             return {"decision_id": decision_id, "committed": None, "error": error}
@@ -145,6 +163,27 @@ def test_the_asynchronous_queue(books, file):
     with books.client() as client, RewardQueue(client, file):
         pass
     assert books.rewards == {("a", "d1"): 1.0, ("a", "d2"): 2.0}
+
+
+def test_amounts_and_corrections_are_sent_in_order_and_count_once(books, file):
+    outcomes = []
+    books.forgets_answers = 1
+    with books.client() as client:
+        with RewardQueue(client, file, every=NEVER) as queue:
+            queue.add("a", "d1", 1.0)
+            queue.add("a", "d1", 2.0, mode="add")
+            queue.add("a", "d1", 2.0, mode="add", reward_id="own")
+            queue.add_correction("a", "d1", 3.0, reward_id="cancelled")
+            queue.add_correction("a", "unknown", 3.0)
+            queue.add("a", "d2", 4.0)
+        assert "d1" in file.read_text(encoding="utf-8")
+        with RewardQueue(client, file, every=NEVER, on_result=lambda _, result: outcomes.append(result)) as queue:
+            assert queue.flush() == (5, 1)
+    assert books.batches == [3, 3, 1]
+    assert books.rewards == {("a", "d1"): 3.0, ("a", "d2"): 4.0}
+    assert list(books.amounts.values()) == [2.0, 2.0]  # the lost answer repeated neither
+    assert [one.reward_id for one in outcomes][2:4] == ["own", "cancelled"]
+    assert [one.error.status for one in outcomes if one.error is not None] == [409]
 
 
 # --- the file ---------------------------------------------------------------------------------------------------------

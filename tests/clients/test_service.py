@@ -66,6 +66,43 @@ def test_the_whole_surface(launch, new_database, tmp_path):
             client.get_campaign("spring-offers")
 
 
+CHANGING = {
+    **CAMPAIGN_EXAMPLE,
+    "name": "changing",
+    "rewards": {"range": [-10, 100], "wait_seconds": 604_800, "default": 0, "correct_seconds": 2_592_000},
+}
+
+
+def test_rewards_that_change(launch, new_database, tmp_path):
+    server = launch(new_database("sqlite"))
+    with Client(server.url, patience=PATIENCE) as client:
+        client.create_campaign(CHANGING)
+        one = client.decide("changing", CUSTOMER, subject="someone").decision_id
+        added = client.reward("changing", one, 30, mode="add", reward_id="sale-1")
+        assert added == client.reward("changing", one, 30, mode="add", reward_id="sale-1")
+        assert (added.amount, added.reward_id, added.reward, added.source) == (30, "sale-1", 30, "client")
+        assert client.reward("changing", one, 12, mode="add").reward == 42
+        with pytest.raises(ConflictError, match="sale-1"):
+            client.reward("changing", one, 31, mode="add", reward_id="sale-1")
+        corrected = client.correct("changing", one, 12, reward_id="cancelled-1")
+        assert corrected == client.correct("changing", one, 12, reward_id="cancelled-1")
+        assert (corrected.source, corrected.reward) == ("correction", 12)
+        (credited,) = client.reward_subject("changing", "someone", 20, reward_id="sale-3")
+        assert (credited,) == client.reward_subject("changing", "someone", 20, reward_id="sale-3")
+        assert (credited.decision_id, credited.source, credited.amount, credited.reward) == (one, "subject", 20, 32)
+        with pytest.raises(NotFoundError, match="Nothing to credit"):
+            client.reward_subject("changing", "nobody", 20)
+        items = [RewardItem(one, 1, "add"), RewardItem(one, 1, "add"), RewardItem(one, 1000, "add", "much")]
+        for _ in range(2):  # repeated, they change nothing
+            *good, bad = client.reward_batch("changing", items)
+            assert [result.committed.reward for result in good] == [33, 34]
+            assert (bad.reward_id, type(bad.error)) == ("much", InvalidError)
+        with RewardQueue(client, tmp_path / "rewards") as queue:
+            queue.add("changing", one, 6, mode="add")
+            queue.add_correction("changing", one, 5)
+        assert client.reward_subject("changing", "someone", 1)[0].reward == 6
+
+
 def restart_midway(server: Server, campaign: str) -> threading.Thread:
     """Kill the service once a third of the rounds is decided, and start it again."""
 

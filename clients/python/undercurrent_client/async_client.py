@@ -32,6 +32,8 @@ class AsyncClient:
     decide_batch = _add(calls.decide_batch)
     reward = _add(calls.reward)
     reward_batch = _add(calls.reward_batch)
+    correct = _add(calls.correct)
+    reward_subject = _add(calls.reward_subject)
     create_campaign = _add(calls.create_campaign)
     check_campaign = _add(calls.check_campaign)
     get_campaign = _add(calls.get_campaign)

@@ -16,6 +16,7 @@ from undercurrent_client.exchange import Call, Core, Plan, Request, encode
 from undercurrent_client.messages import (
     Campaign,
     CampaignPage,
+    CreditAnswer,
     Decision,
     DecisionBatch,
     Format,
@@ -24,6 +25,7 @@ from undercurrent_client.messages import (
     OnError,
     RewardAnswer,
     RewardItem,
+    RewardMode,
     RewardResult,
     RewardResults,
     make_id,
@@ -97,10 +99,73 @@ def decide_batch(
 # --- rewards ----------------------------------------------------------------------------------------------------------
 
 
-def reward(core: Core, campaign: str, decision_id: str, reward: float) -> Call[RewardAnswer]:
-    """Report what a decision earned. Repeating the same reward changes nothing."""
-    body = {"campaign": campaign, **RewardItem(decision_id, reward).to_json()}
+def reward(
+    core: Core,
+    campaign: str,
+    decision_id: str,
+    reward: float,
+    *,
+    mode: RewardMode = "set",
+    reward_id: str | None = None,
+) -> Call[RewardAnswer]:
+    """Report what a decision earned. Repeating the same reward changes nothing.
+
+    With `mode="add"` it is one of several amounts, which add up. `reward_id` is your own id of this amount, or else a
+    new one; an amount counts once under its id.
+    """
+    body = {"campaign": campaign, **RewardItem(decision_id, reward, mode, reward_id).to_json()}
     return Call(core.fetch(Request("POST", "/reward", encode(body)), RewardAnswer))
+
+
+def correct(
+    core: Core, campaign: str, decision_id: str, reward: float, *, reward_id: str | None = None
+) -> Call[RewardAnswer]:
+    """Replace the reward of a decision by what it earned altogether, after a cancelled or a late sale.
+
+    The campaign's `rewards.correct_seconds` says for how long. `reward_id` is your own id of this correction, or else a
+    new one.
+    """
+    item = make_correction(decision_id, reward, reward_id)
+    return Call(send_correction(core, campaign, item))
+
+
+def make_correction(decision_id: str, reward: float, reward_id: str | None) -> dict[str, Any]:
+    """Make a correction as the service expects it."""
+    return {"decision_id": decision_id, "reward": reward, "reward_id": make_id() if reward_id is None else reward_id}
+
+
+def send_correction(
+    core: Core, campaign: str, item: Mapping[str, Any], patience: float | None = None
+) -> Plan[RewardAnswer]:
+    """Send one correction."""
+    request = Request("POST", "/reward/correct", encode({"campaign": campaign, **item}))
+    return (yield from core.fetch(request, RewardAnswer, patience))
+
+
+def reward_subject(
+    core: Core,
+    campaign: str,
+    subject: str,
+    reward: float,
+    *,
+    reward_id: str | None = None,
+    at: datetime | None = None,
+) -> Call[tuple[RewardAnswer, ...]]:
+    """Report what a person earned, without naming a decision; return the decisions that it was credited to.
+
+    The campaign's `rewards.credit` says which: the last one, the first, or all evenly. `reward_id` is your own id of
+    this amount, or else a new one. `at` is when it was earned, if not now.
+    """
+    body: dict[str, Any] = {"campaign": campaign, "subject": subject, "reward": reward}
+    body["reward_id"] = make_id() if reward_id is None else reward_id
+    if at is not None:
+        body["at"] = at.isoformat()
+    return Call(_credit(core, Request("POST", "/reward/subject", encode(body))))
+
+
+def _credit(core: Core, request: Request) -> Plan[tuple[RewardAnswer, ...]]:
+    answer = yield from core.fetch(request, CreditAnswer)
+    return answer.credited
 
 
 def reward_batch(core: Core, campaign: str, items: Iterable[RewardItem]) -> Call[list[RewardResult]]:
@@ -115,8 +180,13 @@ def send_rewards(
     request = Request("POST", "/reward/batch", encode({"campaign": campaign, "items": items}))
     answer = yield from core.fetch(request, RewardResults, patience)
     return [
-        RewardResult(one.decision_id, one.committed, None if one.error is None else make_item_error(one.error))
-        for one in answer.results
+        RewardResult(
+            one.decision_id,
+            one.committed,
+            None if one.error is None else make_item_error(one.error),
+            item.get("reward_id"),
+        )
+        for item, one in zip(items, answer.results, strict=True)
     ]
 
 

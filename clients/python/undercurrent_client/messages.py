@@ -14,10 +14,12 @@ BATCH_LIMIT = 1_000  # most items that the service accepts in one request
 Mode = Literal["warm_start", "optimistic", "control", "imported", "baseline"]
 Format = Literal["ndjson", "csv", "parquet"]
 OnError = Literal["fail", "skip"]
+RewardMode = Literal["set", "add"]
+Source = Literal["client", "correction", "subject", "default", "import"]
 
 
 def make_id() -> str:
-    """Make a new id for a decision; in the order of time, so that the service's index only grows at its end."""
+    """Make a new id; in the order of time, so that the service's index only grows at its end."""
     return f"{time.time_ns() // 1_000:014x}{uuid4().hex[14:]}"
 
 
@@ -43,14 +45,29 @@ class Item(msgspec.Struct, frozen=True):
 
 
 class RewardItem(msgspec.Struct, frozen=True):
-    """What one decision earned."""
+    """What one decision earned: its only reward, or with `mode="add"` one of several amounts, which add up.
+
+    An amount counts once under its `reward_id`, however often the item is sent; by default it is a new one.
+    """
 
     decision_id: str
     reward: float
+    mode: RewardMode = "set"
+    reward_id: str | None = None
+
+    def __post_init__(self) -> None:
+        """Give an amount without an id a new one."""
+        if self.mode == "add" and self.reward_id is None:
+            msgspec.structs.force_setattr(self, "reward_id", make_id())
 
     def to_json(self) -> dict[str, Any]:
         """Return the item as the service expects it."""
-        return {"decision_id": self.decision_id, "reward": self.reward}
+        body: dict[str, Any] = {"decision_id": self.decision_id, "reward": self.reward}
+        if self.mode != "set":
+            body["mode"] = self.mode
+        if self.reward_id is not None:
+            body["reward_id"] = self.reward_id
+        return body
 
 
 class Score(msgspec.Struct, frozen=True):
@@ -103,13 +120,22 @@ class DecisionBatch(msgspec.Struct, frozen=True):
     skipped: tuple[SkippedItem, ...] = ()
 
 
-class RewardAnswer(msgspec.Struct, frozen=True):
-    """A committed reward."""
+class RewardAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A committed reward: what the decision has earned altogether, and what was sent if it was sent with an id."""
 
     decision_id: str
     round: int
     reward: float
+    source: Source = "client"
     received_at: str = ""
+    amount: float | None = None
+    reward_id: str | None = None
+
+
+class CreditAnswer(msgspec.Struct, frozen=True):
+    """The answer to a reward of a subject."""
+
+    credited: tuple[RewardAnswer, ...]
 
 
 class RewardResult(msgspec.Struct, frozen=True):
@@ -118,6 +144,7 @@ class RewardResult(msgspec.Struct, frozen=True):
     decision_id: str
     committed: RewardAnswer | None
     error: ServiceError | None
+    reward_id: str | None = None
 
 
 class ItemResult(msgspec.Struct, frozen=True):

@@ -1,26 +1,28 @@
 """Reward queues: rewards are written to a file at once, and sent in batches in the background.
 
 A reward stays in the file until the service has answered it. If an answer is lost, it is sent again, which the service
-recognizes by its decision id: nothing is lost, and nothing is counted twice.
+recognizes by its ids: nothing is lost, and nothing is counted twice.
 """
 
 import asyncio
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from os import PathLike
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from undercurrent_client.async_client import AsyncClient
-from undercurrent_client.calls import send_rewards
+from undercurrent_client.calls import make_correction, send_correction, send_rewards
 from undercurrent_client.errors import ClientError, ServiceError
 from undercurrent_client.exchange import Call, Core, Plan
 from undercurrent_client.ledger import Entry, Ledger
-from undercurrent_client.messages import BATCH_LIMIT, RewardItem, RewardResult
+from undercurrent_client.messages import BATCH_LIMIT, RewardItem, RewardMode, RewardResult
 from undercurrent_client.sync_client import Client
 
 LONGEST_REST = 30.0  # seconds between two tries while the service is away
+FINAL = frozenset({404, 410, 413, 422})  # a key can be replaced, and a service repaired
 log = logging.getLogger("undercurrent_client")
 OnResult = Callable[[str, RewardResult], object]
 
@@ -44,26 +46,43 @@ def send_waiting(core: Core, ledger: Ledger, on_result: OnResult, patience: floa
         by_campaign = defaultdict[str, list[Entry]](list)
         for entry in entries:
             by_campaign[entry.campaign].append(entry)
-        for campaign, batch in by_campaign.items():
-            results = yield from _send_batch(core, campaign, batch, patience)
-            for result in results:
-                on_result(campaign, result)
-            ledger.settle(batch)
-            errors = sum(result.error is not None for result in results)
-            committed, refused = committed + len(batch) - errors, refused + errors
+        for campaign, of_campaign in by_campaign.items():
+            for batch in _split(of_campaign):
+                results = yield from _send_batch(core, campaign, batch, patience)
+                for result in results:
+                    on_result(campaign, result)
+                ledger.settle(batch)
+                errors = sum(result.error is not None for result in results)
+                committed, refused = committed + len(batch) - errors, refused + errors
     return Sent(committed, refused)
+
+
+def _is_correction(entry: Entry) -> bool:
+    return entry.item.get("mode") == "correct"
+
+
+def _split(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
+    """Split what waits for a campaign into batches, in order; the service takes corrections one by one."""
+    for are_corrections, run in groupby(entries, _is_correction):
+        batch = list(run)
+        yield from ([entry] for entry in batch) if are_corrections else [batch]
 
 
 def _send_batch(
     core: Core, campaign: str, batch: Sequence[Entry], patience: float | None
 ) -> Plan[Sequence[RewardResult]]:
     """Send one batch. If the service refuses it as a whole, for example since the campaign is gone, so is each item."""
+    items = [entry.item for entry in batch]
     try:
-        return (yield from send_rewards(core, campaign, [entry.item for entry in batch], patience))
+        if not _is_correction(batch[0]):
+            return (yield from send_rewards(core, campaign, items, patience))
+        correction: dict[str, Any] = {name: value for name, value in items[0].items() if name != "mode"}
+        committed = yield from send_correction(core, campaign, correction, patience)
+        return [RewardResult(committed.decision_id, committed, None, committed.reward_id)]
     except ServiceError as error:
-        if error.status not in (404, 410, 413, 422):  # a key can be replaced, and a service repaired
+        if error.status not in FINAL and not (error.status == 409 and _is_correction(batch[0])):
             raise
-        return [RewardResult(entry.item["decision_id"], None, error) for entry in batch]
+        return [RewardResult(item["decision_id"], None, error, item.get("reward_id")) for item in items]
 
 
 class _Pace:
@@ -95,9 +114,21 @@ class _Queue:
         """Return how many rewards wait."""
         return len(self._ledger)
 
-    def add(self, campaign: str, decision_id: str, reward: float) -> None:
-        """Add what a decision earned. It is in the file when this returns, and will be sent."""
-        self._ledger.add(campaign, RewardItem(decision_id, reward).to_json())
+    def add(
+        self,
+        campaign: str,
+        decision_id: str,
+        reward: float,
+        *,
+        mode: RewardMode = "set",
+        reward_id: str | None = None,
+    ) -> None:
+        """Add what a decision earned, as for `reward`. It is in the file when this returns, and will be sent."""
+        self._ledger.add(campaign, RewardItem(decision_id, reward, mode, reward_id).to_json())
+
+    def add_correction(self, campaign: str, decision_id: str, reward: float, *, reward_id: str | None = None) -> None:
+        """Add a correction, as for `correct`. It is sent after what was added before it."""
+        self._ledger.add(campaign, make_correction(decision_id, reward, reward_id) | {"mode": "correct"})
 
     def _plan(self, core: Core, patience: float | None) -> Call[Sent]:
         return Call(send_waiting(core, self._ledger, self._on_result, patience))
