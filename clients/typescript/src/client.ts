@@ -12,13 +12,15 @@ import type {
   DecisionBatch,
   Format,
   FullConfig,
+  IdentifiedReward,
   Item,
   Report,
   RewardAnswer,
   RewardItem,
+  RewardOptions,
   RewardResult,
 } from "./messages.js";
-import { makeId } from "./messages.js";
+import { makeId, makeRewardItem } from "./messages.js";
 import type { components } from "./openapi.js";
 
 type Schemas = components["schemas"];
@@ -84,17 +86,63 @@ export class Client {
 
   // --- rewards -------------------------------------------------------------------------------------------------------
 
-  /** Report what a decision earned. Repeating the same reward changes nothing. */
-  async reward(campaign: string, decision_id: string, reward: number): Promise<RewardAnswer> {
-    return this.exchange.fetchJson({ method: "POST", path: "/reward", body: { campaign, decision_id, reward } });
+  /**
+   * Report what a decision earned. Repeating the same reward changes nothing.
+   *
+   * With `mode: "add"` it is one of several amounts, which add up. `reward_id` is your own id of this amount, or else a
+   * new one; an amount counts once under its id.
+   */
+  async reward(
+    campaign: string,
+    decision_id: string,
+    reward: number,
+    options: { mode: "add"; reward_id?: string },
+  ): Promise<IdentifiedReward>;
+  async reward(campaign: string, decision_id: string, reward: number, options?: RewardOptions): Promise<RewardAnswer>;
+  async reward(campaign: string, decision_id: string, reward: number, options?: RewardOptions): Promise<RewardAnswer> {
+    const body = { campaign, ...makeRewardItem(decision_id, reward, options) };
+    return this.exchange.fetchJson({ method: "POST", path: "/reward", body });
+  }
+
+  /**
+   * Replace the reward of a decision by what it earned altogether, after a cancelled or a late sale. The campaign's
+   * `rewards.correct_seconds` says for how long. `reward_id` is your own id of this correction, or else a new one.
+   */
+  async correct(
+    campaign: string,
+    decision_id: string,
+    reward: number,
+    options: { reward_id?: string } = {},
+    limits: Limits = {},
+  ): Promise<IdentifiedReward> {
+    const body = { campaign, decision_id, reward, reward_id: options.reward_id ?? makeId() };
+    return this.exchange.fetchJson({ method: "POST", path: "/reward/correct", body }, limits);
+  }
+
+  /**
+   * Report what a person earned, without naming a decision; returns the decisions that it was credited to. The
+   * campaign's `rewards.credit` says which: the last one, the first, or all evenly. `reward_id` is your own id of this
+   * amount, or else a new one. `at` is when it was earned, if not now.
+   */
+  async rewardSubject(
+    campaign: string,
+    subject: string,
+    reward: number,
+    { reward_id = makeId(), at }: { reward_id?: string; at?: Date } = {},
+  ): Promise<IdentifiedReward[]> {
+    const body = { campaign, subject, reward, reward_id, ...(at ? { at: at.toISOString() } : {}) };
+    const request = { method: "POST", path: "/reward/subject", body };
+    return (await this.exchange.fetchJson<Schemas["CreditAnswer"]>(request)).credited;
   }
 
   /** Report up to BATCH_LIMIT rewards; each is committed or refused on its own. */
   async rewardBatch(campaign: string, items: Iterable<RewardItem>, limits: Limits = {}): Promise<RewardResult[]> {
-    const request = { method: "POST", path: "/reward/batch", body: { campaign, items: [...items] } };
+    const sent = [...items];
+    const request = { method: "POST", path: "/reward/batch", body: { campaign, items: sent } };
     const answer = await this.exchange.fetchJson<Schemas["RewardResults"]>(request, limits);
-    return answer.results.map(({ decision_id, committed, error }) => ({
+    return answer.results.map(({ decision_id, committed, error }, place) => ({
       decision_id,
+      ...nameReward(sent[place]),
       ...(committed ? { committed } : {}),
       ...(error ? { error: makeItemError(error) } : {}),
     }));
@@ -209,6 +257,11 @@ async function keepDeadline<T>(
   } finally {
     clearTimeout(timer);
   }
+}
+
+/** The id of an amount or a correction, as a field of its result. */
+export function nameReward(item: object | undefined): { reward_id?: string } {
+  return item && "reward_id" in item && typeof item.reward_id === "string" ? { reward_id: item.reward_id } : {};
 }
 
 function makePath(campaign: string): string {

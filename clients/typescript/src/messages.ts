@@ -14,8 +14,15 @@ export type FullConfig = Schemas["CampaignConfig-Output"];
 export type Campaign = Schemas["CampaignState"];
 export type CampaignSummary = Schemas["CampaignSummary"];
 export type SkippedItem = Schemas["SkippedItem"];
-export type RewardItem = Schemas["RewardItem"];
+/** What one decision earned: its only reward, or with `mode: "add"` one of several amounts, each with its id. */
+export type RewardItem =
+  | { decision_id: string; reward: number; mode?: "set" }
+  | { decision_id: string; reward: number; mode: "add"; reward_id: string };
 export type RewardAnswer = Schemas["RewardAnswer"];
+/** A committed reward that was sent with an id. */
+export type IdentifiedReward = Schemas["IdentifiedReward"];
+/** Whether this is the only reward or an amount to add. `reward_id` is your id of the amount, or else a new one. */
+export type RewardOptions = { mode?: "set" } | { mode: "add"; reward_id?: string };
 export type Report = Schemas["Report"];
 export type Format = "ndjson" | "csv" | "parquet";
 
@@ -39,7 +46,8 @@ export interface DecisionBatch {
 /** The outcome of one reward of a batch: the committed reward, or the error that refused it. */
 export interface RewardResult {
   decision_id: string;
-  committed?: RewardAnswer;
+  reward_id?: string;
+  committed?: RewardAnswer | IdentifiedReward;
   error?: ServiceError;
 }
 
@@ -49,7 +57,13 @@ export type DecideOptions = Omit<Item, "context"> & {
   deadlineMs?: number;
 };
 
-/** Make a new id for a decision; in the order of time, so that the service's index only grows at its end. */
+/** Name what one decision earned. An amount without an id gets a new one. */
+export function makeRewardItem(decision_id: string, reward: number, options: RewardOptions = {}): RewardItem {
+  if (options.mode !== "add") return { decision_id, reward, ...options };
+  return { decision_id, reward, mode: "add", reward_id: options.reward_id ?? makeId() };
+}
+
+/** Make a new id for a decision or a reward; in the order of time, so that the service's index only grows at its end. */
 export function makeId(): string {
   const bytes = crypto.getRandomValues(new Uint8Array(9));
   const random = Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");

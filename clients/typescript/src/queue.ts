@@ -2,13 +2,13 @@
  * A reward queue: rewards are stored at once, and sent in batches in the background.
  *
  * A reward stays in the storage until the service has answered it. If an answer is lost, it is sent again, which the
- * service recognizes by its decision id: nothing is lost, and nothing is counted twice.
+ * service recognizes by its ids: nothing is lost, and nothing is counted twice.
  */
 
-import type { Client } from "./client.js";
+import { type Client, nameReward } from "./client.js";
 import { ClientError, QueueError, ServiceError } from "./errors.js";
 import { encode } from "./exchange.js";
-import { BATCH_LIMIT, type RewardItem, type RewardResult } from "./messages.js";
+import { BATCH_LIMIT, type RewardItem, type RewardOptions, type RewardResult, makeId, makeRewardItem } from "./messages.js";
 
 const LONGEST_REST_MS = 30_000; // between two tries while the service is away
 const MOST_DONE = 10_000; // answered rewards in a storage, before it is written anew without them
@@ -74,7 +74,14 @@ export interface Sent {
 interface Entry {
   n: number;
   campaign: string;
-  item: RewardItem;
+  item: RewardItem | Correction;
+}
+
+interface Correction {
+  decision_id: string;
+  reward: number;
+  mode: "correct";
+  reward_id: string;
 }
 
 /** Make one with `RewardQueue.open`. */
@@ -112,9 +119,23 @@ export class RewardQueue {
     return this.waiting.size;
   }
 
-  /** Add what a decision earned. It is in the storage once this resolves, and will be sent. */
-  async add(campaign: string, decision_id: string, reward: number): Promise<void> {
-    const entry = { n: ++this.last, campaign, item: { decision_id, reward } };
+  /** Add what a decision earned, as for `reward`. It is in the storage once this resolves, and will be sent. */
+  async add(campaign: string, decision_id: string, reward: number, options?: RewardOptions): Promise<void> {
+    return this.keep(campaign, makeRewardItem(decision_id, reward, options));
+  }
+
+  /** Add a correction, as for `correct`. It is sent after what was added before it. */
+  async addCorrection(
+    campaign: string,
+    decision_id: string,
+    reward: number,
+    { reward_id = makeId() }: { reward_id?: string } = {},
+  ): Promise<void> {
+    return this.keep(campaign, { decision_id, reward, mode: "correct", reward_id });
+  }
+
+  private async keep(campaign: string, item: RewardItem | Correction): Promise<void> {
+    const entry = { n: ++this.last, campaign, item };
     const line = `${encode(entry)}\n`;
     this.waiting.set(entry.n, entry); // before it is stored, or the storage could be written anew without it meanwhile
     try {
@@ -201,13 +222,15 @@ export class RewardQueue {
         if (count++ === BATCH_LIMIT) break;
         byCampaign.set(entry.campaign, [...(byCampaign.get(entry.campaign) ?? []), entry]);
       }
-      for (const [campaign, batch] of byCampaign) {
-        for (const result of await this.sendBatch(campaign, batch, patienceMs)) {
-          this.onResult(campaign, result);
-          if (result.error) sent.refused++;
-          else sent.committed++;
+      for (const [campaign, entries] of byCampaign) {
+        for (const batch of split(entries)) {
+          for (const result of await this.sendBatch(campaign, batch, patienceMs)) {
+            this.onResult(campaign, result);
+            if (result.error) sent.refused++;
+            else sent.committed++;
+          }
+          await this.settle(batch);
         }
-        await this.settle(batch);
       }
     }
     return sent;
@@ -216,12 +239,18 @@ export class RewardQueue {
   /** Send one batch. If the service refuses it as a whole, for example since the campaign is gone, so is each item. */
   private async sendBatch(campaign: string, batch: Entry[], patienceMs?: number): Promise<RewardResult[]> {
     const items = batch.map((entry) => entry.item);
+    const [correction] = items.filter(isCorrection);
+    const limits = patienceMs === undefined ? {} : { patienceMs };
     try {
-      return await this.client.rewardBatch(campaign, items, patienceMs === undefined ? {} : { patienceMs });
+      if (correction === undefined) return await this.client.rewardBatch(campaign, items as RewardItem[], limits);
+      const { decision_id, reward, reward_id } = correction;
+      const committed = await this.client.correct(campaign, decision_id, reward, { reward_id }, limits);
+      return [{ decision_id, reward_id, committed }];
     } catch (error) {
       // A key can be replaced, and a service repaired.
-      if (!(error instanceof ServiceError && [404, 410, 413, 422].includes(error.status))) throw error;
-      return items.map(({ decision_id }) => ({ decision_id, error }));
+      const final = [404, 410, 413, 422, ...(correction ? [409] : [])];
+      if (!(error instanceof ServiceError && final.includes(error.status))) throw error;
+      return items.map((item) => ({ decision_id: item.decision_id, ...nameReward(item), error }));
     }
   }
 
@@ -243,6 +272,23 @@ export class RewardQueue {
     this.storing = storing.catch(() => undefined);
     return storing;
   }
+}
+
+function isCorrection(item: RewardItem | Correction): item is Correction {
+  return item.mode === "correct";
+}
+
+/** Split what waits for a campaign into batches, in order; the service takes corrections one by one. */
+function split(entries: Entry[]): Entry[][] {
+  const batches: Entry[][] = [];
+  let open: Entry[] | undefined;
+  for (const entry of entries) {
+    const single = isCorrection(entry.item);
+    if (open && !single) open.push(entry);
+    else batches.push((open = [entry]));
+    if (single) open = undefined;
+  }
+  return batches;
 }
 
 function logRefusal(campaign: string, { error }: RewardResult): void {

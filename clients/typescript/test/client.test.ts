@@ -70,6 +70,20 @@ test.each([429, 502, 503, 504])("%i is repeated after the time that it names", a
   expect(wire.waits).toEqual([3_000]);
 });
 
+test("an amount, a correction and a reward of a subject have ids that are repeated", async () => {
+  const answers = [lost, { status: 200, body: REWARD }, lost, { status: 200, body: REWARD }, lost];
+  const wire = new Wire([...answers, { status: 200, body: { credited: [REWARD] } }]);
+  const client = wire.client();
+  await client.reward("c", "o-1", 1, { mode: "add" });
+  await client.correct("c", "o-1", 0);
+  expect(await client.rewardSubject("c", "someone", 1, { at: new Date(0) })).toEqual([REWARD]);
+  const bodies = wire.requests.map(({ body }) => JSON.parse(body) as Record<string, unknown>);
+  expect([bodies[0], bodies[2], bodies[4]]).toEqual([bodies[1], bodies[3], bodies[5]]);
+  expect(new Set(bodies.map(({ reward_id }) => reward_id)).size).toBe(3);
+  expect(bodies[0]).toMatchObject({ campaign: "c", decision_id: "o-1", reward: 1, mode: "add" });
+  expect(bodies[5]).toMatchObject({ campaign: "c", subject: "someone", reward: 1, at: "1970-01-01T00:00:00.000Z" });
+});
+
 test("Retry-After may be a date", async () => {
   const date = new Date(Date.now() + 40_000).toUTCString();
   const wire = new Wire([{ ...busy, headers: { "retry-after": date } }, { status: 200, body: REWARD }]);
@@ -145,6 +159,6 @@ test("campaigns are listed page by page", async () => {
 test("the public surface", () => {
   const errors = ["Access", "Client", "Conflict", "Gone", "Invalid", "Mismatch", "NotFound", "Queue", "Service"];
   errors.push("TooLarge", "TooManyRequests", "Unavailable", "Unreachable");
-  const names = ["BATCH_LIMIT", "BrowserStorage", "Client", "MemoryStorage", "RewardQueue", "makeId"];
+  const names = ["BATCH_LIMIT", "BrowserStorage", "Client", "MemoryStorage", "RewardQueue", "makeId", "makeRewardItem"];
   expect(new Set(Object.keys(undercurrent))).toEqual(new Set([...errors.map((name) => `${name}Error`), ...names]));
 });

@@ -6,7 +6,15 @@ import { mkdtempSync, readFileSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, test, vi } from "vitest";
-import { BrowserStorage, Client, MemoryStorage, QueueError, RewardQueue, type RewardResult } from "../src/index.js";
+import {
+  BrowserStorage,
+  Client,
+  MemoryStorage,
+  QueueError,
+  RewardQueue,
+  type RewardResult,
+  UnreachableError,
+} from "../src/index.js";
 import { FileStorage } from "../src/node.js";
 
 const NEVER = 2 ** 31 - 1; // milliseconds until a queue sends by itself
@@ -68,6 +76,41 @@ test("rewards are sent in batches by campaign, each with its outcome", async () 
   expect([queue.size, books.rewards.size]).toEqual([0, 1_500]);
   expect(books.batches).toEqual([334, 666, 335, 166]);
   expect(outcomes.filter(({ error }) => error).map(({ error }) => error?.status)).toEqual([404]);
+  await queue.close();
+});
+
+test("amounts and corrections are sent in order, and counted once", async () => {
+  const sent: { path: string; body: Record<string, unknown> }[] = [];
+  let lost = true;
+  const answer = async (url: unknown, init?: RequestInit) => {
+    const body = JSON.parse(String(init?.body)) as { items?: { decision_id: string }[]; decision_id?: string };
+    sent.push({ path: new URL(String(url)).pathname, body });
+    if (lost) {
+      lost = false;
+      throw new TypeError("lost");
+    }
+    const error = { code: "conflict", message: "too late", fields: [] };
+    if (body.decision_id === "late") return Response.json({ error }, { status: 409 });
+    if (body.items === undefined) return Response.json({ decision_id: body.decision_id, reward: 3 });
+    return Response.json({ results: body.items.map(({ decision_id }) => ({ decision_id, committed: { decision_id } })) });
+  };
+  const client = new Client("http://service.test", { patienceMs: 0, fetch: answer });
+  const outcomes: RewardResult[] = [];
+  const options = { everyMs: NEVER, onResult: (_: string, result: RewardResult) => outcomes.push(result) };
+  const queue = await RewardQueue.open(client, new MemoryStorage(), options);
+  await queue.add("a", "d1", 1);
+  await queue.add("a", "d1", 2, { mode: "add" });
+  await queue.addCorrection("a", "d1", 3, { reward_id: "cancelled" });
+  await queue.addCorrection("a", "late", 3);
+  await queue.add("a", "d2", 4, { mode: "add", reward_id: "own" });
+  await expect(queue.flush()).rejects.toThrow(UnreachableError);
+  expect(await queue.flush()).toEqual({ committed: 4, refused: 1 });
+  expect(sent[0]).toEqual(sent[1]);
+  const paths = ["/reward/batch", "/reward/batch", "/reward/correct", "/reward/correct", "/reward/batch"];
+  expect(sent.map(({ path }) => path)).toEqual(paths);
+  expect(sent[2]?.body).toEqual({ campaign: "a", decision_id: "d1", reward: 3, reward_id: "cancelled" });
+  expect(outcomes.map(({ reward_id }) => reward_id).slice(2)).toEqual(["cancelled", expect.any(String), "own"]);
+  expect(outcomes.map(({ error }) => error?.status)).toEqual([undefined, undefined, undefined, 409, undefined]);
   await queue.close();
 });
 

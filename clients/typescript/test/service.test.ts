@@ -52,6 +52,30 @@ test("the whole surface", async () => {
   await expect(client.getCampaign("spring-offers")).rejects.toThrow(NotFoundError);
 });
 
+test("rewards that change", async () => {
+  const client = new Client(service.url, PATIENCE);
+  const rewards = { range: [-10, 100] as [number, number], wait_seconds: 604_800, default: 0, correct_seconds: 2_592_000 };
+  await client.createCampaign({ ...CAMPAIGN, name: "changing", rewards });
+  const { decision_id } = await client.decide("changing", CUSTOMER, { subject: "someone" });
+  const sale = { mode: "add", reward_id: "sale-1" } as const;
+  const added = await client.reward("changing", decision_id, 30, sale);
+  expect(added).toMatchObject({ amount: 30, reward: 30, reward_id: "sale-1", source: "client" });
+  expect(await client.reward("changing", decision_id, 30, sale)).toEqual(added);
+  expect((await client.reward("changing", decision_id, 12, { mode: "add" })).reward).toBe(42);
+  await expect(client.reward("changing", decision_id, 31, sale)).rejects.toThrow(ConflictError);
+  const corrected = await client.correct("changing", decision_id, 12, { reward_id: "cancelled-1" });
+  expect(corrected).toMatchObject({ reward: 12, source: "correction" });
+  const credited = await client.rewardSubject("changing", "someone", 20, { reward_id: "sale-3" });
+  expect(credited).toMatchObject([{ decision_id, amount: 20, reward: 32, source: "subject" }]);
+  expect(await client.rewardSubject("changing", "someone", 20, { reward_id: "sale-3" })).toEqual(credited);
+  await expect(client.rewardSubject("changing", "nobody", 1)).rejects.toThrow(NotFoundError);
+  const queue = await RewardQueue.open(client, new FileStorage(join(service.folder, "changing.jsonl")));
+  await queue.add("changing", decision_id, 6, { mode: "add" });
+  await queue.addCorrection("changing", decision_id, 5);
+  await queue.close();
+  expect((await client.reward("changing", decision_id, 1, { mode: "add" })).reward).toBe(6);
+});
+
 test("OpenFeature's official provider", async () => {
   await new Client(service.url, PATIENCE).createCampaign({ ...CAMPAIGN, name: "flags" });
   await OpenFeature.setProviderAndWait(new OFREPProvider({ baseUrl: service.url }));
