@@ -185,6 +185,35 @@ test("a browser's storage", async () => {
   expect([kept.get("rewards"), books.rewards.size]).toEqual(["", 1]);
 });
 
+test("of all who take over from a process that is gone, one gets the file", async () => {
+  const path = makePath();
+  const gone = spawn(process.execPath, ["-e", ""]);
+  await once(gone, "exit");
+  const built = new URL("../dist/node.js", import.meta.url).href;
+  const program = `
+    import { FileStorage } from ${JSON.stringify(built)};
+    process.stdin.once("data", () => {
+      try {
+        new FileStorage(${JSON.stringify(path)});
+        console.log("mine");
+      } catch (error) {
+        console.log(error.name);
+      }
+    });
+    console.log("ready");`;
+  writeFileSync(`${path}.lock.7`, String(gone.pid));
+  const rivals = Array.from({ length: 6 }, () => spawn(process.execPath, ["--input-type=module", "-e", program]));
+  await Promise.all(rivals.map(({ stdout }) => once(stdout, "data")));
+  const said = rivals.map(({ stdout }) => once(stdout, "data").then(([text]) => String(text).trim()));
+  for (const { stdin } of rivals) stdin.write("go");
+  const answers = await Promise.all(said);
+  expect(answers.sort()).toEqual([...Array.from({ length: 5 }, () => "QueueError"), "mine"]);
+  const ended = rivals.map((rival) => once(rival, "exit"));
+  for (const rival of rivals) rival.kill("SIGKILL");
+  await Promise.all(ended);
+  expect(await countWaiting(path)).toBe(0); // the winner is gone too, and its lock holds nobody up
+});
+
 test("a killed process loses no reward, and its lock holds nobody up", async () => {
   const path = makePath();
   const built = new URL("../dist/node.js", import.meta.url).href;
