@@ -7,13 +7,15 @@ import math
 import threading
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from typing import Any
+from types import NoneType
+from typing import Any, get_args, get_type_hints
 
 import httpx
 import msgspec
 import pytest
 
 import undercurrent_client
+from service.api import reports
 from undercurrent_client import (
     AccessError,
     AsyncClient,
@@ -448,7 +450,8 @@ def test_paths_and_queries(line):
         client.change_campaign("c", {"paused": True})
         client.archive_campaign("c")
         client.unarchive_campaign("c")
-        client.report("c", start=since, to=since)
+        with pytest.raises(MismatchError):
+            client.report("c", start=since, to=since)
         assert client.delete_campaign("c") is None
     sent = [f"{request.method} {request.url.raw_path.decode()}" for request in wire.requests]
     assert sent == [
@@ -459,6 +462,27 @@ def test_paths_and_queries(line):
         "GET /campaigns/c/report?from=2026-11-01T00%3A00%3A00%2B00%3A00&to=2026-11-01T00%3A00%3A00%2B00%3A00",
         "DELETE /campaigns/c?confirm=c",
     ]
+
+
+def test_a_report_has_the_fields_of_the_service():
+    """Field by field, with what may be null; only words that the service takes from a list are any text here."""
+
+    def compare(ours: Any, theirs: Any) -> None:
+        assert [one.encode_name for one in msgspec.structs.fields(ours)] == [
+            field.alias or name for name, field in theirs.model_fields.items()
+        ]
+        hints = get_type_hints(theirs)
+        for one in msgspec.structs.fields(ours):
+            own, other = list_types(one.type), list_types(hints[one.name])
+            assert (NoneType in own) == (NoneType in other), one.name
+            parts = [[kind for kind in kinds if hasattr(kind, "__annotations__")] for kinds in (own, other)]
+            for part, model in zip(*parts, strict=True):
+                compare(part, model)
+
+    def list_types(kind: Any) -> list[Any]:
+        return [kind, *(found for part in get_args(kind) for found in list_types(part))]
+
+    compare(undercurrent_client.Report, reports.Report)
 
 
 def test_an_export_is_there_once_it_is_complete(line, tmp_path):
@@ -493,7 +517,7 @@ def test_the_public_surface():
     assert set(undercurrent_client.__all__) == {
         *("AsyncClient", "AsyncRewardQueue", "Client", "RewardQueue", "BATCH_LIMIT", "__version__"),
         *("Campaign", "Decision", "DecisionBatch", "Item", "RewardAnswer", "RewardItem", "RewardResult", "Score"),
-        "RewardMode",
+        *("Estimate", "Report", "RewardMode"),
         *("Sent", "SkippedItem", "FieldProblem", "ClientError", "UnreachableError", "MismatchError", "QueueError"),
         *("ServiceError", "AccessError", "NotFoundError", "ConflictError", "GoneError", "TooLargeError"),
         *("InvalidError", "TooManyRequestsError", "UnavailableError"),

@@ -52,7 +52,7 @@ def test_the_whole_surface(launch, new_database, tmp_path):
         assert good.committed.reward == 2.0
         assert [type(one.error) for one in bad] == [ConflictError, NotFoundError]
         assert client.change_campaign("spring-offers", {"control": {"share": 0.1}}).config["control"]["share"] == 0.1
-        assert client.report("spring-offers")["decisions"]["total"] == 3
+        assert client.report("spring-offers").decisions.total == 3
         log = client.export("spring-offers", tmp_path / "log.ndjson").read_text(encoding="utf-8").splitlines()
         assert json.loads(log[0])["decision_id"] == decision.decision_id
         assert [one.name for one in client.list_campaigns()] == ["spring-offers"]

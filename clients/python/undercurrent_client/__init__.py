@@ -38,6 +38,7 @@ from undercurrent_client.messages import (
     SkippedItem,
 )
 from undercurrent_client.queues import AsyncRewardQueue, RewardQueue, Sent
+from undercurrent_client.reports import Estimate, Report
 from undercurrent_client.sync_client import Client
 from undercurrent_client.version import __version__
 
@@ -52,6 +53,7 @@ __all__ = [
     "ConflictError",
     "Decision",
     "DecisionBatch",
+    "Estimate",
     "FieldProblem",
     "GoneError",
     "InvalidError",
@@ -59,6 +61,7 @@ __all__ = [
     "MismatchError",
     "NotFoundError",
     "QueueError",
+    "Report",
     "RewardAnswer",
     "RewardItem",
     "RewardMode",

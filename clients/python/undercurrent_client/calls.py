@@ -30,6 +30,7 @@ from undercurrent_client.messages import (
     RewardResults,
     make_id,
 )
+from undercurrent_client.reports import Report
 
 PAGE = 200  # campaigns in one answer
 
@@ -251,9 +252,9 @@ def _delete(core: Core, request: Request) -> Plan[None]:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def report(core: Core, name: str, *, start: datetime | None = None, to: datetime | None = None) -> Call[dict[str, Any]]:
+def report(core: Core, name: str, *, start: datetime | None = None, to: datetime | None = None) -> Call[Report]:
     """Return the report of a campaign: its decisions, rewards, lift over control and the value of other policies."""
-    return Call(core.fetch(Request("GET", f"{_make_path(name)}/report{_make_query(start, to)}"), dict[str, Any]))
+    return Call(core.fetch(Request("GET", f"{_make_path(name)}/report{_make_query(start, to)}"), Report))
 
 
 def export(
