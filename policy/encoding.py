@@ -349,10 +349,13 @@ def _explain_refusal(variable: Variable, value: Any, is_there: bool) -> tuple[st
     if not variable.is_number:
         if isinstance(value, bool) or not isinstance(value, str | int | np.integer):
             return message, "(not a level)"
-        return f"{message}; or set unseen: other for this variable", shorten_value(value)
+        return f"{message}; send one of those, or set unseen: other for this variable", shorten_value(value)
     try:
         number = _to_number(value)
     except _WRONG:
         return message, "(not a number)"
     low, _ = variable.range or (-inf, inf)
-    return f"{message}; or set outside: clip for this variable", "(too low)" if number < low else "(too high)"
+    return (
+        f"{message}; send such a number, or set outside: clip for this variable",
+        "(too low)" if number < low else "(too high)",
+    )

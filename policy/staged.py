@@ -342,8 +342,8 @@ class StagedPolicy:
             raise RewardError("reward", f"{format_value(reward)} is not a number", "a finite number") from None
         limits = self.config.rewards.range
         if not abs(value) <= LARGEST_REWARD or (limits and not limits[0] <= value <= limits[1]):
-            allowed = list(limits) if limits else f"within ±{LARGEST_REWARD:g}"
-            raise RewardError("reward", f"{format_value(reward)} is out of range", allowed)
+            allowed, name = (list(limits), "rewards.range") if limits else (f"within ±{LARGEST_REWARD:g}", "range")
+            raise RewardError("reward", f"{format_value(reward)} is out of {name}", allowed)
         return value
 
     def take_erased_reward(self, state: State, round: int) -> State:

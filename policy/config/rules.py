@@ -43,8 +43,8 @@ class Rewards(Part):
         waiting = None if self.default is None else self.while_waiting or "provisional"
         object.__setattr__(self, "while_waiting", waiting)
         if self.correct_seconds is not None and self.correct_seconds < (self.wait_seconds or 0.0):
-            message = f"{self.correct_seconds:g} is less than wait_seconds"
-            raise problem("correct_seconds", message, f"at least {self.wait_seconds:g}")
+            message = f"{self.correct_seconds:.15g} is less than wait_seconds"
+            raise problem("correct_seconds", message, f"at least {self.wait_seconds:.15g}")
         return self
 
 

@@ -13,13 +13,14 @@ from policy.frozen import FrozenModel
 from policy.widening import widen_to_read
 from service.analysis.summary import Summary, Version
 from service.base.errors import ConflictError, FieldProblem, InvalidError
-from service.base.times import format_timestamp
+from service.base.times import format_minute, format_timestamp
 from service.engine.recovery import get_campaign, load_config, load_wait, rebuild_model
 from service.storage.models import get_erasure_version
 from service.storage.reading import find_rounds_between, read_decision_pages
 from service.storage.rows import LiveRow
 from service.storage.transaction import Transaction
 
+SOURCES = ("client", "correction", "subject", "default", "import")
 ERASED = Refusal(
     "erased",
     "Decisions that this model learned from have been erased, so the model cannot be rebuilt.",
@@ -78,7 +79,7 @@ def _load_versions(tx: Transaction, row: LiveRow, numbers: list[int]) -> tuple[l
 
 
 def _describe_totals(summary: Summary) -> dict[str, Any]:
-    counts, received = summary.counts, summary.sources.total()
+    counts, counted = summary.counts, summary.sources.total()
     due = counts["decisions"] - counts["erased"] - counts["open"]
     return {
         "decisions": {
@@ -87,15 +88,16 @@ def _describe_totals(summary: Summary) -> dict[str, Any]:
             "erased": counts["erased"],
         },
         "rewards": {
-            "received": received,
+            "received": counted - summary.sources["default"] + counts["early"],
+            "counted": counted,
             "awaited": counts["awaited"],
-            "by_source": {source: summary.sources[source] for source in ("client", "default", "import")},
+            "by_source": {source: summary.sources[source] for source in SOURCES},
             "open": counts["open"],
             "early": counts["early"],
             "early_count_from": _format_time(summary.early_count_from),
             "complete_at": _format_time(summary.complete_at),
-            "rate": received / due if due else None,
-            "mean": _mean(summary.by_action[2].sum(), received),
+            "rate": counted / due if due else None,
+            "mean": _mean(summary.by_action[2].sum(), counted),
         },
     }
 
@@ -153,7 +155,7 @@ def _tell_early(summary: Summary, refusal: Refusal) -> Refusal:
     """Say of rewards that have come and do not count yet when they will."""
     if refusal.code != "no_rewards" or summary.early_count_from is None:
         return refusal
-    early, start = summary.counts["early"], format_timestamp(summary.early_count_from)
+    early, start = summary.counts["early"], format_minute(summary.early_count_from)
     return refusal._replace(
         reason=f"{early} rewards have come, and none counts yet: each does when the wait of its decision is over, the "
         f"first from {start} on.",

@@ -43,7 +43,10 @@ class CampaignSummary(BaseModel):
     regimes: int = Field(description="in use")
     belief: list[float]
     rewards_received: int
-    rewards_waiting: int = Field(description="committed; the next stage update folds them")
+    rewards_waiting: int = Field(
+        description="committed since the last stage update, and read by the next one. With `while_waiting` `hold`, a"
+        " reward that was read counts only when its wait is over: the report's `early`"
+    )
     updated_at: Timestamp = Field(description="time of the last decision or reward")
     failure: str | None = Field(description="of the last update, if it failed: the campaign goes on without it")
 

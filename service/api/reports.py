@@ -58,7 +58,8 @@ class Decisions(BaseModel):
 
 
 class Rewards(BaseModel):
-    received: int
+    received: int = Field(description="decisions whose reward has come, whether it counts yet or not; no defaults")
+    counted: int = Field(description="decisions with a reward that counts, defaults included")
     awaited: int = Field(description="decisions without a reward that counts")
     open: Annotated[
         int,
@@ -70,8 +71,8 @@ class Rewards(BaseModel):
     early: int = Field(description="open decisions whose reward has come; it counts once the wait is over")
     early_count_from: Timestamp | None = Field(description="when the first of them will count, and")
     complete_at: Timestamp | None = Field(description="when the wait of the last open decision is over")
-    by_source: dict[str, int]
-    rate: float | None = Field(description="received / decisions that are neither erased nor open")
+    by_source: dict[str, int] = Field(description="where those that count came from")
+    rate: float | None = Field(description="counted / decisions that are neither erased nor open")
     mean: float | None
 
 

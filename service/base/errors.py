@@ -121,6 +121,14 @@ BOUNDS = {
     "pattern": "matching",
 }
 
+# What is allowed where pydantic does not say so: by a missing field, or by the kind of problem.
+EXPECTED = {
+    "reward_id": "your id of this amount: repeated under it, it counts once",
+    "timezone_aware": "a time with its zone, like 2026-11-18T09:30:00Z",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+}
+
 
 class FieldProblem(BaseModel):
     """What is wrong with one field of the request, and which values are allowed."""
@@ -177,10 +185,12 @@ def _describe_problem(problem: Mapping[str, Any]) -> FieldProblem:
     for part in path:
         field += f"[{part}]" if isinstance(part, int) else f".{part}" if field else str(part)
     if problem["type"] == "missing":
-        allowed = f"?{field}=…" if place == "query" else None  # say that it belongs in the query, not in the body
+        allowed = (
+            f"?{field}=…" if place == "query" else EXPECTED.get(field)
+        )  # say that it belongs in the query, not in the body
         return FieldProblem(field=field or str(place), message="is required", allowed=allowed)
     return FieldProblem(
         field=field or str(place),
         message=problem["msg"],
-        allowed=context.get("expected") or ", ".join(bounds) or None,
+        allowed=context.get("expected") or ", ".join(bounds) or EXPECTED.get(problem["type"]),
     )

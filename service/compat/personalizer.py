@@ -22,6 +22,7 @@ from policy.logging_law import Logged, compute_logging_law, list_floors
 from service.access.keys import get_key_campaigns
 from service.access.roles import DECIDERS, allow
 from service.base.errors import ApiError, ConflictError, FieldProblem, GoneError, InvalidError, NotFoundError
+from service.base.times import format_duration
 from service.compat.matching import Directory, Shape, Wanted, flatten_features
 from service.compat.messages import EventReward, RankRequest, RankResponse
 from service.engine.encoding import hash_request
@@ -198,7 +199,7 @@ def _refuse_deferred(shape: Shape) -> InvalidError:
     rules = shape.config.rewards
     message = (
         f"campaign {shape.row.name!r} takes no deferred events: without a reward it counts {rules.default:g} after"
-        f" {rules.wait_seconds:g} s, so it would learn that from an event that is never shown"
+        f" {format_duration(rules.wait_seconds or 0.0)}, so it would learn that from an event that is never shown"
     )
     return InvalidError(
         [FieldProblem(field="deferActivation", message=message, allowed="false, or a campaign without rewards.default")]

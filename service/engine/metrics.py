@@ -240,7 +240,7 @@ class _Scrape(Collector):
         for name, text, value in (
             ("rounds", "Decisions made so far.", lambda row: row.round),
             ("rewards", "Rewards received so far.", lambda row: row.arrived),
-            ("rewards_waiting", "Rewards that no model has learned from yet.", lambda row: row.arrived - row.folded),
+            ("rewards_waiting", "Rewards since the last stage update.", lambda row: row.arrived - row.folded),
             ("model_version", "The model in force.", lambda row: row.model_version),
             ("regimes", "Regimes in use.", lambda row: len(msgspec.json.decode(row.belief))),
             ("belief_entropy_nats", "How unsure the belief is: 0 certain, ln(regimes) uniform.", _entropy),

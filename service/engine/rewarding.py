@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from service.base.errors import ConflictError, FieldProblem, GoneError, InvalidError, NotFoundError
-from service.base.times import SECOND
+from policy import RewardError
+from service.base.errors import EXPECTED, ConflictError, FieldProblem, GoneError, InvalidError, NotFoundError
+from service.base.times import SECOND, format_duration
 from service.engine.boundaries import Boundaries
 from service.engine.requests import Correction, RewardItem
 from service.engine.sales import Sale, Taken
@@ -39,7 +40,8 @@ class Rewards(Boundaries):
     def _set(self, item: RewardItem) -> Taken:
         """Take the only reward of a decision: the first one counts."""
         if item.reward_id is not None:
-            raise InvalidError([FieldProblem(field="reward_id", message="has no use here", allowed='"mode": "add"')])
+            message, allowed = "only goes with mode add", 'none, or "mode": "add" if amounts add up'
+            raise InvalidError([FieldProblem(field="reward_id", message=message, allowed=allowed)])
         known = self._find(item.decision_id)
         booked = self.close_book(known)
         if booked.reward is None:
@@ -48,12 +50,16 @@ class Rewards(Boundaries):
             self.repeated += 1
             return _describe(booked)
         if booked.source == "default":
-            raise self._make_late_error(known)
+            raise self._explain_late(known)
         if (first := self._find_first(known)) is not None and first.reward == item.reward:
             self.repeated += 1  # sent again after it was added to or corrected
             return Taken(item.decision_id, known.round, item.reward, first.source, first.received_at)
         got = f"Decision {item.decision_id!r} got the reward {known.reward!r} before"
-        raise ConflictError(f"{got}; it cannot change. Amounts add up with mode add; POST /reward/correct corrects")
+        allowed = f"{known.reward!r}, or more amounts with mode add, or a correction (POST /reward/correct)"
+        if self.policy.config.rewards.correct_seconds is None:
+            allowed += " once rewards.correct_seconds is set"
+        problem = FieldProblem(field="reward", message=f"{item.reward!r} is another one", allowed=allowed)
+        raise ConflictError(f"{got}; it cannot change. Allowed: {allowed}", [problem])
 
     def _find_first(self, known: KnownDecision) -> RewardRow | None:
         """Find the only reward of a decision, if other ones have replaced it."""
@@ -66,14 +72,13 @@ class Rewards(Boundaries):
     def _add(self, item: RewardItem) -> Taken:
         """Add an amount to the reward of a decision."""
         if item.reward_id is None:
-            message, allowed = "missing", "your id of this amount: what is repeated under it is not added again"
-            raise InvalidError([FieldProblem(field="reward_id", message=message, allowed=allowed)])
+            raise InvalidError([FieldProblem(field="reward_id", message="is required", allowed=EXPECTED["reward_id"])])
         known = self._find(item.decision_id)
         if (earlier := self._identified.get((known.round, item.reward_id))) is not None:
             return self._repeat(known, earlier, item.reward, "client")
         if self._is_late(known):
-            raise self._make_late_error(known)
-        return self._take(known, (known.reward or 0.0) + item.reward, "client", item.reward, item.reward_id)
+            raise self._explain_late(known)
+        return self._take(known, self._sum_up(known, item.reward), "client", item.reward, item.reward_id)
 
     def _correct(self, item: Correction) -> Taken:
         """Replace the reward of a decision by the right one."""
@@ -82,10 +87,14 @@ class Rewards(Boundaries):
             return self._repeat(known, earlier, item.reward, "correction")
         seconds = self.policy.config.rewards.correct_seconds
         if seconds is None:
-            raise ConflictError(f"Campaign {self.row.name} takes no corrections; set rewards.correct_seconds")
+            allowed = "set rewards.correct_seconds, for how many seconds after a decision"
+            problem = FieldProblem(field="reward", message="corrections are not allowed", allowed=allowed)
+            raise ConflictError(f"Campaign {self.row.name} takes no corrections; {allowed}", [problem])
         if self.now > known.decided_at + int(seconds * SECOND):
-            problem = f"Decision {item.decision_id!r} was made longer ago than rewards.correct_seconds ({seconds:g} s)"
-            raise LateError(f"{problem}; its reward cannot change any more")
+            message = f"came later than rewards.correct_seconds ({format_duration(seconds)}) after the decision"
+            raise _make_late_error(
+                item.decision_id, message, "nothing any more; a greater rewards.correct_seconds would allow it"
+            )
         return self._take(known, item.reward, "correction", item.reward, item.reward_id)
 
     def _find(self, decision_id: str) -> KnownDecision:
@@ -99,27 +108,36 @@ class Rewards(Boundaries):
     def _repeat(self, known: KnownDecision, earlier: KnownReward, amount: float, source: str) -> Taken:
         """Answer a repeated reward as it was answered the first time."""
         if (earlier.sent, earlier.source) != (amount, source):
-            raise self._make_repetition_error(earlier.reward_id)
+            raise _make_repetition_error(earlier.reward_id)
         self.repeated += 1
         return _describe_identified(known.decision_id, earlier)
-
-    @staticmethod
-    def _make_repetition_error(reward_id: str) -> ConflictError:
-        return ConflictError(f"reward_id {reward_id!r} was used before for another reward; use a new id for a new one")
 
     def _is_late(self, known: KnownDecision) -> bool:
         """Has the wait for this decision's reward ended?"""
         return known.source == "default" or self.wait.is_over(known.decided_at)
 
-    def _make_late_error(self, known: KnownDecision) -> LateError:
+    def _explain_late(self, known: KnownDecision) -> LateError:
         rules, booked = self.policy.config.rewards, self.close_book(known)
-        settled = f"is settled at {booked.reward!r}"
-        if booked.source == "default":
-            settled = f"counts as {booked.reward!r} by default, because none came in time"
-        allowed = "POST /reward/correct changes it"
+        message = (
+            f"came later than rewards.wait_seconds ({format_duration(rules.wait_seconds or 0.0)}) after the decision"
+        )
+        by_default = " by default" if booked.source == "default" else ""
+        message += f", which counts as {booked.reward!r}{by_default}"
+        allowed = "POST /reward/correct"
         if rules.correct_seconds is None:
-            allowed = "setting rewards.correct_seconds would allow corrections"
-        return LateError(f"The reward of decision {known.decision_id!r} {settled}; {allowed}")
+            allowed += ", once rewards.correct_seconds is set: for how many seconds after a decision"
+        return _make_late_error(known.decision_id, message, allowed)
+
+    def _sum_up(self, known: KnownDecision, amount: float) -> float:
+        """Add an amount to the reward of a decision, if the campaign can take the sum."""
+        try:
+            return self.policy.check_reward((known.reward or 0.0) + amount)
+        except RewardError as error:
+            if known.reward is None:
+                raise
+            (problem,) = error.problems
+            message = f"the sum {problem.message}"
+            raise InvalidError([FieldProblem(field=problem.field, message=message, allowed=problem.allowed)]) from None
 
     def _take(
         self, known: KnownDecision, value: float, source: str, amount: float | None = None, reward_id: str | None = None
@@ -160,21 +178,22 @@ class Rewards(Boundaries):
         """Share a reward among decisions, in order."""
         if not decided:
             seconds = self.policy.config.rewards.wait_seconds
-            within = "" if seconds is None else f" within {seconds:g} s (rewards.wait_seconds) before it"
-            raise NotFoundError(f"Nothing to credit: campaign {self.row.name} has no decision for this subject{within}")
+            within = "" if seconds is None else f" within {format_duration(seconds)} (rewards.wait_seconds) before it"
+            message = f"has no decision{within}"
+            allowed = "the subject of a decision; a correction names its decision (POST /reward/correct)"
+            nothing = f"Nothing to credit: in campaign {self.row.name} this subject {message}"
+            raise NotFoundError(nothing, [FieldProblem(field="subject", message=message, allowed=allowed)])
         open_ones = [known for known in decided if not self._is_late(known)]
         if not open_ones:
-            raise self._make_late_error(decided[-1])
+            raise self._explain_late(decided[-1])
         rule = self.policy.config.rewards.credit
         chosen = {"last": open_ones[-1:], "first": open_ones[:1], "even": open_ones[-MOST_CREDITED:]}[rule]
         amount = sale.reward / len(chosen)
         for known in chosen:  # before any of them changes
             if (known.round, sale.reward_id) in self._identified:
-                raise self._make_repetition_error(sale.reward_id)
-            self.policy.check_reward((known.reward or 0.0) + amount)
-        taken = [
-            self._take(known, (known.reward or 0.0) + amount, "subject", amount, sale.reward_id) for known in chosen
-        ]
+                raise _make_repetition_error(sale.reward_id)
+            self._sum_up(known, amount)
+        taken = [self._take(known, self._sum_up(known, amount), "subject", amount, sale.reward_id) for known in chosen]
         self._credited[sale.reward_id] = sale, taken
         return taken
 
@@ -183,7 +202,7 @@ class Rewards(Boundaries):
         if sale.reward_id in self._credited:
             earlier, taken = self._credited[sale.reward_id]
             if (earlier.subject, earlier.reward) != (sale.subject, sale.reward):
-                raise self._make_repetition_error(sale.reward_id)
+                raise _make_repetition_error(sale.reward_id)
             return taken
         logged = read_credited(self._tx, self.row.campaign_id, sale.reward_id)
         for each in logged:
@@ -193,8 +212,19 @@ class Rewards(Boundaries):
             return None
         share = sale.reward / len(credited)
         if any((each.subject, each.reward.sent) != (sale.subject, share) for each in credited):
-            raise self._make_repetition_error(sale.reward_id)
+            raise _make_repetition_error(sale.reward_id)
         return [_describe_identified(each.decision_id, each.reward) for each in credited]
+
+
+def _make_repetition_error(reward_id: str) -> ConflictError:
+    problem = FieldProblem(field="reward_id", message="was used before for another reward", allowed="a new id")
+    told = f"reward_id {reward_id!r} was used before for another reward; use a new id for a new one"
+    return ConflictError(told, [problem])
+
+
+def _make_late_error(decision_id: str, message: str, allowed: str) -> LateError:
+    problem = FieldProblem(field="reward", message=message, allowed=allowed)
+    return LateError(f"The reward of decision {decision_id!r} {message}; allowed: {allowed}", [problem])
 
 
 def _describe_identified(decision_id: str, earlier: KnownReward) -> Taken:

@@ -115,7 +115,7 @@ BEYOND_A_SCHEMA = [
     Beyond(
         r"POST (/campaigns/\{name\})?/reward(/correct|/subject)?|POST /personalizer/.*/reward",
         "reward|value",
-        r"[-+\d.e]+ is out of range",
+        r"[-+\d.e]+ is out of (rewards\.)?range",
     ),
     Beyond(
         r"POST /campaigns/\{name\}/actions/retire",

@@ -379,7 +379,7 @@ def test_refused_rewards(new):
     results = shaped(RewardResults, campaign.reward_batch((1, -10), (1, 2.5), (2, 1), (3, 101)))["results"]
     assert results[0]["committed"] == committed
     assert [one["error"] and one["error"]["code"] for one in results] == [None, "conflict", "not_found", "invalid"]
-    problem = {"field": "reward", "message": "101.0 is out of range", "allowed": [-10, 100]}
+    problem = {"field": "reward", "message": "101.0 is out of rewards.range", "allowed": [-10, 100]}
     assert results[3]["error"]["fields"] == [problem]
 
 
@@ -542,12 +542,13 @@ def test_the_books_of_a_finished_campaign_close_by_the_clock(start, clock, endin
     else:
         good(campaign.client.post("/campaigns/mailing/archive"))
     early = good(campaign.get("/report"))["rewards"]
-    assert (early["received"], early["open"], early["early"]) == (0, 20, 1)
+    assert (early["received"], early["counted"], early["open"], early["early"]) == (1, 0, 20, 1)
     assert early["early_count_from"] == early["complete_at"] == "2026-09-21T14:15:00.000000Z"
     clock.advance(100)
     closed = good(campaign.get("/report"))["rewards"]
-    assert (closed["received"], closed["open"], closed["rate"], closed["complete_at"]) == (20, 0, 1.0, None)
-    assert closed["by_source"] == {"client": 1, "default": 19, "import": 0}
+    assert (closed["received"], closed["counted"], closed["open"], closed["rate"]) == (1, 20, 0, 1.0)
+    assert closed["complete_at"] is None
+    assert closed["by_source"] == {"client": 1, "correction": 0, "subject": 0, "default": 19, "import": 0}
     assert closed["mean"] == pytest.approx((4 - 19) / 20)
     rows = [json.loads(line) for line in campaign.get("/decisions").text.splitlines()]
     assert Counter(row["reward_source"] for row in rows) == {"client": 1, "default": 19}

@@ -104,6 +104,48 @@ def test_a_long_log_is_reduced_in_parts(direct, clock):
     assert worker.differences(config["name"]) == []
 
 
+def test_rounds_with_several_rewards_keep_them(start, direct, clock, monkeypatch):
+    """What sums, corrections and credit taught stays, and more of them may come; only the persons are forgotten."""
+    monkeypatch.setattr(service.engine.background, "RETENTION_SECONDS", 0.05)
+    client = start().client
+    rules = {"wait_seconds": DAY, "default": 0, "correct_seconds": 20 * DAY}
+    config = CONFIGS["one-regime"] | {"retention_days": 2, "rewards": rules}
+    good(client.post("/campaigns", json=config), 201)
+    name, path = config["name"], f"/campaigns/{config['name']}"
+
+    def ask(route, **body):
+        return good(client.post(route, json={"campaign": name, **body}))
+
+    for i in range(40):
+        ask("/decide", decision_id=f"{i}", context=CONTEXT, subject=f"person {i}")
+        for sale in range(i % 4):
+            ask("/reward", decision_id=f"{i}", reward=1 + sale, mode="add", reward_id=f"sale {sale}")
+        if i % 5 == 0:
+            ask("/reward/subject", subject=f"person {i}", reward=5, reward_id=f"call {i}")
+        if i % 7 == 0:
+            ask("/reward/correct", decision_id=f"{i}", reward=2, reward_id="cancelled")
+    before, model = [good(client.get(f"{path}/decisions/{i}")) for i in range(40)], good(client.get(f"{path}/model"))
+    assert sorted({len(each["reward_history"]) for each in before}) == [0, 1, 2, 3, 4, 5]
+    clock.advance(3 * DAY)
+    eventually(lambda: good(client.get(f"{path}/decisions/39"))["context"]["spend"] != CONTEXT["spend"], "reduced")
+    for was, i in zip(before, range(40), strict=True):
+        now = good(client.get(f"{path}/decisions/{i}"))
+        if was["reward"] is None:
+            assert now["reward"]["source"] == "default"  # the wait is over
+            was["reward"] = now["reward"]
+        assert now | {"context": CONTEXT} == was
+    assert good(client.get(f"{path}/model")) == model
+    assert direct().differences(name) == []
+    ask("/reward/correct", decision_id="3", reward=1, reward_id="cancelled later")
+    assert ask("/reward", decision_id="3", reward=1, mode="add", reward_id="sale 0")["reward"] == 1.0  # a retry
+    forgotten = {"campaign": name, "subject": "person 3", "reward": 1, "reward_id": "x"}
+    error_of(client.post("/reward/subject", json=forgotten), 404)
+    for i in range(40, 60):
+        ask("/decide", decision_id=f"{i}", context=CONTEXT)
+    assert good(client.get(f"{path}/model"))["model_version"] > model["model_version"]
+    assert direct().differences(name) == []
+
+
 @on_sqlite
 def test_the_background_reduces_requests(start, direct, clock, monkeypatch):
     """Even if an unreadable campaign comes first."""

@@ -226,6 +226,46 @@ def test_an_erasure_takes_every_reward_and_its_id(worker):
     settle(worker, "uvw")
 
 
+LATE = {"correct_seconds": None}
+REFUSALS = [
+    # The reward, the rules, the status, the field, what is said of it, and what would be allowed.
+    ("/reward", {"mode": "add"}, {}, 422, "reward_id", "is required", "your id of this amount"),
+    ("/reward/correct", {}, {}, 422, "reward_id", "is required", "your id of this amount"),
+    ("/reward/subject", {"subject": "anna", "reward_id": "x", "at": "2026-11-18T00:00:00"}, {}, 422, "at", "zone", "Z"),
+    ("/reward", {"reward_id": "x"}, {}, 422, "reward_id", "mode add", '"mode": "add"'),
+    ("/reward", {"reward": 21, "decision_id": "b"}, {}, 422, "reward", "21.0 is out of rewards.range", "[-5.0, 20.0]"),
+    ("/reward", {"mode": "add", "reward": 18, "reward_id": "x"}, {}, 422, "reward", "the sum 22.0 is out of", "20.0]"),
+    ("/reward", {"mode": "add", "reward_id": "sale"}, {}, 409, "reward_id", "used before", "a new id"),
+    ("/reward", {}, LATE, 409, "reward", "3.0 is another one", "once rewards.correct_seconds is set"),
+    ("/reward/correct", {"reward_id": "x"}, LATE, 409, "reward", "not allowed", "set rewards.correct_seconds"),
+    ("/reward/correct", {"reward_id": "sale"}, {}, 409, "reward_id", "used before", "a new id"),
+    ("/reward/subject", {"reward_id": "x", "subject": "bert"}, {}, 404, "subject", "no decision within 100 s", "corr"),
+    ("late", {"decision_id": "b"}, {}, 409, "reward", "rewards.wait_seconds (100 s)", "POST /reward/correct"),
+    ("late", {"mode": "add", "reward_id": "x"}, LATE, 409, "reward", "counts as 4.0", "rewards.correct_seconds is set"),
+]
+
+
+@pytest.mark.parametrize(("path", "changed", "rules", "status", "field", "wrong", "allowed"), REFUSALS)
+def test_a_refusal_names_the_field_what_was_wrong_and_what_would_be_allowed(
+    worker, clock, path, changed, rules, status, field, wrong, allowed
+):
+    client = worker.client
+    create(client, rewards=CONFIG["rewards"] | rules)
+    decide(client, "a", "anna")
+    decide(client, "b")
+    good(add(client, "a", 4, "sale"))
+    if path == "late":
+        clock.advance(200)
+        path = "/reward"
+    body = {"reward": 3} | ({} if path == "/reward/subject" else {"decision_id": "a"}) | changed
+    error = error_of(send(client, path, **body), status)
+    (problem,) = error["fields"]
+    assert problem["field"] == field
+    assert wrong in problem["message"]
+    assert allowed in str(problem["allowed"])
+    settle(worker)
+
+
 @pytest.mark.parametrize(
     ("damage", "told"),
     [({"replaced_by": 7}, "replaced_by is 7, the log gives 0"), ({"amount": 2.0}, "its amounts give 3.0")],

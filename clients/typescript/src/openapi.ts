@@ -1509,7 +1509,7 @@ export interface components {
             rewards_received: number;
             /**
              * Rewards Waiting
-             * @description committed; the next stage update folds them
+             * @description committed since the last stage update, and read by the next one. With `while_waiting` `hold`, a reward that was read counts only when its wait is over: the report's `early`
              */
             rewards_waiting: number;
             /**
@@ -1557,7 +1557,7 @@ export interface components {
             rewards_received: number;
             /**
              * Rewards Waiting
-             * @description committed; the next stage update folds them
+             * @description committed since the last stage update, and read by the next one. With `while_waiting` `hold`, a reward that was read counts only when its wait is over: the report's `early`
              */
             rewards_waiting: number;
             /**
@@ -4028,7 +4028,10 @@ export interface components {
              * @description decisions without a reward that counts
              */
             awaited: number;
-            /** By Source */
+            /**
+             * By Source
+             * @description where those that count came from
+             */
             by_source: {
                 [key: string]: number;
             };
@@ -4037,6 +4040,11 @@ export interface components {
              * @description when the wait of the last open decision is over
              */
             complete_at: string | null;
+            /**
+             * Counted
+             * @description decisions with a reward that counts, defaults included
+             */
+            counted: number;
             /**
              * Early
              * @description open decisions whose reward has come; it counts once the wait is over
@@ -4056,10 +4064,13 @@ export interface components {
             open: number;
             /**
              * Rate
-             * @description received / decisions that are neither erased nor open
+             * @description counted / decisions that are neither erased nor open
              */
             rate: number | null;
-            /** Received */
+            /**
+             * Received
+             * @description decisions whose reward has come, whether it counts yet or not; no defaults
+             */
             received: number;
         };
         /**

@@ -9,8 +9,9 @@ from policy.description import get_search_share, get_warm_start
 from policy.regimes import explain_no_regimes, get_likeliest_regime
 from service.analysis.checks import CHANCE, Finding
 from service.analysis.facts import Facts
-from service.base.times import SECOND
+from service.base.times import SECOND, format_duration, format_minute
 from service.engine.boundaries import LEASE_SECONDS
+from service.storage.reading import get_decided_at
 
 MAX_JOB_SECONDS = 2.0 * LEASE_SECONDS  # by then a job is done, or another worker has taken it over
 LATE_ESTIMATE = 200  # rounds: from here on, a missing estimate is not just early
@@ -82,14 +83,15 @@ def check_warm_start(facts: Facts) -> Iterator[Finding]:
         state.exposure is not None,
         "Nothing to do: until then actions are chosen at random, which is how the",
     )
+    part = "in part" if config.rewards.while_waiting == "provisional" else "only when the wait is over"
     if missing.rewards and held:  # decisions count by weight, whether they are rewarded or not
         needs.append(
-            f"{missing.rewards} more decisions in the model, where those that wait for their reward count in part"
+            f"{missing.rewards} more decisions in the model, where those that wait for their reward count {part}"
         )
         came = f"{state.arrived} rewards have come, and {state.counted} decisions count so far"
-        advice = (
-            f"Nothing to do but to wait: {came}. All will count {config.rewards.wait_seconds:g} s after they were made."
-        )
+        wait = format_duration(config.rewards.wait_seconds or 0.0)
+        advice = f"Nothing to do but to wait: {came}. Each counts in full {wait} after it was made, the first from "
+        advice += f"{format_minute(facts.wait.get_end(get_decided_at(facts.tx, facts.campaign, 1)))} on."
     elif missing.rewards:
         needs.append(f"{missing.rewards} more rewards in the model")
         due = f"the end of the stage, before round {state.next_update}"

@@ -128,7 +128,7 @@ def check_late(facts: Facts) -> Iterator[Finding]:
     yield Finding(
         "late_rewards",
         "warning",
-        f"{count} late rewards refused, of the last {round(late.requests)} that this worker saw.",
+        f"{count} late reward{'s' * (count != 1)} refused, of the last {round(late.requests)} that this worker saw.",
         {"refused": count, "rewards": round(late.requests), "correct_seconds": rules.correct_seconds},
         "Report rewards within rewards.wait_seconds, or make the wait longer. With rewards.correct_seconds, "
         "POST /reward/correct takes them later.",

@@ -1,16 +1,12 @@
 // The cards of a campaign's page made of text and small tables: head, events, health, rewards, alerts, stages.
 
 import { toUrl } from "./api.js";
-import { $, formatTime, h, makeScroller, markCode, updateChildren } from "./dom.js";
+import { $, formatTime, h, makeTable, markCode, updateChildren } from "./dom.js";
 import { drawSpark } from "./charts/spark.js";
 import { MODEL_KINDS, describeLift, formatAgo, formatAmount, formatDuration, formatShare, nameRegime, pluralize } from "./words.js";
 
 const MAX_STAGES = 8;
 const MAX_EVENTS = 100;
-
-const makeTable = (heads, rows, numbers = []) => makeScroller(heads.join(", "), {}, h("table", {},
-  h("thead", {}, h("tr", {}, heads.map((head, i) => h("th", { scope: "col", class: numbers.includes(i) ? "number" : null }, head)))),
-  h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, i) => h("td", { class: numbers.includes(i) ? "number" : null }, cell)))))));
 
 // --- the current state --------------------------------------------------------------------------------------------
 
@@ -85,12 +81,14 @@ export function drawRewards(place, report, state, zoomed) {
   const { rewards: totals } = report;
   const { wait_seconds: wait, default: defaultReward, while_waiting: way } = state.config.rewards;
   const rows = [
-    [zoomed ? "received for this range" : "received", `${totals.received.toLocaleString()} (${formatShare(totals.rate)})`],
-    ["mean reward", formatAmount(totals.mean)],
-    ["not yet received", (totals.awaited - totals.early).toLocaleString()],
-    ["received, not yet learned from", state.rewards_waiting.toLocaleString()],
+    [zoomed ? "received for this range" : "received", totals.received.toLocaleString() + (wait === null ? ` (${formatShare(totals.rate)})` : "")],
   ];
-  if (totals.early) rows.push([`received early, counted from ${formatTime(totals.early_count_from)}`, totals.early.toLocaleString()]);
+  if (totals.early) rows.push([`of these, counted only from ${formatTime(totals.early_count_from)}`, totals.early.toLocaleString()]);
+  rows.push(
+    ["mean reward", totals.early && !totals.counted ? "none counts yet" : formatAmount(totals.mean)],
+    ["not yet received", (totals.awaited - totals.early).toLocaleString()],
+    // With hold, rewards that came early were read and still teach nothing.
+    ["received, not yet learned from", (way === "hold" ? Math.max(totals.early, state.rewards_waiting) : state.rewards_waiting).toLocaleString()]);
   if (totals.by_source.default) rows.push(["set to the default", totals.by_source.default.toLocaleString()]);
   if (totals.by_source.import) rows.push(["imported", totals.by_source.import.toLocaleString()]);
   const explanation = wait === null

@@ -18,8 +18,9 @@ function drawActionsByRegime(place, report, state) {
   if (!report.decisions.total) { place.replaceChildren(); return; }
   const columns = regimes.length > 1 ? regimes : [];
   const total = report.decisions.total - report.decisions.erased || 1;
+  const none = report.rewards.early ? "none counts yet" : "no reward";
   const makeCell = (part, mean) => {
-    const cell = h("td", { class: "number part" }, h("strong", {}, formatShare(part)), h("span", { class: "soft" }, mean === null ? "no reward" : `earns ${formatAmount(mean)}`));
+    const cell = h("td", { class: "number part" }, h("strong", {}, formatShare(part)), h("span", { class: "soft" }, mean === null ? none : `earns ${formatAmount(mean)}`));
     cell.style.setProperty("--p", part.toFixed(3));
     return cell;
   };
@@ -65,7 +66,7 @@ function drawPolicies(place, report, state) {
       ? h("td", { colspan: 4 }, "Cannot be estimated. ", markCode(value.refusal.reason), " ", h("span", { class: "soft" }, markCode(value.refusal.remedy)))
       : [h("td", { class: "roomy" }, drawInterval(value.dr)), h("td", { class: "number" }, formatAmount(value.dr.value)), h("td", { class: "number" }, `${formatAmount(value.dr.low)} to ${formatAmount(value.dr.high)}`),
         h("td", { class: "number roomy" }, Math.round(value.effective_sample_size).toLocaleString())]);
-  const omitted = [["without a reward", left.awaited], ["erased", left.erased], ["imported", left.imported], ["unexplained", left.unexplained]].filter(([, count]) => count);
+  const omitted = [["without a reward that counts", left.awaited], ["erased", left.erased], ["imported", left.imported], ["unexplained", left.unexplained]].filter(([, count]) => count);
   place.replaceChildren(
     own === null ? "" : h("p", {}, "This campaign earned ", h("strong", {}, formatAmount(own)), " per decision on average, including warm start and control (the vertical line)."),
     makeScroller("What other policies would have earned", {}, h("table", {},

@@ -1,7 +1,7 @@
 // Explains one decision. Its id is in the fragment and is only sent in a request body, never in an address (R25).
 
 import { get, post } from "./api.js";
-import { $, formatTime, h } from "./dom.js";
+import { $, formatTime, h, makeTable } from "./dom.js";
 import { makeBeliefBar } from "./charts/law.js";
 import { definePatterns } from "./charts/marks.js";
 import { makeScoreScale, makeScoreTable } from "./charts/scores.js";
@@ -10,6 +10,11 @@ import { describeMode, formatAmount, formatDuration, formatShare, nameRegime, na
 const name = document.body.dataset.name;
 const path = `/campaigns/${encodeURIComponent(name)}`;
 const place = $("#answer");
+
+const SOURCES = {
+  client: "reported", subject: "reported for the person", correction: "corrected", import: "imported with the decision",
+  default: "default, because none was reported in time",
+};
 
 const makeCard = (title, ...content) => h("section", { class: "card" }, h("h2", {}, title), ...content);
 
@@ -94,15 +99,21 @@ function makeScores(decision) {
 function makeReward(decision, config) {
   const { reward } = decision;
   const { wait_seconds: wait, default: defaultReward } = config.rewards;
-  if (reward) {
-    const from = { client: "reported", import: "imported with the decision", default: "default, because none was reported in time" }[reward.source];
-    return [h("p", { class: "big" }, formatAmount(reward.reward)), h("p", { class: "soft" }, `${from}, ${formatTime(reward.received_at)}`)];
-  }
   const due = wait === null ? null : new Date(Date.parse(decision.decided_at) + 1000 * wait);
+  if (reward) {
+    const waits = due !== null && due > Date.parse(reward.received_at) && due > new Date() && reward.source !== "import";
+    return [h("p", { class: "big" }, formatAmount(reward.reward)), h("p", { class: "soft" }, `${SOURCES[reward.source]}, ${formatTime(reward.received_at)}`),
+      waits ? h("p", { class: "soft" }, `Reports count it from ${due.toLocaleString()}, when the wait of ${formatDuration(wait)} is over.`) : "",
+      decision.reward_history.length ? makeHistory(decision.reward_history) : ""];
+  }
   return [h("p", { class: "big" }, "none yet"), h("p", { class: "soft" }, wait === null
     ? "No reward has arrived and there is no default, so the campaign has not learned from this decision."
-    : `If none arrives within ${formatDuration(wait)} (${due < new Date() ? "which ended" : "by"} ${due.toLocaleString()}), the default of ${formatAmount(defaultReward)} is used from the next stage update on.`)];
+    : `If none arrives within ${formatDuration(wait)} (${due < new Date() ? "which ended" : "by"} ${due.toLocaleString()}), the default of ${formatAmount(defaultReward)} counts.`)];
 }
+
+const makeHistory = (history) => makeTable(["came", "how", "id", "amount", "altogether"], history.map((each) => [
+  formatTime(each.received_at), SOURCES[each.source], each.reward_id ?? "–", each.amount === null ? "–" : formatAmount(each.amount), formatAmount(each.reward),
+]), [3, 4]);
 
 function makeContext(decision) {
   if (decision.context === null) return h("p", {}, "Unknown: the decision was imported without its context.");

@@ -17,6 +17,9 @@ export const s = (tag, attributes = {}, ...children) => fillElement(document.cre
 // A box for content that may be wider than the page: it scrolls on its own, also with the arrow keys.
 export const makeScroller = (name, attributes, ...children) =>
   h("div", { tabindex: 0, role: "region", "aria-label": name, ...attributes, class: `scroll ${attributes.class ?? ""}`.trim() }, ...children);
+export const makeTable = (heads, rows, numbers = []) => makeScroller(heads.join(", "), {}, h("table", {},
+  h("thead", {}, h("tr", {}, heads.map((head, i) => h("th", { scope: "col", class: numbers.includes(i) ? "number" : null }, head)))),
+  h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, i) => h("td", { class: numbers.includes(i) ? "number" : null }, cell)))))));
 export const $ = (selector, within = document) => within.querySelector(selector);
 
 export function notify(message, bad = false) {

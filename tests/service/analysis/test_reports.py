@@ -40,6 +40,7 @@ CONFIG = {
     "rewards": {"wait_seconds": 1200, "default": 0.0},
     "seed": 11,
 }
+SOURCES = ["client", "correction", "subject", "default", "import"]
 MODES = ["warm_start", "optimistic", "control", "imported"]
 BATCH = 25
 ADDED = 250  # the round before which an action is added
@@ -221,9 +222,9 @@ def expected_tables(rows, actions):
     return {
         "decisions": {"total": len(rows), "by_mode": count("mode", rows, MODES), "erased": 0},
         "rewards": {
-            "received": len(rewards),
+            "counted": len(rewards),
             "awaited": len(rows) - len(rewards),
-            "by_source": count("source", rewards, ["client", "default", "import"]),
+            "by_source": count("source", rewards, SOURCES),
             "open": sum(row["open"] for row in rows),
             "rate": len(rewards) / (len(rows) - sum(row["open"] for row in rows)),
             "mean": mean([(row["reward"], 1) for row in rewards]),
@@ -303,7 +304,7 @@ def test_every_number_follows_from_the_tables(demo):
     assert report["off_policy"]["left_out"] == {
         "erased": 0, "imported": 0, "awaited": report["rewards"]["awaited"], "unexplained": 0,
     }  # fmt: skip
-    assert values["baseline"]["decisions"] == report["rewards"]["received"]
+    assert values["baseline"]["decisions"] == report["rewards"]["counted"]
 
 
 def test_a_range_is_half_open_and_contains_only_its_decisions(demo):
@@ -376,6 +377,7 @@ def test_early_rewards_do_not_count_before_the_wait_is_over(client, clock):
     came = report["rewards"]["early"]
     assert (report["rewards"]["open"], report["rewards"]["mean"]) == (400, None)
     assert 50 < came < 120
+    assert (report["rewards"]["received"], report["rewards"]["counted"]) == (came, 0)  # never "received 0"
     assert report["rewards"]["early_count_from"] <= report["rewards"]["complete_at"]
     told = f"{came} rewards have come, and none counts yet"
     assert told in report["lift"]["refusal"]["reason"]
@@ -384,12 +386,13 @@ def test_early_rewards_do_not_count_before_the_wait_is_over(client, clock):
     assert set(refusals(report).values()) == {"no_rewards"}
     clock.advance(700)  # the books close by the clock: no decision is needed
     closed = good(client.get("/campaigns/shop/report"))["rewards"]
-    assert (closed["received"], closed["open"], closed["early"], closed["complete_at"]) == (400, 0, 0, None)
-    assert closed["by_source"] == {"client": came, "default": 400 - came, "import": 0}
+    assert (closed["counted"], closed["open"], closed["early"], closed["complete_at"]) == (400, 0, 0, None)
+    assert closed["by_source"] == dict.fromkeys(SOURCES, 0) | {"client": came, "default": 400 - came}
+    assert closed["received"] == came
     assert closed["mean"] == pytest.approx(0.2, abs=0.06)
     serve(400, 110)
     report = good(client.get("/campaigns/shop/report"))
-    assert report["rewards"]["received"] == 400
+    assert report["rewards"]["counted"] == 400
     assert report["rewards"]["mean"] == closed["mean"]
     assert report["rewards"]["open"] == report["decisions"]["total"] - 400
 
@@ -453,8 +456,8 @@ def test_rows_with_missing_parts(start, clock, database_url):
     report = good(client.get("/campaigns/demo/report", params={"model_version": 1}))
     assert report["decisions"]["total"] == sum(report["decisions"]["by_mode"].values()) == 200
     assert (report["decisions"]["erased"], report["decisions"]["by_mode"]["imported"]) == (1, 3)
-    sources = {"client": 195, "default": 0, "import": 2}
-    expected = {"received": 197, "awaited": 2, "open": 0, "by_source": sources, "rate": 197 / 199}
+    sources = dict.fromkeys(SOURCES, 0) | {"client": 195, "import": 2}
+    expected = {"received": 197, "counted": 197, "awaited": 2, "open": 0, "by_source": sources, "rate": 197 / 199}
     assert {name: report["rewards"][name] for name in expected} == expected
     assert report["regimes"]["left_out"] == 2
     assert sum(row["decisions"] for row in report["regimes"]["regimes"]) == pytest.approx(197)
@@ -488,3 +491,24 @@ def test_a_wrong_parameter_is_named(demo):
         assert [problem["field"] for problem in error["fields"]] == [field]
     assert good(client.get("/campaigns/demo/report", params={"to": "9999-12-31T23:59:59.999999Z"}))["to"][:4] == "9999"
     assert "1 to " in error_of(client.get("/campaigns/demo/report?model_version=10000"))["fields"][0]["allowed"]
+
+
+def test_a_report_counts_sums_corrections_and_credit(client, clock):
+    """By the source of the reward in force; a decision counts once, however often it was rewarded."""
+    rules = {"wait_seconds": 600, "default": 0, "correct_seconds": 6_000}
+    good(client.post("/campaigns", json=CONFIG | {"name": "shop", "rewards": rules}), 201)
+    context = {"season": "a", "spend": 3}
+    items = [{"decision_id": f"{i}", "context": context, "subject": f"person {i}"} for i in range(6)]
+    good(client.post("/decide/batch", json={"campaign": "shop", "items": items}))
+    amount = {"campaign": "shop", "mode": "add"}
+    for i, name in enumerate("0001"):
+        good(client.post("/reward", json=amount | {"decision_id": name, "reward": 2, "reward_id": f"sale {i}"}))
+    credit = {"campaign": "shop", "subject": "person 2", "reward": 3, "reward_id": "by phone"}
+    good(client.post("/reward/subject", json=credit))
+    clock.advance(700)
+    for name, reward in (("1", 0), ("3", 10)):  # a cancelled sale, and one after the wait
+        correction = {"campaign": "shop", "decision_id": name, "reward": reward, "reward_id": "correction"}
+        good(client.post("/reward/correct", json=correction))
+    told = good(client.get("/campaigns/shop/report"))["rewards"]
+    assert told["by_source"] == {"client": 1, "correction": 2, "subject": 1, "default": 2, "import": 0}
+    assert (told["received"], told["counted"], told["mean"]) == (4, 6, (6 + 0 + 3 + 10) / 6)

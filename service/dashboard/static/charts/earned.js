@@ -30,7 +30,7 @@ export function addEarnedChart(timeline, holder, legendPlace) {
   ]));
   new Frame(timeline, holder, {
     name: "Cumulative reward of the model compared with control",
-    explainEmpty: (buckets) => (buckets.at(-1).lift.decided_rewards ? null : "Nothing to compare yet: the model's decisions have no rewards from a time when control was on."),
+    explainEmpty: (buckets) => (buckets.at(-1).lift.decided_rewards ? null : "Nothing to compare yet: the model's decisions have no rewards that count from a time when control was on."),
     formatY: (value) => (Math.abs(value) < 10_000 ? formatAmount(value) : value.toLocaleString(undefined, { notation: "compact" })),
     yRange: (buckets) => findExtent(buckets.flatMap((bucket) => Object.values(sumRewards(bucket))).map((value) => value ?? NaN), { zero: true }),
     read: (bucket) => {
