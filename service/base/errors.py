@@ -185,9 +185,8 @@ def _describe_problem(problem: Mapping[str, Any]) -> FieldProblem:
     for part in path:
         field += f"[{part}]" if isinstance(part, int) else f".{part}" if field else str(part)
     if problem["type"] == "missing":
-        allowed = (
-            f"?{field}=…" if place == "query" else EXPECTED.get(field)
-        )  # say that it belongs in the query, not in the body
+        # Say of a parameter that it belongs in the query, not in the body.
+        allowed = f"?{field}=…" if place == "query" else EXPECTED.get(field)
         return FieldProblem(field=field or str(place), message="is required", allowed=allowed)
     return FieldProblem(
         field=field or str(place),

@@ -207,6 +207,43 @@ def test_a_decision_is_explained(window, worker):
     expect(answer.locator(".big")).to_have_text(f"{reward:.2f}" if reward else "0")
 
 
+def test_rewards_that_came_early_are_told_truly(window, worker):
+    """How many came, how many count, and from when the others will; sums and corrections are shown one by one."""
+    rules = {"wait_seconds": 1_209_600, "default": 0, "correct_seconds": 2_419_200}
+    config = {"name": "shop", "actions": ["none", "mail"], "variables": [{"name": "risk", "levels": ["low", "high"]}]}
+    for way in ("provisional", "hold"):
+        name = f"shop-{way}"
+        changed = config | {"name": name, "rewards": rules | {"while_waiting": way}}
+        good(worker.client.post("/campaigns", json=changed), 201)
+        items = [{"decision_id": f"{i}", "context": {"risk": "low"}} for i in range(30)]
+        good(worker.client.post("/decide/batch", json={"campaign": name, "items": items}))
+        body = {"campaign": name, "decision_id": "3"}
+        for sale in ("sale-1", "sale-2"):
+            good(worker.client.post("/reward", json=body | {"reward": 20, "mode": "add", "reward_id": sale}))
+        good(worker.client.post("/reward/correct", json=body | {"reward": 25, "reward_id": "returned"}))
+        good(worker.client.post("/reward", json={"campaign": name, "decision_id": "4", "reward": 7}))
+        more = [{"decision_id": f"{i}", "context": {"risk": "low"}} for i in range(30, 45)]
+        good(worker.client.post("/decide/batch", json={"campaign": name, "items": more}))  # the model has read them
+        page = window.open(f"/view/{name}")
+        card = page.locator(".card", has=page.get_by_role("heading", name="Rewards", exact=True))
+        rows = {"received": "2", "mean reward": "none counts yet", "not yet received": "43"}
+        rows |= {"received, not yet learned from": "2" if way == "hold" else "0"}
+        for row, value in rows.items():
+            header = page.get_by_role("rowheader", name=row, exact=True)
+            expect(card.get_by_role("row").filter(has=header).get_by_role("cell")).to_have_text(value)
+        expect(card).to_contain_text("of these, counted only from")
+        expect(page.locator("#actions .by-regime")).to_contain_text("none counts yet")
+        expect(page.locator("#policies")).to_contain_text("2 rewards have come, and none counts yet")
+        for words in ("no reward", "no rewards yet"):
+            expect(page.locator("main").get_by_text(words, exact=True)).to_have_count(0)
+        answer = window.open(f"/view/{name}/decision#3").locator("#answer")
+        expect(answer.locator(".big")).to_have_text("25.0")
+        expect(answer).to_contain_text("Reports count it from")
+        history = answer.get_by_role("region", name="came, how, id, sent, altogether").get_by_role("row")
+        expect(history).to_have_count(4)
+        expect(history.nth(3)).to_contain_text("corrected")
+
+
 def test_a_preview_changes_nothing(window, worker):
     window.expected = {422}
     before = get_state(worker.client)

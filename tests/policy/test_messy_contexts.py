@@ -34,9 +34,9 @@ def test_a_strict_campaign_names_the_setting_that_would_allow_each_value():
     problems = {problem.field: problem for problem in caught.value.problems}
     assert {field: problem.message.partition("; ")[2] for field, problem in problems.items()} == {
         "context.crm_id": "leave it out, or set extra_variables: ignore for this campaign",
-        "context.device_type": "or set unseen: other for this variable",
+        "context.device_type": "send one of those, or set unseen: other for this variable",
         "context.age": "send a value, or set missing: level for this variable",
-        "context.spend": "or set outside: clip for this variable",
+        "context.spend": "send such a number, or set outside: clip for this variable",
     }
     assert [problem.refused for problem in problems.values()] == [
         ("(unknown variable)", "crm_id"),

@@ -72,6 +72,7 @@ function makeExplanation(decision, state) {
         : h("p", {}, "Only one regime was in use, so there was nothing to infer."),
       decision.belief.length > 1 ? h("p", { class: "soft" }, "After seeing this customer's signals.") : ""),
       makeCard("Reward", makeReward(decision, config)),
+      decision.reward_history.length ? makeHistory(decision.reward_history) : "",
       makeRegimes(decision)),
   ];
 }
@@ -103,17 +104,20 @@ function makeReward(decision, config) {
   if (reward) {
     const waits = due !== null && due > Date.parse(reward.received_at) && due > new Date() && reward.source !== "import";
     return [h("p", { class: "big" }, formatAmount(reward.reward)), h("p", { class: "soft" }, `${SOURCES[reward.source]}, ${formatTime(reward.received_at)}`),
-      waits ? h("p", { class: "soft" }, `Reports count it from ${due.toLocaleString()}, when the wait of ${formatDuration(wait)} is over.`) : "",
-      decision.reward_history.length ? makeHistory(decision.reward_history) : ""];
+      waits ? h("p", { class: "soft" }, `Reports count it from ${due.toLocaleString()}, when the wait of ${formatDuration(wait)} is over.`) : ""];
   }
   return [h("p", { class: "big" }, "none yet"), h("p", { class: "soft" }, wait === null
     ? "No reward has arrived and there is no default, so the campaign has not learned from this decision."
     : `If none arrives within ${formatDuration(wait)} (${due < new Date() ? "which ended" : "by"} ${due.toLocaleString()}), the default of ${formatAmount(defaultReward)} counts.`)];
 }
 
-const makeHistory = (history) => makeTable(["came", "how", "id", "amount", "altogether"], history.map((each) => [
-  formatTime(each.received_at), SOURCES[each.source], each.reward_id ?? "–", each.amount === null ? "–" : formatAmount(each.amount), formatAmount(each.reward),
-]), [3, 4]);
+function makeHistory(history) {
+  const rows = history.map((each) => [formatTime(each.received_at), SOURCES[each.source], each.reward_id ?? "–",
+    each.amount === null ? "–" : formatAmount(each.amount), formatAmount(each.reward)]);
+  const card = makeCard("Every reward that came", makeTable(["came", "how", "id", "sent", "altogether"], rows, [3, 4]));
+  card.classList.add("wide");
+  return card;
+}
 
 function makeContext(decision) {
   if (decision.context === null) return h("p", {}, "Unknown: the decision was imported without its context.");

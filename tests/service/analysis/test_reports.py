@@ -300,7 +300,7 @@ def test_every_number_follows_from_the_tables(demo):
         refusal = values[action]["refusal"]
         assert (refusal["code"], values[action]["dr"]) == ("not_eligible", None)
         out = sum(action not in row["scores"] for row in rows if row["reward"] is not None)
-        assert f"In {out} of {report['rewards']['received']} decisions" in refusal["reason"]
+        assert f"In {out} of {report['rewards']['counted']} decisions" in refusal["reason"]
     assert report["off_policy"]["left_out"] == {
         "erased": 0, "imported": 0, "awaited": report["rewards"]["awaited"], "unexplained": 0,
     }  # fmt: skip
