@@ -71,8 +71,7 @@ def build_request(path: str, campaign: str, items: list[dict[str, Any]]) -> Exch
 
 def is_final(request: Exchange, response: httpx.Response) -> bool:
     """Success, or the refusal of a reward that came after its wait (R20)."""
-    is_settled = "by default" in response.text or "is settled" in response.text
-    too_late = request.is_reward and response.status_code == 409 and is_settled
+    too_late = request.is_reward and response.status_code == 409 and "rewards.wait_seconds" in response.text
     return response.status_code == 200 or too_late
 
 

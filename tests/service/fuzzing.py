@@ -89,7 +89,7 @@ BEYOND_A_SCHEMA = [
     Beyond(CONFIGURING, r"actions|variables|signals|retired_actions|variables\[\d+\]\.levels", "repeated: .*"),
     Beyond(CONFIGURING, r"rewards\.(default|wait_seconds)", "missing|.* is outside range"),
     Beyond(CONFIGURING, r"rewards\.correct_seconds", ".* is less than wait_seconds"),
-    Beyond(REWARDING, "reward_id", "missing|has no use here"),  # it goes with the mode
+    Beyond(REWARDING, "reward_id", "is required|only goes with mode add"),  # it goes with the mode
     Beyond(CONFIGURING, r"bonus\.\w+", "used only by .*|needed by .*|.*regime.*"),
     Beyond(CONFIGURING, r"beliefs\.(\w+)", "needed by .*|used only by .*|not used by .*|.*needs (an )?estimator.*"),
     Beyond(CONFIGURING, r"beliefs\.parameters\..*", r"\d+ (rows|numbers).*"),

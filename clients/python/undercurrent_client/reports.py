@@ -36,13 +36,15 @@ class DecisionCounts(msgspec.Struct, frozen=True):
 
 
 class RewardCounts(msgspec.Struct, frozen=True):
-    """How many rewards came, and how many decisions still wait for one.
+    """How many rewards came, how many count, and how many decisions still wait for one.
 
-    Of the `awaited`, the `open` ones are those whose wait is not over; a reward that came `early` for one of them
-    counts once it is. `rate` is received / decisions that are neither erased nor open.
+    `received` counts decisions whose reward has come, whether it counts yet or not; `counted` those with a reward that
+    counts, defaults included, and `by_source` says where it came from. Of the `awaited`, the `open` ones are those whose wait is not over; a reward that came `early` for one of them
+    counts once it is. `rate` is counted / decisions that are neither erased nor open.
     """
 
     received: int
+    counted: int
     awaited: int
     open: int
     early: int
