@@ -39,8 +39,9 @@ class RewardCounts(msgspec.Struct, frozen=True):
     """How many rewards came, how many count, and how many decisions still wait for one.
 
     `received` counts decisions whose reward has come, whether it counts yet or not; `counted` those with a reward that
-    counts, defaults included, and `by_source` says where it came from. Of the `awaited`, the `open` ones are those whose wait is not over; a reward that came `early` for one of them
-    counts once it is. `rate` is counted / decisions that are neither erased nor open.
+    counts, defaults included, and `by_source` says where it came from. Of the `awaited`, the `open` ones are those
+    whose wait is not over; a reward that came `early` for one of them counts once it is. `rate` is counted / decisions
+    that are neither erased nor open.
     """
 
     received: int
