@@ -6,6 +6,7 @@ What a transaction did is cached only once it is committed.
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from itertools import groupby
 from typing import NamedTuple
@@ -26,7 +27,7 @@ from service.engine.work import Entry, Job
 from service.storage import audit
 from service.storage.campaigns import add_campaign
 from service.storage.engines import DATABASE_ERRORS
-from service.storage.loop import LoopConnection
+from service.storage.loop import EmbeddedConnection, LoopConnection
 from service.storage.rows import KnownDecision, KnownReward, LiveRow
 from service.storage.store import Store
 from service.storage.transaction import LongWorkError, Transaction
@@ -55,7 +56,7 @@ class Batch:
     `is_quick`: do only what takes a few milliseconds.
     """
 
-    def __init__(self, operations: Sequence[AnyOperation], is_quick: bool) -> None:
+    def __init__(self, operations: Sequence[AnyOperation], is_quick: bool = False) -> None:
         self.operations, self.is_quick = operations, is_quick
         self.outcomes: list[object] = [None] * len(operations)
         self.places: dict[str, list[int]] = {}  # of each campaign's operations
@@ -94,39 +95,46 @@ class Campaigns:
         self._on_messages = on_messages
         self.snapshots_under_way: set[int] = set()  # campaign ids; the background removes them
 
-    def process(self, operations: Sequence[AnyOperation], is_quick: bool = False) -> Processed:
-        """Carry out all operations in one transaction.
+    def process(self, operations: Sequence[AnyOperation]) -> Processed:
+        """Carry out all operations in one transaction, in a thread.
 
         A bad request fails alone. A database failure fails them all and drops what was cached (R18).
         """
-        batch = Batch(operations, is_quick)
-        try:
-            with self.store.writing() as tx:
-                self._carry_out(batch, tx)
-        except BaseException:
-            self._forget(batch)
-            raise
+        batch = Batch(operations)
+        with self._forgetting_unless_committed(batch), self.store.writing() as tx:
+            self._work_out(batch, tx)
+            batch.entries = [unit.write(tx) for unit in batch.units]
         return self._finish(batch)
 
     async def gather(self, operations: Sequence[AnyOperation]) -> Processed:
-        """Do the same on PostgreSQL's event loop, without blocking it; only requests, and only what is quick.
+        """Do the same on the event loop; only requests, and only what is quick.
 
         A campaign that this worker was the last to write is not read again: writing it succeeds only if nobody has
         changed it since, and if it has none of the new ids. Otherwise it is read, and tried again.
         """
-        batch = Batch(operations, is_quick=True)
-        try:
+        return await self.write(Batch(operations, is_quick=True))
+
+    async def write(self, batch: Batch) -> Processed:
+        """Work out a batch unless it was prepared, and write the campaigns that nobody has changed since."""
+        with self._forgetting_unless_committed(batch):
             async with self.store.gathering() as connection:
                 self.cache.check_generation()
-                written = await self._gather(batch, connection)
-        except BaseException:
-            self._forget(batch)
-            raise
+                tx = await (self._work_out_quickly(batch, connection) if batch.is_quick else connection.begin(()))
+                batch.entries = [unit.write(tx) for unit in batch.units]
+                written = await connection.write(tx)
         self._postpone_unwritten(batch, written)
         return self._finish(batch)
 
-    async def _gather(self, batch: Batch, connection: LoopConnection) -> set[int]:
-        """Read what must be read, work out the operations, and write; return the campaigns that were written."""
+    @contextmanager
+    def _forgetting_unless_committed(self, batch: Batch) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.cache.forget([row.campaign_id for row in batch.rows.values()])
+            raise
+
+    async def _work_out_quickly(self, batch: Batch, connection: LoopConnection | EmbeddedConnection) -> Transaction:
+        """Read what must be read, and carry out the operations in memory."""
         batch.rows = rows = {name: row for name in batch.places if (row := self.cache.get_row(name)) is not None}
         unread = batch.places.keys() - rows.keys()
         news = []
@@ -141,8 +149,7 @@ class Campaigns:
         rewards = await connection.get_known_rewards(identified) if identified else []
         tx = await connection.begin(news)
         self._serve_all(batch, tx, known, rewards)
-        batch.entries = [unit.write(tx) for unit in batch.units]
-        return await connection.write(tx)
+        return tx
 
     def _postpone_unwritten(self, batch: Batch, written: Collection[int]) -> None:
         """Leave out the campaigns that another worker holds or has changed, and those whose row was not confirmed."""
@@ -160,29 +167,10 @@ class Campaigns:
 
     def prepare(self, operations: Sequence[AnyOperation]) -> Batch:
         """Work out requests, which may take long, without writing or locking anything."""
-        batch = Batch(operations, is_quick=False)
+        batch = Batch(operations)
         with self.store.reading() as tx:
             self._work_out(batch, tx)
         return batch
-
-    def commit(self, batch: Batch) -> Processed | None:
-        """Write what was prepared; None if the campaigns have changed since."""
-        try:
-            with self.store.writing() as tx:
-                rows = tx.lock_campaigns(batch.places)
-                if {name: row.version for name, row in rows.items()} != {
-                    name: row.version for name, row in batch.rows.items()
-                }:
-                    return None
-                batch.entries = [unit.write(tx) for unit in batch.units]
-        except BaseException:
-            self._forget(batch)
-            raise
-        return self._finish(batch)
-
-    def _carry_out(self, batch: Batch, tx: Transaction) -> None:
-        self._work_out(batch, tx)
-        batch.entries = [unit.write(tx) for unit in batch.units]
 
     def _work_out(self, batch: Batch, tx: Transaction) -> None:
         """Lock the campaigns, and carry out the operations in memory."""
@@ -248,9 +236,6 @@ class Campaigns:
             self._serve_missing(batch, tx, places[len(results) :], now)
         elif turn.loaded_unit is not None:
             batch.units.append(turn.loaded_unit)
-
-    def _forget(self, batch: Batch) -> None:
-        self.cache.forget([row.campaign_id for row in batch.rows.values()])
 
     def _finish(self, batch: Batch) -> Processed:
         """Do what follows the commit."""

@@ -11,6 +11,7 @@ locked waits for a later gather, and nobody waits for it.
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, nullcontext
 from contextvars import copy_context
 from typing import Any, Generic, TypeVar, cast
 
@@ -63,7 +64,10 @@ class Gatherer:
         self._held_since: dict[str, tuple[float, float]] = {}  # when another worker's lock was met, and the last pause
         self._is_scheduled = False
         self._transactions = 0
-        self._writer = asyncio.Lock()  # SQLite's: a thread may be writing
+        embedded = campaigns.store.embedded
+        # SQLite's only writer: on the event loop, or in a thread.
+        self._writer: AbstractAsyncContextManager[None] = asyncio.Lock() if embedded else nullcontext()
+        self._most_transactions = 1 if embedded else MOST_TRANSACTIONS
         self._threads = ThreadPoolExecutor(THREADS, "apart")
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle = asyncio.Event()
@@ -90,15 +94,10 @@ class Gatherer:
             self._schedule(self._count)
             return
         self._is_scheduled = False
-        embedded = self._campaigns.store.embedded
-        if self._writer.locked() or (self._transactions and not self._is_worth_another):
+        if self._transactions and not self._is_worth_another:
             return  # the end of one that is under way gathers again
         groups = dict(self._take_groups())
-        if not groups:
-            return
-        if embedded:
-            self._hand_back(groups, self._process(groups))
-        else:
+        if groups:
             self._transactions += 1
             self._start_task(self._run_gather(groups))
             if self._waiting:
@@ -107,7 +106,7 @@ class Gatherer:
     @property
     def _is_worth_another(self) -> bool:
         """Should another transaction begin? Few large ones cost less than many small ones."""
-        return self._count >= WORTH_ANOTHER and self._transactions < MOST_TRANSACTIONS
+        return self._count >= WORTH_ANOTHER and self._transactions < self._most_transactions
 
     def _take_groups(self) -> Iterator[tuple[str, Group]]:
         """Take what waits for campaigns that are not busy. The first fits whatever its size."""
@@ -138,15 +137,10 @@ class Gatherer:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _process(self, groups: dict[str, Group]) -> Processed | Exception:
-        try:
-            return self._campaigns.process(_list_operations(groups), is_quick=True)
-        except Exception as error:
-            return error
-
     async def _run_gather(self, groups: dict[str, Group]) -> None:
         try:
-            processed: Processed | Exception = await self._campaigns.gather(_list_operations(groups))
+            async with self._writer:
+                processed: Processed | Exception = await self._campaigns.gather(_list_operations(groups))
         except Exception as error:
             processed = error
         self._transactions -= 1
@@ -159,21 +153,18 @@ class Gatherer:
         change is made by the thread, and all writing waits for it.
         """
         operations = [waiting.operation for waiting in group]
-        run, campaigns, processed = self._loop.run_in_executor, self._campaigns, None
+        run, campaigns = self._loop.run_in_executor, self._campaigns
         try:
-            if not campaigns.store.embedded:
-                processed = await run(self._threads, campaigns.process, operations)
-            elif not all(map(count_items, operations)):
-                async with self._writer:
-                    processed = await run(self._threads, campaigns.process, operations)
-            while processed is None:
+            if campaigns.store.embedded and all(map(count_items, operations)):
                 prepared = await run(self._threads, campaigns.prepare, operations)
                 async with self._writer:
-                    processed = campaigns.commit(prepared)  # None if another process has changed the campaign
+                    processed: Processed | Exception = await campaigns.write(prepared)
+            else:
+                async with self._writer:
+                    processed = await run(self._threads, campaigns.process, operations)
         except Exception as error:
-            self._hand_back({name: group}, error)
-        else:
-            self._hand_back({name: group}, processed)
+            processed = error
+        self._hand_back({name: group}, processed)
 
     def _hand_back(self, groups: dict[str, Group], processed: Processed | Exception) -> None:
         outcomes = iter(() if isinstance(processed, Exception) else processed.outcomes)

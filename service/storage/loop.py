@@ -1,7 +1,8 @@
-"""PostgreSQL from the event loop, with asyncpg: what a gather reads, and the one statement that writes its result.
+"""The database from the event loop: what a gather reads, and the write that confirms its result.
 
-Other work, in threads and commands, goes through SQLAlchemy. Its asyncio extension would take longer than the
-statements themselves: a greenlet for each wait, and a task for each connection that goes back to its pool.
+On PostgreSQL that write is one statement, with asyncpg. Other work, in threads and commands, goes through SQLAlchemy.
+Its asyncio extension would take longer than the statements themselves: a greenlet for each wait, and a task for each
+connection that goes back to its pool.
 """
 
 import time
@@ -16,9 +17,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
 from service.storage.engines import BUSY_SECONDS, DATABASE_ERRORS, PREPARE_SESSION, SILENCE_SECONDS, Health
-from service.storage.rows import DecisionRow, KnownDecision, KnownReward, LiveRow, RewardRow
+from service.storage.rows import WRITTEN, DecisionRow, KnownDecision, KnownReward, LiveRow, RewardRow
 from service.storage.statements import Statement, compile_statement, compile_statements, write_unchanged
-from service.storage.transaction import LoopTransaction
+from service.storage.transaction import LoopTransaction, Transaction
 
 POOL_SIZE = 4  # more than gathers are under way, so that none waits for a connection
 # What a URL may say to libpq that asyncpg would take for a setting of the server.
@@ -26,6 +27,7 @@ ONLY_LIBPQ = (
     "connect_timeout", "keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count", "tcp_user_timeout",
     "gssencmode", "channel_binding",
 )  # fmt: skip
+PARAMETERS = {kind: [f"{table}_{name}" for name in kind._fields] for kind, table in WRITTEN.items()}
 Added = TypeVar("Added", DecisionRow, RewardRow)
 
 
@@ -141,9 +143,36 @@ class LoopConnection:
             added[row["campaign_id"]].append(kind._make(row))
         return added
 
-    async def write(self, transaction: LoopTransaction) -> set[int]:
+    async def write(self, transaction: Transaction) -> set[int]:
         """Write everything that waits; return the ids of the campaigns that nobody held or had changed."""
-        kinds, columns = transaction.take_waiting()
-        if not columns:
+        waiting = transaction.take_waiting()
+        if not waiting.updated:
             return set()
+        columns = {f"live_{name}": values for name, values in waiting.get_live_columns().items()}
+        for kind, rows in waiting.appended.items():
+            columns |= zip(PARAMETERS[kind], zip(*rows, strict=True), strict=True)
+        kinds = tuple(kind for kind in WRITTEN if kind in waiting.appended)
         return {campaign for (campaign,) in await self._fetch(self._compile_writing(kinds), columns)}
+
+
+class EmbeddedConnection:
+    """The same for SQLite, whose only writer is on the event loop: its transaction waits for nothing."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+
+    async def read_campaigns(self, names: Collection[str]) -> dict[str, LiveRow]:
+        return self._transaction.lock_campaigns(names)
+
+    async def get_known_decisions(self, wanted: Sequence[tuple[int, str]]) -> list[KnownDecision]:
+        return self._transaction.get_known_decisions(wanted)
+
+    async def get_known_rewards(self, wanted: Sequence[tuple[int, str, str]]) -> list[KnownReward]:
+        return self._transaction.get_known_rewards(wanted)
+
+    async def begin(self, _: Sequence[News]) -> Transaction:
+        """Return the transaction, which reads what is new when it is folded."""
+        return self._transaction
+
+    async def write(self, transaction: Transaction) -> set[int]:
+        return transaction.write_unchanged()

@@ -22,7 +22,7 @@ from service.storage.engines import (
     get_error_code,
     get_reason,
 )
-from service.storage.loop import LoopConnection, LoopPool
+from service.storage.loop import EmbeddedConnection, LoopConnection, LoopPool
 from service.storage.statements import compile_statements
 from service.storage.transaction import Transaction
 
@@ -87,12 +87,16 @@ class Store:
                         raise
 
     @asynccontextmanager
-    async def gathering(self) -> AsyncIterator[LoopConnection]:
-        """A connection of PostgreSQL's event loop, which goes on while a statement waits for its answer."""
-        assert self._loop_pool is not None, "SQLite's writer needs no event loop"
-        with self._convert_errors(writes=True):
-            async with self._loop_pool.connect() as connection:
-                yield connection
+    async def gathering(self) -> AsyncIterator[LoopConnection | EmbeddedConnection]:
+        """A connection of the event loop. On PostgreSQL the loop goes on while a statement waits for its answer."""
+        if self.embedded:
+            with self.writing() as inside:
+                yield EmbeddedConnection(inside)
+        else:
+            assert self._loop_pool is not None, "only a process that serves gathers"
+            with self._convert_errors(writes=True):
+                async with self._loop_pool.connect() as connection:
+                    yield connection
 
     @contextmanager
     def _writing_to_sqlite(self, connection: Connection) -> Iterator[Transaction]:

@@ -8,6 +8,7 @@ all campaigns (statements.py, channels.py).
 """
 
 import json
+import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -34,11 +35,6 @@ from service.storage.statements import PAGE, Statement
 from service.storage.tables import config_revisions, events, jobs, models
 
 LONGEST_LIST = 10_000  # ids looked up at a time
-UPDATE = (*LiveRow._fields, "before")  # what an update of a live row takes
-# The names of the parameters of LoopConnection's statement.
-PARAMETERS: dict[type[Any], list[str]] = {LiveRow: [f"live_{name}" for name in UPDATE]} | {
-    kind: [f"{table}_{name}" for name in kind._fields] for kind, table in WRITTEN.items()
-}
 Read = TypeVar("Read", bound=NamedTuple)
 
 
@@ -48,28 +44,32 @@ class Transaction:
     def __init__(self, channel: Channel, statements: Mapping[str, Statement]) -> None:
         self.embedded = isinstance(channel, SQLiteChannel)
         self._channel, self._statements = channel, statements
-        self._appended: dict[type[AppendedRow | Replacement], list[Any]] = {kind: [] for kind in WRITTEN}
-        self._updated: list[tuple[Any, ...]] = []  # live rows, each with its version before
-        self._has_waiting = False
+        self._appended: dict[type[AppendedRow | Replacement], list[Any]] = {}
+        self._updated: list[Update] = []
 
     def flush(self) -> None:
         """Send everything that waits."""
-        if not self._has_waiting:
-            return
-        self._has_waiting = False
-        for kind, rows in self._appended.items():
-            if rows:
-                sql, order = self._statements[WRITTEN[kind]]
+        if self._appended or self._updated:
+            self._send(self.take_waiting())
+
+    def take_waiting(self) -> "Waiting":
+        """Take what waits to be written."""
+        waiting = Waiting(self._appended, self._updated)
+        self._appended, self._updated = {}, []
+        return waiting
+
+    def _send(self, waiting: "Waiting") -> None:
+        for kind, name in WRITTEN.items():  # in the order that foreign keys need
+            if rows := waiting.appended.get(kind):
+                sql, order = self._statements[name]
                 in_order = [[getattr(row, name) for name in order] for row in rows] if kind is Replacement else rows
                 self._channel.write(sql, in_order)
-                rows.clear()
-        if self._updated:
+        if waiting.updated:
             sql, order = self._statements["live"]
-            columns = dict(zip(UPDATE, zip(*self._updated, strict=True), strict=True))
-            self._updated.clear()
+            columns = waiting.get_live_columns()
             rows = list(zip(*(columns[name] for name in order), strict=True))
             if self._channel.write(sql, rows) != len(rows):  # impossible under the lock
-                raise UnavailableError("A campaign was changed by another worker; try again")
+                raise ChangedError
 
     def close(self) -> None:
         self._channel.close()
@@ -139,13 +139,35 @@ class Transaction:
     def append(self, rows: Sequence[AppendedRow] | Sequence[Replacement]) -> None:
         """Append rows, all to one table; or note which rewards they replace."""
         if rows:
-            self._appended[type(rows[0])] += rows
-            self._has_waiting = True
+            self._appended.setdefault(type(rows[0]), []).extend(rows)
 
     def update_live_row(self, before: LiveRow, after: LiveRow) -> None:
         """Replace the campaign's live row."""
-        self._updated.append((*after, before.version))
-        self._has_waiting = True
+        self._updated.append(Update(before.version, after))
+
+    def write_unchanged(self) -> set[int]:
+        """Write what waits in SQLite's transaction, which has written nothing yet; return the campaigns' ids.
+
+        Campaigns that another process has changed, or that have one of the new decision ids, are left out. That is
+        rare, so only the database's refusal of a row makes this look which they are.
+        """
+        waiting = self.take_waiting()
+        try:
+            self._send(waiting)
+        except (ChangedError, sqlite3.IntegrityError):
+            for statement in ("ROLLBACK", "BEGIN IMMEDIATE"):
+                self._channel.query(statement, ())
+            waiting = waiting.select(self._find_unchanged(waiting))
+            self._send(waiting)
+        return {after.campaign_id for _, after in waiting.updated}
+
+    def _find_unchanged(self, waiting: "Waiting") -> set[int]:
+        rows = self.lock_campaigns([after.name for _, after in waiting.updated])
+        versions = {row.campaign_id: row.version for row in rows.values()}
+        ids = [(row.campaign_id, row.decision_id) for row in waiting.appended.get(DecisionRow, ())]
+        repeating = {decision.campaign_id for decision in self.get_known_decisions(ids)}
+        updates = (update for update in waiting.updated if versions.get(update.after.campaign_id) == update.before)
+        return {update.after.campaign_id for update in updates} - repeating
 
     # --- the log, as the fold reads it -------------------------------------------------------------------------
 
@@ -187,6 +209,39 @@ class Transaction:
         """The rounds after which an estimate took effect; twice if one by a job and one made inline did so."""
         query = select(models.c.round).where(models.c.campaign_id == campaign, models.c.kind == "estimation")
         return list(self.connection.execute(query).scalars())
+
+
+class Update(NamedTuple):
+    """A live row, and the version that it replaces."""
+
+    before: int
+    after: LiveRow
+
+
+class Waiting(NamedTuple):
+    """What is to be written: rows to append, by kind, and live rows."""
+
+    appended: Mapping[type[AppendedRow | Replacement], Sequence[Any]]
+    updated: Sequence[Update]
+
+    def select(self, campaigns: Collection[int]) -> "Waiting":
+        """Only what is of these campaigns."""
+        return Waiting(
+            {kind: [row for row in rows if row.campaign_id in campaigns] for kind, rows in self.appended.items()},
+            [update for update in self.updated if update.after.campaign_id in campaigns],
+        )
+
+    def get_live_columns(self) -> dict[str, Sequence[Any]]:
+        """The live rows as columns."""
+        before, after = zip(*self.updated, strict=True)
+        return dict(zip((*LiveRow._fields, "before"), (*zip(*after, strict=True), before), strict=True))
+
+
+class ChangedError(UnavailableError):
+    """A campaign's live row is not the one that its update was worked out from."""
+
+    def __init__(self) -> None:
+        super().__init__("A campaign was changed by another worker; try again")
 
 
 class LongWorkError(Exception):
@@ -233,13 +288,3 @@ class LoopTransaction(Transaction):
 
     def read_rewards(self, campaign: int, after_arrival: int) -> Iterator[RewardRow]:
         return iter(self._rewards.get(campaign, ()))
-
-    def take_waiting(self) -> tuple[tuple[type[AppendedRow | Replacement], ...], dict[str, Sequence[Any]]]:
-        """The kinds of rows that wait, and their columns with those of the live rows, by parameter."""
-        appended = {kind: rows for kind, rows in self._appended.items() if rows}
-        columns: dict[str, Sequence[Any]] = {}
-        if self._updated:
-            columns |= zip(PARAMETERS[LiveRow], zip(*self._updated, strict=True), strict=True)
-        for kind, rows in appended.items():
-            columns |= zip(PARAMETERS[kind], zip(*rows, strict=True), strict=True)
-        return tuple(appended), columns

@@ -1,5 +1,6 @@
 """Decision ids are unique in the database (R17), and what is in memory never speaks against it (R23)."""
 
+import asyncio
 import sqlite3
 from contextlib import closing
 
@@ -176,20 +177,21 @@ def test_what_was_prepared_is_written_only_if_nobody_has_changed_the_campaign(di
     for process, expected in ((worker, 1), (other, 2)):  # with and without the campaign in memory
         prepared = process.campaigns.prepare([decide(script, f"late {expected}")])
         (made,) = worker.process(decide(script, f"early {expected}"))
-        assert process.campaigns.commit(prepared) is None
+        assert asyncio.run(process.campaigns.write(prepared)).outcomes == [Postponed.HELD]
         prepared = process.campaigns.prepare([decide(script, f"late {expected}")])
-        assert process.campaigns.commit(prepared).outcomes[0] != made
+        assert asyncio.run(process.campaigns.write(prepared)).outcomes[0] != made
     assert [row["decision_id"] for row in worker.rows(decisions)][-4:] == ["early 1", "late 1", "early 2", "late 2"]
     assert worker.differences(script.name) == []
 
 
-def test_a_quick_transaction_leaves_out_what_takes_long(direct, clock):
+@on_sqlite
+def test_a_gather_leaves_out_what_takes_long(direct, clock):
     """A campaign that must be loaded first is left out of the gather; the others are served."""
     worker = direct()
     known = Script(KIND, clock).create(worker.post).play(worker.post, 12)
     new = Script(KIND, clock, name="new").create(direct().post)
     operations = [decide(new, "a"), decide(known, "b"), decide(new, "c")]
-    late, made, later = worker.campaigns.process(operations, is_quick=True).outcomes
+    late, made, later = asyncio.run(worker.campaigns.gather(operations)).outcomes
     assert late is later is Postponed.LONG
     assert b'"decision_id":"b"' in made
     assert worker.campaign("new").round == 0
