@@ -5,7 +5,7 @@ What a transaction did is cached only once it is committed.
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from itertools import groupby
@@ -23,7 +23,7 @@ from service.engine.operations import Create, Delete, Snapshot
 from service.engine.recovery import compute_spacing, get_campaign
 from service.engine.turn import AnyOperation, Turn, list_decision_ids, list_reward_ids
 from service.engine.unit import Unit
-from service.engine.work import Entry, Job
+from service.engine.work import Job
 from service.storage import audit
 from service.storage.campaigns import add_campaign
 from service.storage.engines import DATABASE_ERRORS
@@ -66,7 +66,6 @@ class Batch:
         self.rows: dict[str, LiveRow] = {}
         self.read: set[str] = set()  # campaigns whose row was read; the others' came from memory
         self.units: list[Unit] = []
-        self.entries: list[Entry] = []  # of the units, once they are written
 
     def set_all(self, name: str, outcome: object) -> None:
         """Give all operations on a campaign the same outcome."""
@@ -103,7 +102,8 @@ class Campaigns:
         batch = Batch(operations)
         with self._forgetting_unless_committed(batch), self.store.writing() as tx:
             self._work_out(batch, tx)
-            batch.entries = [unit.write(tx) for unit in batch.units]
+            for unit in batch.units:
+                unit.write(tx)
         return self._finish(batch)
 
     async def gather(self, operations: Sequence[AnyOperation]) -> Processed:
@@ -119,10 +119,18 @@ class Campaigns:
         with self._forgetting_unless_committed(batch):
             async with self.store.gathering() as connection:
                 self.cache.check_generation()
-                tx = await (self._work_out_quickly(batch, connection) if batch.is_quick else connection.begin(()))
-                batch.entries = [unit.write(tx) for unit in batch.units]
+                if batch.is_quick:
+                    tx = await self._work_out_quickly(batch, connection)
+                else:
+                    tx = await connection.begin(())
+                    rows = await connection.read_campaigns(batch.places)
+                    same = {(row.campaign_id, row.version) for row in rows.values()}
+                    self._postpone(batch, [u for u in batch.units if (u.row.campaign_id, u.row.version) not in same])
+                for unit in batch.units:
+                    unit.write(tx)
                 written = await connection.write(tx)
-        self._postpone_unwritten(batch, written)
+        unwritten = [unit for unit in batch.units if unit.row.campaign_id not in written]
+        self._postpone(batch, [unit for unit in unwritten if unit.has_changed or unit.row.name not in batch.read])
         return self._finish(batch)
 
     @contextmanager
@@ -151,19 +159,12 @@ class Campaigns:
         self._serve_all(batch, tx, known, rewards)
         return tx
 
-    def _postpone_unwritten(self, batch: Batch, written: Collection[int]) -> None:
-        """Leave out the campaigns that another worker holds or has changed, and those whose row was not confirmed."""
-        for unit in batch.units:
-            row = unit.row
-            if row.campaign_id not in written and (unit.has_changed or row.name not in batch.read):
-                self.cache.doubt(row.name)
-                batch.set_all(row.name, Postponed.HELD)
-        kept = [
-            pair
-            for pair in zip(batch.units, batch.entries, strict=True)
-            if not isinstance(batch.outcomes[batch.places[pair[0].row.name][0]], Postponed)
-        ]
-        batch.units, batch.entries = [unit for unit, _ in kept], [entry for _, entry in kept]
+    def _postpone(self, batch: Batch, units: Sequence[Unit]) -> None:
+        """Leave out campaigns that another worker holds or has changed, or whose row was not confirmed."""
+        for unit in units:
+            self.cache.doubt(unit.row.name)
+            batch.set_all(unit.row.name, Postponed.HELD)
+            batch.units.remove(unit)
 
     def prepare(self, operations: Sequence[AnyOperation]) -> Batch:
         """Work out requests, which may take long, without writing or locking anything."""
@@ -245,10 +246,9 @@ class Campaigns:
         pairs = zip(batch.operations, batch.outcomes, strict=True)
         if deleted := [op.campaign for op, outcome in pairs if isinstance(op, Delete) and outcome is None]:
             self.metrics.forget(deleted)
-        units = list(zip(batch.units, batch.entries, strict=True))
-        for unit, entry in units:
-            self._finish_unit(unit, entry)
-        return Processed(batch.outcomes, [work for unit, entry in units for work in self._list_work(unit, entry)])
+        for unit in batch.units:
+            self._finish_unit(unit)
+        return Processed(batch.outcomes, [work for unit in batch.units for work in self._list_work(unit)])
 
     def _create(self, tx: Transaction, operation: Create, now: int) -> tuple[LiveRow, object]:
         config = operation.policy.config.model_dump_json()
@@ -261,28 +261,28 @@ class Campaigns:
             raise UnavailableError(f"Campaign {operation.campaign} was deleted just now; try again")
         return row, config.encode() if is_new else answer_repeated_creation(tx, row, operation)
 
-    def _finish_unit(self, unit: Unit, entry: Entry) -> None:
+    def _finish_unit(self, unit: Unit) -> None:
         """Do what follows the commit."""
-        self.cache.keep(entry)
+        self.cache.keep(unit.after)
         self.metrics.count_unit(unit)
         if unit.rows.messages:
             self._on_messages()
         for event in unit.failures:
             log.warning(event.kind, extra={"campaign": unit.row.name, "round": event.round})
 
-    def _list_work(self, unit: Unit, entry: Entry) -> Iterator[Job | Snapshot]:
+    def _list_work(self, unit: Unit) -> Iterator[Job | Snapshot]:
         """Yield the work for the background: new jobs, and a snapshot if one is due."""
-        row, (revision, _, state) = unit.row, entry.position
+        row, state = unit.row, unit.state
         yield from unit.progress.new_jobs
         owed = self.cache.snapshots_owed
-        if any(each.restored is not None for each in unit.rows.revisions):
+        if unit.rows.revisions and any(each.restored is not None for each in unit.rows.revisions):
             # A fold from an older snapshot might have to start before the restored model.
             owed.add(row.campaign_id)
         is_due = state.round >= row.snapshot_round + compute_spacing(row.snapshot_round)
         if (is_due or row.campaign_id in owed) and row.campaign_id not in self.snapshots_under_way:
             self.snapshots_under_way.add(row.campaign_id)
             owed.discard(row.campaign_id)
-            yield Snapshot(row.name, row.campaign_id, revision, state, self.cache.generation)
+            yield Snapshot(row.name, row.campaign_id, unit.revision, state, self.cache.generation)
 
     def read_state(self, name: str) -> tuple[StagedPolicy, State]:
         """Read a campaign's policy and state without a lock, for when the database takes no writes."""

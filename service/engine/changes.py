@@ -25,7 +25,7 @@ def change_config(unit: Unit, config: CampaignConfig) -> None:
     if config == unit.policy.config:
         return
     version, started, policy = unit.state.model_version, time.perf_counter(), StagedPolicy(config)
-    unit.progress = replace(unit.progress, policy=policy, state=adapt_state(unit.policy, policy, unit.state))
+    unit.state, unit.policy = adapt_state(unit.policy, policy, unit.state), policy
     unit.record_model("actions", version, time.perf_counter() - started)
     if unit.state.model_version > version:
         unit.drop_job()
@@ -65,17 +65,16 @@ def erase(tx: Transaction, unit: Unit, operation: Erase) -> int | None:
         raise RuntimeError(f"the log of campaign {unit.row.name!r} cannot be folded; run verify")
     erase_rounds(tx, campaign, rounds)  # after everything that can fail
     is_erased = set(rounds)
-    known = {
+    unit.known = {
         name: decision._replace(erased=True, reward=None) if decision.round in is_erased else decision
         for name, decision in unit.known.items()
     }
-    state = resume_after_erasure(unit.policy, replay.state)._replace(model_version=version + 1)
-    unit.progress = replace(unit.progress, known=known, state=state)
+    unit.state = resume_after_erasure(unit.policy, replay.state)._replace(model_version=version + 1)
     unit.record_model("erasure", version, time.perf_counter() - started)
     unit.drop_job()
     _add_revision(unit, erased=len(rounds))
     # Now, not in the background: no older snapshot can be used any more.
-    add_snapshot(tx, build_snapshot_row(campaign, unit.revision, state, encode(state), unit.now), keep=())
+    add_snapshot(tx, build_snapshot_row(campaign, unit.revision, unit.state, encode(unit.state), unit.now), keep=())
     return len(rounds)
 
 
@@ -84,10 +83,9 @@ def adopt(unit: Unit, other: Unit) -> None:
     unit.require_open("cannot change")
     if unit.row.version != other.row.version or unit.has_changed:
         raise ConflictError(f"Campaign {unit.row.name} was changed meanwhile; try again")
-    progress = other.progress
+    progress, unit.state = other.progress, other.state
     unit.progress = replace(
         unit.progress,
-        state=progress.state,
         timings=progress.timings,
         last_at=progress.last_at,
         failure=progress.failure,
@@ -101,9 +99,8 @@ def adopt(unit: Unit, other: Unit) -> None:
 def archive(tx: Transaction, unit: Unit, archived: bool) -> None:
     """Archive the campaign, or reopen it."""
     if archived != (unit.row.archived_at is not None):
-        row = unit.row._replace(archived_at=unit.now if archived else None)
-        unit.progress = replace(unit.progress, row=row)
-        set_archived(tx, row.campaign_id, row.archived_at)
+        unit.row = unit.row._replace(archived_at=unit.now if archived else None)
+        set_archived(tx, unit.row.campaign_id, unit.row.archived_at)
 
 
 def _has_erasure_after(tx: Transaction, unit: Unit, revision: int) -> bool:
@@ -112,7 +109,7 @@ def _has_erasure_after(tx: Transaction, unit: Unit, revision: int) -> bool:
 
 
 def _add_revision(unit: Unit, restored: int | None = None, erased: int | None = None) -> None:
-    unit.progress = replace(unit.progress, revision=unit.revision + 1)
+    unit.revision += 1
     unit.rows.revisions.append(
         RevisionRow(
             campaign_id=unit.row.campaign_id,

@@ -100,13 +100,11 @@ def _changes(kind: type[Operation[T]]) -> Callable[[Callable[[Turn, C], Changed[
     def register(change: Callable[[Turn, C], Changed[T]]) -> Handler[C, T]:
         def handle(turn: Turn, operation: C) -> T | Exception:
             unit = turn.unit
-            before = unit.progress
+            row, revision, state = unit.row, unit.revision, unit.state
             try:
                 with unit.attempt():
                     result, details = change(turn, operation)
-                    after = unit.progress
-                    has_changed = (after.row, after.revision) != (before.row, before.revision)
-                    if has_changed or after.state is not before.state:
+                    if (unit.row, unit.revision) != (row, revision) or unit.state is not state:
                         audit.add_record(turn.tx, operation.record, unit.now, **details)
                     return result
             except DATABASE_ERRORS:

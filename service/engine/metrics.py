@@ -147,11 +147,13 @@ class Metrics:
             self._alerts[(campaign,)]
             for kind in FAILED_STEPS:
                 self._failed_updates[campaign, kind.removeprefix("failed_")]
-        self._decisions.count([(campaign, row.action, row.mode) for row in rows.decisions])
         if rows.decisions or unit.refused_decides:
+            self._decisions.count([(campaign, row.action, row.mode) for row in rows.decisions])
             refused = self.refusals.count(campaign, len(rows.decisions), unit.refused_decides)
-            self._refused_decides.count([(campaign, *each) for each in refused])
-        self._rewards.count([(campaign, OUTCOMES[row.source]) for row in rows.rewards])
+            if refused:
+                self._refused_decides.count([(campaign, *each) for each in refused])
+        if rows.rewards:
+            self._rewards.count([(campaign, OUTCOMES[row.source]) for row in rows.rewards])
         if unit.repeated:
             self._rewards[campaign, "repeated"].inc(unit.repeated)
         if unit.refused:
@@ -160,11 +162,11 @@ class Metrics:
             self._rewards[campaign, "late"].inc(unit.late)
         if rows.rewards or unit.late:
             self.late_rewards.count(campaign, len(rows.rewards), [[LATE]] * unit.late)
-        for event in unit.failures:
-            self._failed_updates[campaign, event.kind.removeprefix("failed_")].inc()
         for row in rows.events:
             if row.kind == REGIME_CHANGE:
                 self._alerts[(campaign,)].inc()
+            elif row.kind in FAILED_STEPS:
+                self._failed_updates[campaign, row.kind.removeprefix("failed_")].inc()
         for kind, seconds in unit.progress.timings:
             self.count_update(kind, seconds)
 

@@ -5,8 +5,6 @@ Each method either takes a reward or refuses it; if it refuses, nothing has chan
 
 from collections.abc import Sequence
 
-from msgspec.structs import replace
-
 from policy import RewardError
 from service.base.errors import EXPECTED, ConflictError, FieldProblem, GoneError, InvalidError, NotFoundError
 from service.base.times import SECOND, format_duration
@@ -29,7 +27,7 @@ class Rewards(Boundaries):
 
     def add_known(self, known: dict[str, KnownDecision]) -> None:
         """Add decisions that the log has. For decisions of this transaction, the memory is newer."""
-        self.progress = replace(self.progress, known=known | self.known)
+        self.known = known | self.known
 
     def reward(self, item: RewardItem | Correction) -> Taken:
         """Take the reward of a decision, or one more amount, or correct it."""

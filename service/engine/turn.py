@@ -58,7 +58,7 @@ class Turn:
 
     def _is_long(self, unit: Unit) -> bool:
         """Will the requests take more than a few milliseconds, or do they name decisions newer than what was read?"""
-        if any(decision.round > self._row.round for decision in self._known.values()):
+        if self._known and any(decision.round > self._row.round for decision in self._known.values()):
             return True
         items = sum(map(count_items, self.operations))
         if items > MOST_QUICK_ITEMS:

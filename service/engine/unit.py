@@ -174,7 +174,7 @@ class Unit(Rewards):
         alerts, beliefs = self.policy.config.alerts, state.history.beliefs[: state.round, :regimes]
         if count == 1:  # see at once that nearly all of them change nothing
             regime, run = beliefs[-1].argmax(), beliefs[-alerts.rounds :]
-            if regime == announced or len(run) < alerts.rounds or run[0].argmax() != regime:
+            if regime == announced or len(run) < alerts.rounds or (run.argmax(axis=1) != regime).any():
                 return
         changes, announced = find_regime_changes(beliefs, state.round - count, alerts.rounds, announced)
         self.progress = replace(self.progress, announced=Announced(regimes, announced))

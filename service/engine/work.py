@@ -111,13 +111,8 @@ NO_ROWS = NewRows().count()
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the unit of work has come. A step replaces it as a whole; a failed attempt puts the old one back."""
+    """What the unit of work has done besides its state. A step replaces it as a whole."""
 
-    row: LiveRow  # as it was locked, but for `archived_at`
-    revision: int
-    policy: StagedPolicy
-    state: State
-    known: dict[str, KnownDecision]  # the decisions that requests may name; new ones are added in place
     last_at: int
     failure: str | None
     announced: Announced
@@ -128,11 +123,14 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Savepoint(NamedTuple):
-    """All that a failed attempt must restore: the progress, and the lengths of what only grows."""
+    """All that a failed attempt must restore; of what only grows, the lengths."""
 
+    row: LiveRow
+    position: Position
     progress: Progress
-    known: int
-    rows: tuple[int, ...]
+    known: dict[str, KnownDecision]
+    known_count: int
+    row_counts: tuple[int, ...]
 
 
 class Work(Course):
@@ -148,7 +146,8 @@ class Work(Course):
         known: dict[str, KnownDecision] | None = None,
         rewards: Sequence[KnownReward] = (),
     ) -> None:
-        self.entry, self.rows = entry, NewRows()
+        self.entry = self.after = entry  # before the transaction, and once it is written
+        self.rows = NewRows()
         self.now = max(now, row.clock)  # time never goes backwards
         self._clock = now  # leases and messages wait by the real clock
         self._tx, self._owner, self._locked_row = tx, owner, row
@@ -159,58 +158,28 @@ class Work(Course):
         self._identified = {(each.round, each.reward_id): each for each in rewards}
         self._credited = dict[str, tuple[Sale, list[Taken]]]()  # what this transaction has credited, by its id
         self.refused_decides: list[list[Refused]] = []  # what was wrong with the context of each
-        revision, policy, state = entry.position
-        self.progress = Progress(
-            row=row,
-            revision=revision,
-            policy=policy,
-            state=state,
-            known={} if known is None else known,
-            last_at=row.last_at,
-            failure=row.failure,
-            announced=Announced(count_regimes(state), row.regime),
-            job=entry.job,
-        )
+        self.row = row  # as it was locked, but for `archived_at`
+        self.revision, self.policy, self.state = entry.position
+        self.known = {} if known is None else known  # the decisions that requests may name; new ones are added in place
+        announced = Announced(count_regimes(self.state), row.regime)
+        self.progress = Progress(last_at=row.last_at, failure=row.failure, announced=announced, job=entry.job)
 
     @property
-    def row(self) -> LiveRow:
-        return self.progress.row
-
-    @property
-    def revision(self) -> int:
-        return self.progress.revision
-
-    @property
-    def known(self) -> dict[str, KnownDecision]:
-        return self.progress.known
-
-    @property
-    def policy(self) -> StagedPolicy:
-        return self.progress.policy
-
-    @policy.setter
-    def policy(self, policy: StagedPolicy) -> None:
-        self.progress = replace(self.progress, policy=policy)
-
-    @property
-    def state(self) -> State:
-        return self.progress.state
-
-    @state.setter
-    def state(self, state: State) -> None:
-        self.progress = replace(self.progress, state=state)
+    def position(self) -> Position:
+        return Position(self.revision, self.policy, self.state)
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
         """Undo in memory whatever a failed request did, so that it fails alone (R18)."""
-        before = _Savepoint(self.progress, len(self.known), self.rows.count())
+        before = _Savepoint(self.row, self.position, self.progress, self.known, len(self.known), self.rows.count())
         try:
             yield
         except Exception:
-            self.progress = before.progress
-            while len(self.known) > before.known:
+            self.row, self.progress, self.known = before.row, before.progress, before.known
+            self.revision, self.policy, self.state = before.position
+            while len(self.known) > before.known_count:
                 self.known.popitem()  # the last one added
-            self.rows.cut(before.rows)
+            self.rows.cut(before.row_counts)
             raise
 
     @property
@@ -246,13 +215,13 @@ class Work(Course):
         if self.row.archived_at is not None:
             raise ConflictError(f"Campaign {self.row.name} is archived and {consequence}; unarchive it first")
 
-    def write(self, tx: Transaction) -> Entry:
-        """Write everything; return the entry to keep once it is committed. It may be another transaction by now."""
+    def write(self, tx: Transaction) -> None:
+        """Write everything; `after` is the entry to keep once it is committed. It may be another transaction by now."""
         self._tx = tx
         progress, state, row = self.progress, self.state, self.row
         has_moved = self._has_moved
         if not has_moved and row is self._locked_row:
-            return self.entry
+            return
         self.flush()
         has_new_rows = progress.closed_jobs or self.rows.jobs or self.rows.events or self.rows.revisions
         is_eventful = bool(has_new_rows) or row is not self._locked_row
@@ -271,8 +240,7 @@ class Work(Course):
             failure=progress.failure,
         )
         self._tx.update_live_row(row, after)
-        position = Position(self.revision, self.policy, state)
-        return Entry(after, position, progress.job, self.entry.events + len(self.rows.events))
+        self.after = Entry(after, self.position, progress.job, self.entry.events + len(self.rows.events))
 
     def flush(self) -> None:
         """Write the rows so far, so that queries see them."""
@@ -289,6 +257,8 @@ class Work(Course):
     def _link_rewards(self) -> None:
         """Link each reward of this transaction to the one that has replaced it, if that is of this transaction too."""
         replacements, rewards = self.rows.replacements, self.rows.rewards
+        if not replacements:
+            return
         start, first = self._flushed_rows[0], self._flushed_rows[self.rows.tables.index(rewards)]
         if len(replacements) == start:
             return

@@ -1,6 +1,7 @@
 """Decision ids are unique in the database (R17), and what is in memory never speaks against it (R23)."""
 
 import asyncio
+import json
 import sqlite3
 from contextlib import closing
 
@@ -12,6 +13,7 @@ import service.engine.recovery
 from service.base.errors import ConflictError, UnavailableError
 from service.engine.campaigns import Postponed
 from service.engine.operations import KeepSnapshot, Snapshot
+from service.engine.recovery import load_wait
 from service.storage.reading import find_decision
 from service.storage.schema import build_alembic_config, upgrade
 from service.storage.tables import decisions, live, models, rewards, snapshots
@@ -23,11 +25,13 @@ TWICE = sa.update(decisions).where(decisions.c.round == 9).values(decision_id="d
 
 def check_ids(worker, script):
     """Check that every decision is found by its id, and no other id is."""
-    campaign = worker.campaign(script.name).campaign_id
+    row = worker.campaign(script.name)
+    campaign = row.campaign_id
     with worker.store.reading() as tx:
+        wait = load_wait(tx, row, 0)
         for answer in script.decisions:
-            assert find_decision(tx, campaign, answer["decision_id"]).round == answer["round"]
-        assert find_decision(tx, campaign, "never made") is find_decision(tx, campaign, "nul\x00") is None
+            assert find_decision(tx, campaign, answer["decision_id"], wait).round == answer["round"]
+        assert find_decision(tx, campaign, "never made", wait) is find_decision(tx, campaign, "nul\x00", wait) is None
 
 
 def test_the_database_refuses_an_id_that_is_used_twice(direct, clock):
@@ -195,3 +199,24 @@ def test_a_gather_leaves_out_what_takes_long(direct, clock):
     assert late is later is Postponed.LONG
     assert b'"decision_id":"b"' in made
     assert worker.campaign("new").round == 0
+
+
+@on_sqlite
+def test_a_gather_leaves_out_only_the_campaigns_that_the_database_refuses(direct, clock):
+    """A repeated id and another process's change are found by the write itself; then the campaign is read."""
+    worker, other = direct(), direct()
+    one, two, three = (Script(KIND, clock, name=name).create(worker.post).play(worker.post, 5) for name in "abc")
+
+    def gather(*operations):
+        return asyncio.run(worker.campaigns.gather(operations)).outcomes
+
+    other.process(decide(three, "theirs"))
+    repeated, made, moved = gather(decide(one, "d3"), decide(two, "new"), decide(three, "mine"))
+    assert repeated is moved is Postponed.HELD
+    assert json.loads(made)["round"] == 6
+    repeated, moved = gather(decide(one, "d3"), decide(three, "mine"))
+    assert isinstance(repeated, ConflictError)
+    assert json.loads(moved)["round"] == 7
+    assert gather(decide(two, "new")) == [Postponed.HELD]
+    assert gather(decide(two, "new")) == [made]
+    assert [worker.differences(script.name) for script in (one, two, three)] == [[], [], []]
