@@ -3,9 +3,9 @@
 A campaign is in one transaction of a worker at a time. What takes long is done apart, in a thread, and only its own
 campaign waits for it: work that a quick look finds long, and everything that is not a decision or a reward.
 
-On SQLite a gather runs on the event loop itself, since its commit takes a fraction of a millisecond. On PostgreSQL a
-few gathers may be under way, so that the loop works while the database commits. A campaign that another worker has
-locked waits for a later gather, and nobody waits for it.
+On SQLite one gather at a time runs on the event loop and does not wait, since its commit takes a fraction of a
+millisecond. On PostgreSQL a few may be under way, so that the loop works while the database commits. A campaign that
+another worker has locked waits for a later gather, and nobody waits for it.
 """
 
 import asyncio
