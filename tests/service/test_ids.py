@@ -210,13 +210,14 @@ def test_a_gather_leaves_out_only_the_campaigns_that_the_database_refuses(direct
     def gather(*operations):
         return asyncio.run(worker.campaigns.gather(operations)).outcomes
 
+    rounds, new = worker.campaign("c").round, decide(two, "new")
     other.process(decide(three, "theirs"))
-    repeated, made, moved = gather(decide(one, "d3"), decide(two, "new"), decide(three, "mine"))
+    repeated, made, moved = gather(decide(one, "d3"), new, decide(three, "mine"))
     assert repeated is moved is Postponed.HELD
-    assert json.loads(made)["round"] == 6
+    assert json.loads(made)["round"] == rounds + 1
     repeated, moved = gather(decide(one, "d3"), decide(three, "mine"))
-    assert isinstance(repeated, ConflictError)
-    assert json.loads(moved)["round"] == 7
-    assert gather(decide(two, "new")) == [Postponed.HELD]
-    assert gather(decide(two, "new")) == [made]
+    assert isinstance(repeated, ConflictError)  # it is another request
+    assert json.loads(moved)["round"] == rounds + 2
+    assert gather(new) == [Postponed.HELD]
+    assert gather(new) == [made]
     assert [worker.differences(script.name) for script in (one, two, three)] == [[], [], []]
