@@ -107,6 +107,7 @@ export class Exchange {
       failingSince ??= failedAt;
       if (limits.signal?.aborted || failedAt + wait > failingSince + patienceMs) throw problem;
       await sleep(wait);
+      if (limits.signal?.aborted) throw problem; // the caller has gone on without an answer
       longest = Math.min(2 * longest, LONGEST_WAIT_MS);
     }
   }

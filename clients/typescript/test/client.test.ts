@@ -110,6 +110,16 @@ test("the baseline after a service that never answers", async () => {
   expect(decision).toMatchObject({ is_baseline: true, problem: "no answer within 20 ms" });
 });
 
+test("nothing is sent after the deadline", async () => {
+  let wake = () => {};
+  const wire = new Wire([lost]);
+  const client = wire.client({ deadlineMs: 200, sleep: () => new Promise((resolve) => (wake = resolve)) });
+  expect((await client.decide("c", {}, { baseline: "none" })).is_baseline).toBe(true);
+  wake();
+  await new Promise((resolve) => setTimeout(resolve, 0));
+  expect(wire.requests.length).toBe(1);
+});
+
 test("no baseline for mistakes", async () => {
   const patient = { baseline: "none", deadlineMs: 60_000 };
   await expect(new Wire([refusal(422, "invalid")]).client().decide("c", {}, patient)).rejects.toThrow(InvalidError);
