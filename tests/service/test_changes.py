@@ -62,7 +62,8 @@ def test_a_revision_says_what_changed(http, new):
     decide(http, name, 3)
     good(http.patch(f"/campaigns/{name}", json=patch))
     newest, first = good(http.get(f"/campaigns/{name}/revisions"))["revisions"]
-    rewards = patch["rewards"] | {"range": None, "while_waiting": "provisional"}
+    unset = {"range": None, "while_waiting": "provisional", "correct_seconds": None, "credit": "last"}
+    rewards = patch["rewards"] | unset
     assert (newest["round"], newest["changed"]) == (3, {"rewards": rewards})
     assert (first["round"], first["changed"]["seed"]) == (0, 3)
 
