@@ -82,7 +82,7 @@ def test_rewards_that_change(launch, new_database, tmp_path):
         assert added == client.reward("changing", one, 30, mode="add", reward_id="sale-1")
         assert (added.amount, added.reward_id, added.reward, added.source) == (30, "sale-1", 30, "client")
         assert client.reward("changing", one, 12, mode="add").reward == 42
-        with pytest.raises(ConflictError, match="sale-1"):
+        with pytest.raises(ConflictError, match="used before"):
             client.reward("changing", one, 31, mode="add", reward_id="sale-1")
         corrected = client.correct("changing", one, 12, reward_id="cancelled-1")
         assert corrected == client.correct("changing", one, 12, reward_id="cancelled-1")
