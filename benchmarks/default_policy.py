@@ -19,7 +19,7 @@ import numpy as np
 from joblib import Parallel, delayed
 from tqdm import tqdm
 
-from policy import StagedPolicy, selection
+from policy import StagedPolicy, candidates, selection
 from simulator import report
 from simulator.environment import HOSTILE, load_environment
 from simulator.presets import build_config
@@ -30,7 +30,7 @@ RESULTS = Path(__file__).parent.parent / "docs" / "policy" / "results.csv"
 PUBLISHED, TUNING = range(1951, 2051), range(3001, 3025)
 SMOOTHED = {"estimator": "em", "statistics": "smoothed", "start_round": 51}
 FIXED = {"form": "elliptical", "scale": 0.6}  # κσ with the true σ = 0.2; only joint statistics estimate σ
-# Each ingredient removed in turn: overrides of the default, and changed constants of policy.selection.
+# Each ingredient removed in turn: overrides of the default, and changed constants (`change_constants`).
 ABLATIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "the default": ({}, {}),
     "H = 2 named, not found": ({"regimes": 2}, {}),
@@ -67,15 +67,16 @@ class Row(NamedTuple):
 
 @contextmanager
 def change_constants(changes: Mapping[str, Any]) -> Any:
-    """Change constants of policy.selection inside the block, for ablations."""
-    before = {name: getattr(selection, name) for name in changes}
-    for name, value in changes.items():
-        setattr(selection, name, value)
+    """Change constants of policy.selection and policy.candidates inside the block, for ablations."""
+    places = [(module, name) for module in (selection, candidates) for name in changes if hasattr(module, name)]
+    before = [getattr(*place) for place in places]
+    for module, name in places:
+        setattr(module, name, changes[name])
     try:
         yield
     finally:
-        for name, value in before.items():
-            setattr(selection, name, value)
+        for (module, name), value in zip(places, before, strict=True):
+            setattr(module, name, value)
 
 
 def compute_regret(environment: str, preset: str, seed: int, rounds: int, overrides: Any, changes: Any) -> float:

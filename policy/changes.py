@@ -11,10 +11,13 @@ from policy.config import CampaignConfig
 from policy.defaults import TRIAL_SHARE
 from policy.delays import SLICES
 from policy.errors import ArgumentError, ConfigError, FieldProblem, FixedError, PolicyError
-from policy.exposure import start_exposure
+from policy.exposure import Waiting, start_exposure
+from policy.history import History
+from policy.selection import Selection
 from policy.staged import StagedPolicy
 from policy.state import State, find_stage_start
 from policy.widening import widen_state
+from policy.window import restore_candidates
 
 # The fields that may change without resetting the model. Variables may only gain levels; actions have routes of their
 # own.
@@ -29,6 +32,7 @@ CHANGEABLE = (
     "control",
     "propensity_floor",
     "bonus.scale",
+    "beliefs.window_rounds",
     "regime_labels",
     "alerts",
     "retention_days",
@@ -277,7 +281,7 @@ def _update_trial(before: StagedPolicy, after: StagedPolicy, state: State) -> St
     actions, was, retired = after.config.actions, before.config.retired_actions, after.config.retired_actions
     if retired == was:  # most changes are of other fields: do not look at every round
         return state
-    plays = np.bincount(state.history.actions[: state.round], minlength=len(actions))
+    plays = np.bincount(state.history.actions[: state.rows], minlength=len(actions))
     for place, action in enumerate(actions):
         if action in was and action not in retired and plays[place] < TRIAL_PLAYS:
             return _start_trial(after, state, place)
@@ -315,12 +319,10 @@ def roll_back(policy: StagedPolicy, state: State, before: StagedPolicy, past: St
     renewed = set(policy.config.actions) - set(before.config.actions) - set(policy.config.retired_actions)
     entered = past.round if past.exposure is None else int(past.exposure.reached[0])
     past = adapt_state(before, policy, past)
-    history = state.history.copy(state.round, state.arrived)
-    history.excluded = np.union1d(past.history.excluded, history.get_first_arrivals(past.folded, state.folded))
-    history.take_back(past.folded, state.folded, past.history.copy_rewards(past.folded))
-    exposure = None
+    history, exposure = _restore_rewards(state, past), None
     if past.exposure is not None and state.exposure is not None:
-        history.excluded = np.union1d(history.excluded, np.arange(entered, state.exposure.reached[0]))
+        rows = np.arange(entered, state.exposure.reached[0]) - history.first
+        history.excluded = np.union1d(history.excluded, rows[rows >= 0])
         exposure = state.exposure._replace(reached=past.exposure.reached)
     state = state._replace(
         belief=policy.estimator.restore_belief(state, past, history),
@@ -329,7 +331,7 @@ def roll_back(policy: StagedPolicy, state: State, before: StagedPolicy, past: St
         model_version=state.model_version + 1,
         history=history,
         rebuild=past.rebuild,
-        selection=past.selection,
+        selection=_restore_selection(policy, history, past),
         online=past.online,
         exposure=exposure,
         # Without an estimate joint statistics decide at random (R8), so the next one is due at once.
@@ -338,6 +340,34 @@ def roll_back(policy: StagedPolicy, state: State, before: StagedPolicy, past: St
         else state.next_estimation,
     )
     return _start_trial(policy, state, len(before.config.actions)) if renewed else state
+
+
+def _restore_rewards(state: State, past: State) -> History:
+    """The state's history with the rewards that the past state had folded; those folded since then are excluded."""
+    history, was = state.history.copy(state.round, state.arrived), past.history
+    left = history.first - was.first  # rows of the past state that have left since then
+    excluded = was.excluded[was.excluded >= left] - left
+    history.excluded = np.union1d(excluded, history.get_first_arrivals(past.folded, state.folded))
+    rewards, staying = np.full(state.rows, np.nan), max(past.round - history.first, 0)
+    rewards[:staying] = was.copy_rewards(past.folded)[left : left + staying]
+    history.take_back(past.folded, state.folded, rewards)
+    if history.first:  # those that have left are excluded too: the past state's rewards are what counts
+        missing = history.count_first_arrivals(state.folded) - past.counted
+        history.gone = history.gone._replace(excluded=history.gone.excluded + missing)
+    return history
+
+
+def _restore_selection(policy: StagedPolicy, history: History, past: State) -> Selection | None:
+    """The past state's candidates for the window of today's history."""
+    if past.selection is None or history.first <= past.history.first:
+        return past.selection
+    exposure, default = past.exposure, policy.config.rewards.default
+    waiting = None if exposure is None or default is None else Waiting(default, exposure.reached)
+    was = past.history.copy(past.round, past.folded)  # without what later states have added to it
+    candidates = restore_candidates(
+        policy.maps, was, past.selection.candidates, past.round, past.folded, history.first, waiting
+    )
+    return past.selection._replace(candidates=candidates, first=history.first)
 
 
 def resume_after_erasure(policy: StagedPolicy, state: State) -> State:

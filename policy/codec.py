@@ -16,15 +16,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from policy.candidates import Candidate
 from policy.delays import SLICES
 from policy.encoding import Contexts
 from policy.errors import CodecError
 from policy.exposure import Exposure
-from policy.history import History
+from policy.history import Gone, History
 from policy.hmm import HmmParameters
+from policy.kept import Kept
 from policy.kernels import Statistics
 from policy.online import OnlineStatistics
-from policy.selection import NO_ROUNDS, Candidate, Estimate, Selection
+from policy.selection import NO_ROUNDS, Estimate, Selection
 from policy.state import State
 
 SCHEMA = 3
@@ -40,19 +42,19 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 def encode(state: State) -> bytes:
     """The state as bytes; equal states give equal bytes."""
-    history, rounds = state.history, state.round
+    history, rounds = state.history, state.rows
     arrays: Arrays = {"belief": state.belief, **_name_arrays("statistics", state.statistics)}
     if state.hmm is not None:
         arrays |= _name_arrays("hmm", state.hmm)
     arrays |= _name_arrays("history", history.contexts.rows(0, rounds))
     arrays |= {f"history.{name}": getattr(history, name)[:rounds] for name in ("steps", "actions", "beliefs")}
     arrived = history.get_arrival_order(state.arrived)
-    arrays |= {"history.arrivals": arrived, "history.rewards": history.copy_rewards(state.arrived)[arrived]}
+    arrays |= {"history.arrivals": arrived, "history.rewards": history.list_newest_rewards(state.arrived)}
     revisions, replaced = history.get_revisions(state.arrived)
     if revisions.size:
         arrays |= {"history.revisions": revisions, "history.replaced": replaced}
     if history.is_timed:  # only with a default reward
-        arrays |= {"history.times": history.times[:rounds], "history.came": history.came[arrived]}
+        arrays |= {"history.times": history.times[:rounds], "history.came": history.list_first_times(state.arrived)}
     if state.exposure is not None:
         arrays |= {f"exposure.{name}": getattr(state.exposure, name) for name in _AGES}
     if history.excluded.size:  # only after a rollback
@@ -64,6 +66,8 @@ def encode(state: State) -> bytes:
     plain |= {name: getattr(state, name) for name, absent in _LATER.items() if getattr(state, name) != absent}
     if state.exposure is not None:
         plain |= {name: getattr(state.exposure, name) for name in _MOMENTS}
+    if history.first:
+        plain["gone"] = list(history.gone)
     return _pack("state", plain | {"selection": _selection_header(state.selection)}, arrays)
 
 
@@ -85,7 +89,7 @@ def _pack(kind: str, plain: dict[str, Any], arrays: Arrays) -> bytes:
     return body + hashlib.sha256(body).digest()
 
 
-def _name_arrays(prefix: str, parts: HmmParameters | Statistics | Contexts | OnlineStatistics) -> Arrays:
+def _name_arrays(prefix: str, parts: HmmParameters | Statistics | Contexts | OnlineStatistics | Kept) -> Arrays:
     return {f"{prefix}.{name}": array for name, array in parts._asdict().items()}
 
 
@@ -94,6 +98,8 @@ def _candidate_arrays(selection: Selection | None) -> Arrays:
     for i, candidate in enumerate(selection.candidates if selection else ()):
         arrays |= _name_arrays(f"candidates.{i}.hmm", candidate.hmm)
         arrays |= {f"candidates.{i}.{name}": getattr(candidate, name) for name in _FITTED}
+        if candidate.kept is not None:
+            arrays |= _name_arrays(f"candidates.{i}.kept", candidate.kept)
     if selection is not None and selection.reached.any():
         arrays["candidates.reached"] = selection.reached
     return arrays
@@ -103,6 +109,8 @@ def _selection_header(selection: Selection | None) -> dict[str, Any] | None:
     if selection is None:
         return None
     plain = {name: getattr(selection, name) for name in _CHOICE}
+    if selection.first:
+        plain["first"] = selection.first
     return {**plain, "joint": [candidate.joint for candidate in selection.candidates]}
 
 
@@ -121,17 +129,32 @@ def _selection(header: dict[str, Any] | None, arrays: Arrays) -> Selection | Non
         Candidate(
             hmm=_read_hmm(arrays, f"candidates.{i}."),
             joint=joint,
+            kept=_read_kept(arrays, f"candidates.{i}.kept"),
             **{name: arrays[f"candidates.{i}.{name}"] for name in _FITTED},
         )
         for i, joint in enumerate(header["joint"])
     )
     # States from before deviations were counted go on as they were: without a search for some.
     choice = {name: header[name] for name in _CHOICE if name in header or name != "deviations"}
+    choice["first"] = header.get("first", 0)
     if not all(type(number) is int and number >= 0 for number in choice.values()):
         raise ValueError("a choice is not a whole number")
     if not header["chosen"] < len(candidates):
         raise ValueError("the candidate in use does not exist")
     return Selection(candidates=candidates, reached=arrays.get("candidates.reached", NO_ROUNDS), **choice)
+
+
+def _read_kept(arrays: Arrays, prefix: str) -> Kept | None:
+    if f"{prefix}.edge" not in arrays:
+        return None
+    return Kept(*(arrays[f"{prefix}.{name}"] for name in Kept._fields))
+
+
+def _read_gone(header: dict[str, Any]) -> Gone:
+    gone = Gone(*header.get("gone", ()))
+    if not all(type(number) is int for number in gone):
+        raise ValueError("what has left is not a whole number")
+    return gone
 
 
 def _read_exposure(header: dict[str, Any], arrays: Arrays) -> Exposure | None:
@@ -164,6 +187,7 @@ def decode(data: bytes) -> State:
             rewards=arrays["history.rewards"],
             excluded=arrays.get("history.excluded"),
             revisions=_read_revisions(arrays),
+            gone=_read_gone(header),
             times=(arrays["history.times"], arrays["history.came"]) if "history.times" in arrays else None,
         )
         fields = {name: header[name] for name in _PLAIN} | {name: header.get(name, _LATER[name]) for name in _LATER}

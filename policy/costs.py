@@ -19,11 +19,12 @@ _FEW = 20  # rounds that are quick if nothing is due
 
 def count_update_operations(policy: StagedPolicy, state: State, now: int = LONG_AGO) -> int:
     """About how many operations the next stage update costs, at `now`; 0 if it has nothing to fold."""
-    rows = state.arrived - (0 if state.rebuild else state.folded)
+    rows = state.arrived - (state.history.gone.arrivals if state.rebuild else state.folded)
     if state.exposure is not None:
         exposure = state.exposure._replace(now=max(now, state.exposure.now))
         reached = find_reached(exposure, state.history, state.round)
-        rows += int((reached if state.rebuild else np.maximum(reached - exposure.reached, 0)).sum())
+        before = state.history.first if state.rebuild else exposure.reached
+        rows += int(np.maximum(reached - before, 0).sum())
     features = policy.maps[state.belief.size]
     return linucb.count_operations(state.statistics, features, policy.ridge, rows, anew=state.rebuild)
 

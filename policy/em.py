@@ -8,11 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import xlogy
 
 from policy import kernels, spectral
 from policy.arrays import FloatArray, SmallInts
 from policy.errors import ArgumentError
 from policy.hmm import NO_EVIDENCE, HmmParameters, check_steps, check_symbols, spell_out_gaps
+from policy.kept import Kept
 
 RANDOM_STARTS = 4  # EM from one random start often ends in a poor optimum (docs/performance-notes.md)
 TRIAL_ITERATIONS = 10  # for every start, before the likeliest goes on
@@ -40,8 +42,9 @@ def fit(
     smoothing: float = 0.0,
     tolerance: float = 0.0,
     steps: npt.ArrayLike | None = None,
+    kept: Kept | None = None,
 ) -> EmFit:
-    """At most `iterations` of Baum–Welch from `start`.
+    """At most `iterations` of Baum–Welch from `start`; `kept` is what is known of rounds before these.
 
     `smoothing` is a Dirichlet pseudo-count added to each expected transition and emission count; the objective is
     then the log-likelihood plus that prior's logarithm. It stops early when the gain falls below `tolerance`
@@ -55,9 +58,7 @@ def fit(
     current, best, size = start, start, (0,) * start.initial.size
     trace: list[float] = []
     for iteration in range(iterations + 1):
-        value = float(
-            kernels.forward_backward(size, *current, moves, observed, NO_EVIDENCE, beliefs, transitions, emissions)
-        )
+        value = expect(size, current, moves, observed, NO_EVIDENCE, beliefs, transitions, emissions, kept)
         if smoothing > 0.0:
             value += smoothing * log_prior(current)
         if trace and not value >= trace[-1]:
@@ -69,6 +70,40 @@ def fit(
             break
         current = maximise(transitions, emissions, smoothing, current)
     return EmFit(best, tuple(trace), beliefs if best is current else None)
+
+
+def expect(
+    size: tuple[int, ...],
+    parameters: HmmParameters,
+    moves: SmallInts,
+    observed: SmallInts,
+    evidence: FloatArray,
+    beliefs: FloatArray,
+    transitions: FloatArray,
+    emissions: FloatArray,
+    kept: Kept | None,
+) -> float:
+    """The E-step (kernels.forward_backward), with the counts of rounds before these; returns the log-likelihood.
+
+    For the earlier rounds, that is their expected log-likelihood under the posteriors that they left with.
+    """
+    if kept is None:
+        return float(
+            kernels.forward_backward(size, *parameters, moves, observed, evidence, beliefs, transitions, emissions)
+        )
+    transition, emission, _ = parameters
+    value = float(
+        kernels.forward_backward(
+            size, transition, emission, kept.edge, moves, observed, evidence, beliefs, transitions, emissions
+        )
+    )
+    if moves.size and moves[0]:  # the move into the first row
+        predicted = kept.edge @ transition
+        ratio = np.divide(beliefs[0], predicted, out=np.zeros_like(predicted), where=predicted > 0.0)
+        transitions += kept.edge[:, None] * transition * ratio
+    transitions += kept.transitions
+    emissions += kept.emissions
+    return value + float(xlogy(kept.transitions, transition).sum() + xlogy(kept.emissions, emission).sum())
 
 
 def maximise(transitions: FloatArray, emissions: FloatArray, smoothing: float, current: HmmParameters) -> HmmParameters:

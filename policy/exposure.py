@@ -78,7 +78,9 @@ def _sample_delays(
     history: History, arrived: int, default: float, now: int, wait: float
 ) -> tuple[FloatArray, FloatArray]:
     """Delays of rewards unlike the default among at most LAW_SAMPLE rewards, and the ages of their rounds."""
-    rows = np.unique(history.get_arrival_order(arrived)[:: 1 + arrived // LAW_SAMPLE])
+    order = history.get_arrival_order(arrived)
+    rows = np.unique(order[:: 1 + order.size // LAW_SAMPLE])
+    rows = rows[rows >= 0]
     rewards, came, times = history.rewards[rows], history.came[rows], history.times[rows]
     rows = rows[~np.isnan(rewards) & (rewards != default) & (came > LONG_AGO) & (times > LONG_AGO)]
     delays = (history.came[rows] - history.times[rows]).astype(np.float64)
@@ -89,7 +91,8 @@ def _sample_delays(
 def find_reached(exposure: Exposure, history: History, rounds: int) -> IntArray:
     """How many of the first rounds have reached the age of each slice at the exposure's time."""
     limits = np.maximum(exposure.now - exposure.ages, LONG_AGO)
-    reached: IntArray = np.searchsorted(history.times[:rounds], limits, side="right")
+    times = history.times[: rounds - history.first]
+    reached: IntArray = history.first + np.searchsorted(times, limits, side="right")
     return reached
 
 
@@ -98,12 +101,14 @@ def list_due(history: History, before: IntArray, arrived: int, after: Waiting) -
 
     The history ends with the last reward that counts. Rounds without a context teach nothing, nor do excluded ones.
     """
-    entered = np.concatenate([np.arange(a, b) for a, b in zip(before, after.reached, strict=True)])
-    first = before[0]
+    stops = after.reached - history.first
+    starts = np.maximum(before - history.first, 0)  # a round that has left is in with all its slices
+    entered = np.concatenate([np.arange(a, b) for a, b in zip(starts, stops, strict=True)])
+    first = starts[0]
     came = history.get_arrivals(arrived, history.arrived)
     revised, differences = history.get_differences(arrived, history.arrived)
     came, differences, revised = came[came < first], differences[revised < first], revised[revised < first]
-    new = np.arange(first, after.reached[0])
+    new = np.arange(first, stops[0])
     rows = np.unique(np.concatenate((entered, came, revised, new)))
     rows = rows[(history.contexts.symbols[rows] != hmm.MISSING) & ~np.isin(rows, history.excluded)]
     slices = np.bincount(np.searchsorted(rows, entered[np.isin(entered, rows)]), minlength=rows.size)
@@ -132,16 +137,16 @@ class Weighed(NamedTuple):
 
 def weigh_rounds(history: History, rounds: int, waiting: Waiting) -> Weighed:
     """The first rounds of a history that are in a model, with all rewards that the history has."""
-    slices = _count_slices(history, rounds, waiting.reached)
+    slices = _count_slices(history, rounds - history.first, waiting.reached - history.first)
     rows = np.flatnonzero(slices)
     return Weighed(rows, slices[rows], np.nan_to_num(history.rewards[rows] - waiting.default, nan=0.0))
 
 
-def _count_slices(history: History, rounds: int, reached: IntArray) -> IntArray:
-    """How many slices of each of the first rounds are in a model; 0 of those that teach nothing."""
-    slices = np.zeros(rounds, np.int64)
+def _count_slices(history: History, rows: int, reached: IntArray) -> IntArray:
+    """How many slices of each of the first rows are in a model; 0 of those that teach nothing."""
+    slices = np.zeros(rows, np.int64)
     for reach in reached:
-        slices[:reach] += 1
-    slices[history.contexts.symbols[:rounds] == hmm.MISSING] = 0
-    slices[history.excluded[history.excluded < rounds]] = 0
+        slices[: max(reach, 0)] += 1
+    slices[history.contexts.symbols[:rows] == hmm.MISSING] = 0
+    slices[history.excluded[history.excluded < rows]] = 0
     return slices

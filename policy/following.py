@@ -33,7 +33,7 @@ def follow_rounds(policy: "StagedPolicy", state: State, prepared: PreparedPast) 
         history = state.get_exact_history()
         history.append(Contexts(codes[done:stop, :-1], numbers[done:stop], symbols), steps, actions[done:stop], path)
         if policy.keeps_times:
-            history.times[state.round : history.rounds] = decided_at[done:stop]
+            history.times[state.rows : history.rows] = decided_at[done:stop]
         beliefs[done:stop, :regimes] = path
         state = state._replace(
             round=state.round + stop - done,

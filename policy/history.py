@@ -1,11 +1,14 @@
-"""History: the rounds played so far, column by column, shared between the states that grow from one another.
+"""History: the last rounds played, column by column, shared between the states that grow from one another.
+
+A row is a round; row 0 is that after round `first`, because older rounds may have left (window.py). They are not
+forgotten in the log, and what they have taught is kept in sums (kept.py).
 
 Appending to the newest state costs O(1): older states simply see fewer rows. Appending to an older one copies first,
 so a state never changes under its owner. An arrival may revise the reward of a row; the value before it is kept beside
 it, so that older states find theirs.
 """
 
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +19,18 @@ from policy.encoding import Contexts
 _NO_ROWS = np.empty(0, np.int64)
 _NO_REWARDS = np.empty(0)
 LONG_AGO = 0  # the time of what happened before a campaign kept times
+
+
+class Gone(NamedTuple):
+    """How much has left a history."""
+
+    rounds: int = 0
+    arrivals: int = 0  # the first ones
+    revisions: int = 0  # among these
+    excluded: int = 0  # rewards of rounds that have left
+
+
+_NOTHING = Gone()
 
 
 def _get_capacity(rounds: int) -> int:
@@ -45,8 +60,9 @@ class History:
     rewarded: BoolArray  # has a reward arrived, if only an erased one?
     # Rows whose folded rewards no longer count after a rollback (R21) or an erasure: sorted, never changed in place.
     excluded: IntArray
-    rounds: int
-    arrived: int
+    rows: int
+    arrived: int  # all arrivals, also those that have left
+    gone: Gone
     shape: tuple[int, int, int]  # categorical variables, numeric variables, most regimes
 
     def __init__(self, variables: int, numbers: int, regimes: int, capacity: int = 64) -> None:
@@ -62,13 +78,26 @@ class History:
         self.came = np.zeros(capacity, np.int64)
         self.rewards = np.full(capacity, np.nan)
         self.rewarded = np.zeros(capacity, np.bool_)
-        self._order = np.empty(capacity, np.int64)  # rows in the order their rewards arrived
-        self._revisions = _NO_ROWS  # arrivals that revised a reward, ascending; the first `_revised` are filled
+        # Rows in the order their rewards arrived, -1 for rounds that have left; the first is arrival `gone.arrivals`.
+        self._order = np.empty(capacity, np.int64)
+        # Arrivals that revised a reward or came after their round had left, ascending; the first `_revised` are filled.
+        self._revisions = _NO_ROWS
         self._before = _NO_REWARDS  # what each of them replaced
         self._revised = 0
         self.excluded = _NO_ROWS
-        self.rounds = 0
+        self.rows = 0
         self.arrived = 0
+        self.gone = _NOTHING
+
+    @property
+    def first(self) -> int:
+        """The number of rounds before row 0."""
+        return self.gone.rounds
+
+    @property
+    def rounds(self) -> int:
+        """The number of rounds so far, with those that have left."""
+        return self.gone.rounds + self.rows
 
     # --- rewards -----------------------------------------------------------------------------------------------
 
@@ -80,11 +109,20 @@ class History:
 
     def get_first_arrivals(self, start: int, stop: int) -> IntArray:
         """The same rows in order of arrival, including those that do not count."""
-        rows = self._order[start:stop]
+        start = max(start, self.gone.arrivals)
+        rows = self._get_rows(start, stop)
         if not self._revised:
-            return rows
+            return _leave_out_gone(rows)
         low, high = np.searchsorted(self._revisions[: self._revised], (start, stop))
-        return np.delete(rows, self._revisions[low:high] - start)
+        return _leave_out_gone(np.delete(rows, self._revisions[low:high] - start))
+
+    def _get_rows(self, start: int, stop: int) -> IntArray:
+        """The rows of arrivals number start … stop-1, as far as they are still here; -1 for rounds that have left."""
+        gone = self.gone.arrivals
+        return self._order[max(start - gone, 0) : max(stop - gone, 0)]
+
+    def _get_revised_rows(self, low: int, high: int) -> IntArray:
+        return self._order[self._revisions[low:high] - self.gone.arrivals]
 
     def _leave_out(self, rows: IntArray) -> IntArray:
         """The rows that have a reward and are not excluded."""
@@ -96,8 +134,11 @@ class History:
         return rows[counted]
 
     def get_arrival_order(self, arrived: int) -> IntArray:
-        """The row of each of the first `arrived` rewards, including excluded ones; a row may come several times."""
-        return self._order[:arrived]
+        """The row of each of the first `arrived` rewards, including excluded ones; a row may come several times.
+
+        -1 where the round has left; the first arrivals may have left too.
+        """
+        return self._get_rows(0, arrived)
 
     def get_rewards(self, arrived: int) -> FloatArray:
         """The rewards of the rows (T or more) as they were after the first `arrived` arrivals.
@@ -105,26 +146,36 @@ class History:
         Rows that had none by then may have one here. The column itself if nothing was revised since, so only for those
         that append to it; other threads take a copy.
         """
-        is_newest = self.count_revisions(arrived) == self._revised
+        is_newest = self._find_revision(arrived) == self._revised
         return self.rewards if is_newest else self.copy_rewards(arrived)
 
     def copy_rewards(self, arrived: int) -> FloatArray:
         """The same as a copy, right even if another thread appends arrivals meanwhile."""
         rewards = self.rewards.copy()  # first: whatever it has of later arrivals is replaced by what was before them
-        later = slice(self.count_revisions(arrived), self._revised)
-        # In this order the earliest of a row is assigned last.
-        rewards[self._order[self._revisions[later]][::-1]] = self._before[later][::-1]
+        low, high = self._find_revision(arrived), self._revised
+        rows, before = self._get_revised_rows(low, high), self._before[low:high]
+        if self.gone.rounds:
+            rows, before = rows[rows >= 0], before[rows >= 0]
+        rewards[rows[::-1]] = before[::-1]  # in this order the earliest of a row is assigned last
         return rewards
 
+    def count_first_arrivals(self, arrived: int) -> int:
+        """How many of the first `arrived` arrivals were the first reward of their round, and are not excluded."""
+        return arrived - self.count_revisions(arrived) - self.excluded.size - self.gone.excluded
+
     def count_revisions(self, arrived: int) -> int:
-        """How many of the first `arrived` arrivals revised a reward."""
+        """How many of the first `arrived` arrivals revised a reward, or came after their round had left."""
+        return self.gone.revisions + self._find_revision(arrived)
+
+    def _find_revision(self, arrived: int) -> int:
+        """How many of the revisions that are here are among the first `arrived` arrivals."""
         if not self._revised or self._revisions[self._revised - 1] < arrived:
             return self._revised
         return int(np.searchsorted(self._revisions[: self._revised], arrived))
 
     def get_revisions(self, arrived: int) -> tuple[IntArray, FloatArray]:
-        """Those arrivals, and the reward that each of them replaced."""
-        count = self.count_revisions(arrived)
+        """The revisions among the first `arrived` arrivals, and the reward that each of them replaced."""
+        count = self._find_revision(arrived)
         return self._revisions[:count], self._before[:count]
 
     def get_differences(self, start: int, stop: int) -> tuple[IntArray, FloatArray]:
@@ -132,10 +183,10 @@ class History:
 
         In round order, without those that do not count.
         """
-        low, high = self.count_revisions(start), self.count_revisions(stop)
+        low, high = self._find_revision(start), self._find_revision(stop)
         if low == high:
             return _NO_ROWS, _NO_REWARDS
-        rows = np.unique(self._order[self._revisions[low:high]])
+        rows = _leave_out_gone(np.unique(self._get_revised_rows(low, high)))
         rows = self._leave_out(np.setdiff1d(rows, self.get_first_arrivals(start, stop), assume_unique=True))
         return rows, self.get_rewards(stop)[rows] - self.get_rewards(start)[rows]
 
@@ -144,10 +195,10 @@ class History:
 
         For a history that no other state shares. Later arrivals then revise from there.
         """
-        low, high = self.count_revisions(start), self.count_revisions(stop)
-        revised = self._order[self._revisions[low : self._revised]]
+        low, high = self._find_revision(start), self._find_revision(stop)
+        revised = self._get_revised_rows(low, self._revised)
         taken, later = revised[: high - low], revised[high - low :]
-        rows = np.setdiff1d(taken, self.get_first_arrivals(start, stop))
+        rows = _leave_out_gone(np.setdiff1d(taken, self.get_first_arrivals(start, stop)))
         self._before[low:high] = np.where(np.isin(taken, rows), rewards[taken], self._before[low:high])
         again, places = np.unique(later, return_index=True)
         places, again = places[np.isin(again, rows)], np.intersect1d(again, rows)
@@ -157,7 +208,7 @@ class History:
 
     def exclude_erased(self, rounds: int, start: int, stop: int) -> Self:
         """This history, or a copy that excludes the erased rewards among arrivals number start … stop-1."""
-        rows = self._order[start:stop]
+        rows = _leave_out_gone(self._get_rows(start, stop))
         erased = rows[np.isnan(self.rewards[rows])] if rows.size else rows
         if not erased.size:
             return self
@@ -166,24 +217,33 @@ class History:
         return other
 
     def add_reward(self, row: int, reward: float, came: int = LONG_AGO) -> None:
-        """Append an arrival: the first reward of a row, or one that replaces it."""
-        if self.rewarded[row]:
+        """Append an arrival: the first reward of a row, or one that replaces it.
+
+        A negative row is a round that has left: its reward keeps its number among the arrivals, and is not used.
+        """
+        if row < 0 or self.rewarded[row]:
             self._revisions = _get_grown(self._revisions, self._revised)
             self._before = _get_grown(self._before, self._revised)
-            self._revisions[self._revised], self._before[self._revised] = self.arrived, self.rewards[row]
+            self._revisions[self._revised] = self.arrived
+            self._before[self._revised] = np.nan if row < 0 else self.rewards[row]
             self._revised += 1  # before the reward changes, see `copy_rewards`
         else:
             self.came[row] = came
-        self._order = _get_grown(self._order, self.arrived)
-        self._order[self.arrived] = row
-        self.rewards[row], self.rewarded[row] = reward, True
+        place = self.arrived - self.gone.arrivals
+        self._order = _get_grown(self._order, place)
+        self._order[place] = max(row, -1)
+        if row >= 0:
+            self.rewards[row], self.rewarded[row] = reward, True
         self.arrived += 1
 
     def mark_rewarded(self, start: int, stop: int) -> None:
-        """Count rows start … stop-1, whose rewards are in the column already, as arrived in round order."""
+        """Count rows start … stop-1, whose rewards are in the column already, as arrived in round order.
+
+        All rows before them must have come in that order too.
+        """
         self._order[start:stop] = np.arange(start, stop)
         self.rewarded[start:stop] = True
-        self.arrived = stop
+        self.arrived = self.gone.arrivals + stop
 
     # --- rows --------------------------------------------------------------------------------------------------
 
@@ -202,6 +262,7 @@ class History:
         excluded: IntArray | None = None,
         revisions: tuple[IntArray, FloatArray] | None = None,
         times: tuple[IntArray, IntArray] | None = None,
+        gone: Gone = _NOTHING,
     ) -> Self:
         """A history from its columns (T rows each); `rewards` are the newest of the rows in `arrivals`.
 
@@ -209,16 +270,18 @@ class History:
         """
         history = cls(levels.shape[1], values.shape[1], beliefs.shape[1], _get_capacity(actions.size))
         history.append(Contexts(levels, values, symbols), steps, actions, beliefs)
+        history.gone = gone
         history._set_rewards(arrivals, rewards, revisions or (_NO_ROWS, _NO_REWARDS))
         if times is not None:
-            history.times[: times[0].size], history.came[arrivals] = times
+            history.times[: times[0].size] = times[0]
+            history.came[arrivals[arrivals >= 0]] = times[1][arrivals >= 0]
         history.excluded = _NO_ROWS if excluded is None else excluded
         return history
 
     @property
     def is_timed(self) -> bool:
         """Are there times? They only grow, so the last one tells."""
-        return self.rounds > 0 and bool(self.times[self.rounds - 1] > LONG_AGO)
+        return self.rows > 0 and bool(self.times[self.rows - 1] > LONG_AGO)
 
     def forget_times(self) -> None:
         """Drop all times, of a history that no other state shares."""
@@ -230,37 +293,93 @@ class History:
 
     def copy(self, rounds: int, arrived: int, capacity: int | None = None) -> Self:
         """A copy of the first rounds and arrivals, with as much room as here unless `capacity` says otherwise."""
-        other = type(self)(*self.shape, capacity or self._capacity)
-        other.contexts.write(0, self.contexts.rows(0, rounds))
-        other.steps[:rounds] = self.steps[:rounds]
-        other.actions[:rounds] = self.actions[:rounds]
-        other.beliefs[:rounds] = self.beliefs[:rounds]
-        rows = self._order[:arrived]
-        other._set_rewards(rows, self.copy_rewards(arrived)[rows], self.get_revisions(arrived))
+        other = self._copy_rows(0, rounds - self.first, capacity or self._capacity)
+        arrivals = self.get_arrival_order(arrived)
+        other.gone, other.excluded = self.gone, self.excluded
+        other._set_rewards(arrivals, self.list_newest_rewards(arrived), self.get_revisions(arrived))
         if self.is_timed:
-            other.times[:rounds], other.came[rows] = self.times[:rounds], self.came[rows]
-        other.rounds, other.excluded = rounds, self.excluded
+            rows = _leave_out_gone(arrivals)
+            other.came[rows] = self.came[rows]
+        return other
+
+    def let_leave(self, leaving: int, rounds: int, arrived: int, learned: int) -> Self:
+        """A copy of the first rounds and arrivals without the first `leaving` rows.
+
+        Their rewards have taught what they could; those after the first `learned` arrivals came too late for that.
+        """
+        order, (revisions, before) = self.get_arrival_order(arrived), self.get_revisions(arrived)
+        numbers = self.gone.arrivals + np.arange(order.size)
+        late = numbers[(order >= 0) & (order < leaving) & (numbers >= learned) & ~np.isin(numbers, revisions)]
+        revisions, before = np.append(revisions, late), np.append(before, np.full(late.size, np.nan))
+        sequence = np.argsort(revisions)
+        revisions, before = revisions[sequence], before[sequence]
+        order = np.where(order < leaving, -1, order - leaving)
+        staying = np.flatnonzero(order >= 0)
+        start = int(staying[0]) if staying.size else order.size
+        unneeded = int(np.searchsorted(revisions, self.gone.arrivals + start))
+        other = self._copy_rows(leaving, rounds - self.first, _get_capacity(rounds - self.first - leaving))
+        other.excluded = self.excluded[self.excluded >= leaving] - leaving
+        other.gone = Gone(
+            self.gone.rounds + leaving,
+            self.gone.arrivals + start,
+            self.gone.revisions + unneeded,
+            self.gone.excluded + self.excluded.size - other.excluded.size,
+        )
+        newest = self.copy_rewards(arrived)[leaving:]
+        other._set_rewards(order[start:], newest[order[start:]], (revisions[unneeded:], before[unneeded:]))
+        if self.is_timed:
+            rows = _leave_out_gone(order[start:])
+            other.came[rows] = self.came[rows + leaving]
+        return other
+
+    def list_newest_rewards(self, arrived: int) -> FloatArray:
+        """The reward that the row of each arrival had after the first `arrived`; NaN where the round has left."""
+        order, rewards = self.get_arrival_order(arrived), self.copy_rewards(arrived)
+        return np.where(order >= 0, rewards[order], np.nan) if self.gone.rounds else rewards[order]
+
+    def list_first_times(self, arrived: int) -> IntArray:
+        """When the first reward came of the row of each of the first `arrived` arrivals."""
+        order = self.get_arrival_order(arrived)
+        return np.where(order >= 0, self.came[order], LONG_AGO) if self.gone.rounds else self.came[order]
+
+    def _copy_rows(self, start: int, stop: int, capacity: int) -> Self:
+        """A history of some of the rows, without their rewards."""
+        other, count = type(self)(*self.shape, capacity), stop - start
+        other.contexts.write(0, self.contexts.rows(start, stop))
+        other.steps[:count] = self.steps[start:stop]
+        other.actions[:count] = self.actions[start:stop]
+        other.beliefs[:count] = self.beliefs[start:stop]
+        if self.is_timed:
+            other.times[:count] = self.times[start:stop]
+        other.rows = count
         return other
 
     def _set_rewards(self, arrivals: IntArray, rewards: FloatArray, revisions: tuple[IntArray, FloatArray]) -> None:
-        self.rewards[arrivals], self.rewarded[arrivals] = rewards, True
+        here = arrivals >= 0
+        self.rewards[arrivals[here]], self.rewarded[arrivals[here]] = rewards[here], True
         if arrivals.size > self._order.size:
             self._order = np.empty(_get_capacity(arrivals.size), np.int64)
         self._order[: arrivals.size] = arrivals
-        self.arrived = arrivals.size
+        self.arrived = self.gone.arrivals + arrivals.size
         self._revisions, self._before = revisions[0].copy(), revisions[1].copy()
         self._revised = self._revisions.size
 
     def reserve(self, count: int) -> None:
         """Make room for `count` more rows."""
-        if self.rounds + count > self._capacity:
-            self.__dict__ = self.copy(self.rounds, self.arrived, _get_capacity(self.rounds + count)).__dict__
+        if self.rows + count > self._capacity:
+            self.__dict__ = self.copy(self.rounds, self.arrived, _get_capacity(self.rows + count)).__dict__
 
     def append(self, contexts: Contexts, steps: SmallInts, actions: npt.NDArray[Any], beliefs: FloatArray) -> None:
         self.reserve(actions.size)
-        start, stop = self.rounds, self.rounds + actions.size
+        start, stop = self.rows, self.rows + actions.size
         self.contexts.write(start, contexts)
         self.steps[start:stop] = steps
         self.actions[start:stop] = actions
         self.beliefs[start:stop, : beliefs.shape[1]] = beliefs
-        self.rounds = stop
+        self.rows = stop
+
+
+def _leave_out_gone(rows: IntArray) -> IntArray:
+    """The rows that are still here."""
+    here: IntArray = rows[rows >= 0]
+    return here

@@ -22,7 +22,8 @@ from policy.encoding import Contexts
 from policy.exposure import Waiting, weigh_rounds
 from policy.features import FeatureMap
 from policy.history import History
-from policy.hmm import HmmParameters, check_steps, compute_expectations, spell_out_gaps
+from policy.hmm import NO_EVIDENCE, HmmParameters, check_steps, compute_expectations, spell_out_gaps
+from policy.kept import CENTRE, SQUARES, TOTAL, WEIGHT, Kept
 from policy.kernels import Statistics
 
 LARGEST_TABLE = 1 << 18  # most combinations of levels and actions for grouping rounds by a table
@@ -44,10 +45,38 @@ class Rounds(NamedTuple):
     centre: float  # their mean
     squares: float  # the weighted sum of their squares after subtracting the mean
     least_noise: float
+    kept: Kept | None = None  # of the rounds before these; `known`, `slices` and `squares` then count them too
 
     @property
     def has_gaps(self) -> bool:
         return self.rows.size < self.symbols.size
+
+    def add_kept(self, kept: Kept | None) -> "Rounds":
+        """The data for a candidate with what it has kept of earlier rounds; without any, the chain begins here."""
+        if kept is None:
+            if not self.steps.size or not self.steps[0]:
+                return self
+            steps = self.steps.copy()
+            steps[0] = 0
+            return self._replace(steps=steps)
+        kept = kept.move_centre(self.centre)
+        return self._replace(
+            known=self.known + kept.known,
+            slices=self.slices + round(kept.rewards[WEIGHT] * SLICES) if self.slices else 0,
+            squares=self.squares + float(kept.rewards[SQUARES]),
+            kept=kept,
+        )
+
+    def take_first(self, count: int) -> "Rounds":
+        """The first rounds alone, with the same centre and profiles."""
+        rows = int(self.rows[count - 1]) + 1
+        rewards, shares = self.rewards[:rows], self.shares[:rows]
+        known = ~np.isnan(rewards)
+        return self._replace(
+            symbols=self.symbols[:rows], steps=self.steps[:rows], rows=self.rows[:count], rewards=rewards,
+            shares=shares, profiles=self.profiles[:rows], known=int(np.count_nonzero(known)),
+            squares=float((shares[known] * rewards[known] ** 2).sum()), kept=None,
+        )  # fmt: skip
 
 
 class Design(NamedTuple):
@@ -61,23 +90,39 @@ class Design(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """An HMM, θ̂, σ̂ and the posterior of the regimes (rows × H); `objective` never falls (empty without EM)."""
+    """An HMM, θ̂, σ̂ and the posterior of the regimes (rows × H); `objective` never falls (empty without EM).
+
+    `evidence`: what the rewards said about the regime of each row, if the posterior has used it (rows × H).
+    """
 
     hmm: HmmParameters
     theta: FloatArray
     noise: float
     posterior: FloatArray
     objective: tuple[float, ...] = ()
+    evidence: FloatArray = NO_EVIDENCE
 
 
-def gather(features: FeatureMap, history: History, rounds: int, arrived: int, waiting: Waiting | None = None) -> Rounds:
-    """The first rounds of a history with the rewards that have arrived; `waiting`: of a campaign with a default."""
-    rewards, shares, slices = np.full(rounds, np.nan), np.ones(rounds), 0
+def gather(
+    features: FeatureMap,
+    history: History,
+    rounds: int,
+    arrived: int,
+    waiting: Waiting | None = None,
+    kept: Kept | None = None,
+) -> Rounds:
+    """The first rounds of a history with the rewards that have arrived; `waiting`: of a campaign with a default.
+
+    The rewards are less their mean over all rounds; `kept` is of those that have left, and says nothing else here.
+    """
+    count = rounds - history.first
+    rewards, shares, slices = np.full(count, np.nan), np.ones(count), 0
     if waiting is None:
         known = history.get_arrivals(0, arrived)  # in round order: sums do not depend on the order of arrival (R15)
-        known = known[known < rounds]
+        known = known[known < count]
         rewards[known] = history.copy_rewards(arrived)[known]
         centre = float(rewards[known].mean()) if known.size else 0.0
+        centre = _find_centre(centre, known.size, kept)
         rewards -= centre
         deviation = float(rewards[known].std()) if known.size else 0.0
         squares = float(np.nansum(rewards**2))
@@ -86,13 +131,17 @@ def gather(features: FeatureMap, history: History, rounds: int, arrived: int, wa
         known, slices = weighed.rows, int(weighed.slices.sum())
         shares[known] = weighed.shares
         change = float(weighed.changes.sum()) * SLICES / max(slices, 1)
-        centre = waiting.default + change
+        centre = _find_centre(waiting.default + change, slices / SLICES, kept)
+        change = change if kept is None else centre - waiting.default
         rewards[known] = weighed.targets - change
         squares = float((shares[known] * rewards[known] ** 2).sum())
         deviation = float(np.sqrt(squares / max(known.size, 1)))
-    contexts, actions = history.contexts.rows(0, rounds), history.actions[:rounds]
+    if kept is not None:
+        everything = squares + float(kept.move_centre(centre).rewards[SQUARES])
+        deviation = float(np.sqrt(everything / max(known.size + kept.known, 1)))
+    contexts, actions = history.contexts.rows(0, count), history.actions[:count]
     first, profiles = _group_by_profile(features, contexts, actions)
-    full = spell_out_gaps(contexts.symbols, check_steps(history.steps[:rounds], rounds))
+    full = spell_out_gaps(contexts.symbols, check_steps(history.steps[:count], count))
     if full.rows.size < full.symbols.size:
         spread, index = np.full(full.symbols.size, np.nan), np.zeros(full.symbols.size, np.int64)
         spread_shares = np.ones(full.symbols.size)
@@ -102,6 +151,15 @@ def gather(features: FeatureMap, history: History, rounds: int, arrived: int, wa
         *full, rewards, shares, profiles, contexts.take(first), actions[first], known.size, slices, centre,
         squares, max(LEAST_NOISE * deviation, 1e-150),
     )  # fmt: skip
+
+
+def _find_centre(mean: float, weight: float, kept: Kept | None) -> float:
+    """The mean of all rewards: those here, of the weight given, and those of the rounds that have left."""
+    if kept is None:
+        return mean
+    own, total = kept.rewards[WEIGHT], kept.rewards[TOTAL]
+    centre = kept.rewards[CENTRE]
+    return float(centre + (total + (mean - centre) * weight) / max(own + weight, 1.0))
 
 
 def _group_by_profile(features: FeatureMap, contexts: Contexts, actions: SmallInts) -> tuple[IndexArray, IntArray]:
@@ -141,6 +199,7 @@ def sum_rounds(
     """G and Σ z r from the posterior of every row (rows × H).
 
     The first `vertices` rows enter as Σ_h γ(h) z_h z_hᵀ, as if the regime had been seen, the others as z(γ) z(γ)ᵀ.
+    What is kept of rounds that have left is added.
     """
     regimes, dimension, count = design.features.regimes, design.features.dimension, rounds.actions.size
     seconds, totals = np.zeros((count, regimes, regimes)), np.zeros((count, regimes))
@@ -161,6 +220,9 @@ def sum_rounds(
             totals += some_totals
     gram, moment = np.zeros((dimension, dimension)), np.zeros(dimension)
     kernels.fold_profiles(*design[:4], seconds, totals, ridge, gram, moment)
+    if rounds.kept is not None:
+        gram += rounds.kept.gram
+        moment += rounds.kept.moment
     return gram, moment
 
 
@@ -203,7 +265,8 @@ def fit_smoothed(
 ) -> Fit:
     """The regression on smoothed beliefs under given HMM parameters; `posterior` (rows × H) saves computing them."""
     if posterior is None:
-        posterior = compute_expectations(hmm, rounds.symbols, rounds.steps).beliefs
+        start = hmm if rounds.kept is None else hmm._replace(initial=rounds.kept.edge)
+        posterior = compute_expectations(start, rounds.symbols, rounds.steps).beliefs
     statistics = compute_statistics(rounds, design, ridge, posterior, 0)
     return Fit(hmm, statistics.theta, estimate_noise(rounds, statistics, design.features.plan.null, ridge), posterior)
 
@@ -221,9 +284,12 @@ def fit_joint(
         value = kernels.reward_evidence(
             rounds.profiles, rounds.rewards, rounds.shares, predict(design, theta), noise, evidence
         )
-        value += kernels.forward_backward(
-            (0,) * regimes, *hmm, rounds.steps, rounds.symbols, evidence, posterior, transitions, emissions
-        )
+        if rounds.kept is not None:
+            value -= _sum_squared_errors(rounds.kept, theta) / (2.0 * noise**2)
+        value += em.expect(
+            (0,) * regimes, hmm, rounds.steps, rounds.symbols, evidence, posterior, transitions, emissions,
+            rounds.kept,
+        )  # fmt: skip
         value += em.SMOOTHING * em.log_prior(hmm) - rounds.known * np.log(noise)
         objective.append(float(value - ridge * (theta @ theta) / (2.0 * noise**2)))
         gram, moment = sum_rounds(rounds, design, ridge, posterior, size)
@@ -231,4 +297,9 @@ def fit_joint(
         if iteration < iterations:
             noise = _noise(rounds, theta, moment, max(rounds.known, 1))
             hmm = em.maximise(transitions, emissions, em.SMOOTHING, hmm)
-    return Fit(hmm, theta, noise, posterior, tuple(objective))
+    return Fit(hmm, theta, noise, posterior, tuple(objective), evidence)
+
+
+def _sum_squared_errors(kept: Kept, theta: FloatArray) -> float:
+    """Σ w (r - θᵀz)² over the rounds that have left."""
+    return float(kept.rewards[SQUARES] - 2.0 * (theta @ kept.moment) + theta @ kept.gram @ theta)

@@ -25,6 +25,7 @@ class Episode(NamedTuple):
     beliefs: FloatArray | None  # rows × H: used instead of estimates
     decided: FloatArray | None  # rows × H: filled with the beliefs used
     at: Sequence[float] | None  # rows: times in seconds
+    chosen: SmallInts | None = None  # rows: filled with the actions
 
 
 def play_episode(policy: "StagedPolicy", state: State, episode: Episode) -> State:
@@ -62,7 +63,7 @@ def _play_part(policy: "StagedPolicy", state: State, episode: Episode, gaps: Sma
         episode.decided[done:stop] = 0.0
         episode.decided[done:stop, :regimes] = path
     history = state.history.cut(state.round, state.arrived)
-    start, end, length = state.round, state.round + count, policy.config.stage_length
+    start, end, length, first = state.round, state.round + count, policy.config.stage_length, history.first
     history.append(part, gaps[done:stop], np.zeros(count, np.int16), path)
     statistics, folded = linucb.copy_statistics(state.statistics), -1 if state.rebuild else state.folded
     if policy.maps[regimes].dimension > kernels.NARROW and start and start % length == 0:
@@ -71,11 +72,13 @@ def _play_part(policy: "StagedPolicy", state: State, episode: Episode, gaps: Sma
     folded = kernels.play_rounds(
         policy.maps[regimes].plan, policy.chance,
         policy.get_exploration(start + 1, count, statistics.units), statistics,
-        start, end, folded, policy.ridge,
+        first, start - first, end - first, folded if folded < 0 else folded - first, policy.ridge,
         policy.count_warm_rounds(state), state.search_rounds, history.contexts.levels, history.contexts.values,
         history.beliefs, episode.reward_table[done:stop], history.actions, history.rewards,
     )  # fmt: skip
-    history.mark_rewarded(start, end)
+    history.mark_rewarded(start - first, end - first)
+    if episode.chosen is not None:
+        episode.chosen[done:stop] = history.actions[start - first : end - first]
     return state._replace(
         round=end,
         belief=path[-1].copy(),
@@ -83,14 +86,14 @@ def _play_part(policy: "StagedPolicy", state: State, episode: Episode, gaps: Sma
         model_version=state.model_version + (end - 1) // length - max(start - 1, 0) // length,
         history=history,
         arrived=end,
-        folded=state.folded if folded < 0 else folded,
+        folded=state.folded if folded < 0 else first + folded,
         rebuild=folded < 0,
         next_update=((end - 1) // length + 1) * length + 1,
     )
 
 
 def _check_episode(policy: "StagedPolicy", episode: Episode) -> None:
-    contexts, table, beliefs, decided, at = episode
+    contexts, table, beliefs, decided, at, chosen = episode
     rows, arms, regimes = contexts.symbols.size, len(policy.config.actions), policy.features.regimes
     low, high = policy.config.rewards.range or (-LARGEST_REWARD, LARGEST_REWARD)
     if table.shape != (rows, arms) or not ((table >= low) & (table <= high)).all():
@@ -104,6 +107,8 @@ def _check_episode(policy: "StagedPolicy", episode: Episode) -> None:
     if beliefs is not None and (uses_rewards or not np.isfinite(beliefs).all()):
         message = "are estimated with the rewards" if uses_rewards else "hold a number that is not finite"
         raise ArgumentError("beliefs", message, "none with joint statistics, else laws of the regimes")
+    if chosen is not None and chosen.shape != (rows,):
+        raise ArgumentError("chosen", f"shape {chosen.shape}", f"({rows},)")
     if at is not None and len(at) != rows:
         raise ArgumentError("at", f"{len(at)} times", f"{rows}, one per row")
 
@@ -115,7 +120,8 @@ def _check_state(policy: "StagedPolicy", state: State) -> None:
     if policy.config.retired_actions or state.round < state.trial_end:
         raise ArgumentError("state", "has retired actions, or one on trial", "all actions in ordinary use")
     folded_rows = state.history.get_arrivals(0, state.folded)
-    in_order = np.array_equal(folded_rows, np.arange(state.folded)) and not state.history.count_revisions(state.arrived)
+    first, revised = state.history.first, state.history.count_revisions(state.arrived)
+    in_order = np.array_equal(folded_rows, np.arange(state.folded - first)) and not revised
     if state.arrived != state.round or not in_order:
         message = "has rewards that are missing, were revised, or were folded out of round order"
         raise ArgumentError("state", message, "a state in which every round has its reward, taken in order")

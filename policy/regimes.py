@@ -47,7 +47,7 @@ class RegimeDescription(NamedTuple):
     label: str | None
     words: str
     belief: float  # now
-    share: float | None  # of all rounds so far
+    share: float | None  # of all rounds in the window
     recent_share: float | None  # of the last RECENT rounds
     long_run_share: float  # of the model
     expected_duration: float | None  # decisions, or periods of the clock; None: it never ends
@@ -73,7 +73,7 @@ def describe_regimes(policy: StagedPolicy, state: State) -> tuple[RegimeDescript
     model, config, history = describe(policy, state), policy.config, state.history
     if model.hmm is None:
         return ()
-    beliefs = history.beliefs[: state.round, : model.regimes]
+    beliefs = history.beliefs[: state.rows, : model.regimes]
     shares, recent = _compute_shares(beliefs), _compute_shares(beliefs[-RECENT:])
     average = _average_laws(model.hmm, model.hmm.stationary if shares[0] is None else [s or 0.0 for s in shares])
     waiting = state.find_waiting(config.rewards.default)
@@ -119,9 +119,10 @@ def describe_regimes(policy: StagedPolicy, state: State) -> tuple[RegimeDescript
 def get_likeliest_regime(state: State) -> Likeliest:
     """The most likely regime now, and the first round of the current run in which it was."""
     regime = int(state.belief.argmax())
-    beliefs = state.history.beliefs[: state.round, : state.belief.size]
+    first = state.history.first
+    beliefs = state.history.beliefs[: state.rows, : state.belief.size]
     others = np.flatnonzero(beliefs.argmax(axis=1) != regime)
-    since = min(int(others[-1]) + 2, state.round) if others.size else 1
+    since = min(first + int(others[-1]) + 2, state.round) if others.size else first + 1
     return Likeliest(regime + 1, float(state.belief[regime]), since if state.round else None)
 
 
@@ -171,15 +172,15 @@ def _compute_expected_rewards(
 ) -> FloatArray:
     """Actions × regimes: θ̂ᵀz(e_h, a, x) over the contexts seen, each weighted by its belief in h."""
     config, contexts = policy.config, state.history.contexts
-    weights = np.where(contexts.symbols[: state.round, None] >= 0, beliefs, 0.0)  # erased contexts are unknown
+    weights = np.where(contexts.symbols[: state.rows, None] >= 0, beliefs, 0.0)  # erased contexts are unknown
     totals = weights.sum(axis=0)
     weights = weights / np.where(totals > 0.0, totals, 1.0)
     means: dict[tuple[str, str | None], FloatArray] = {}
     numbers = iter(range(contexts.values.shape[1]))
     for place, variable in enumerate(config.variables):
-        levels, weighted = contexts.levels[: state.round, place], weights
+        levels, weighted = contexts.levels[: state.rows, place], weights
         if variable.range is not None:  # a number that is missing has the value 1
-            weighted = weights * contexts.values[: state.round, next(numbers), None]
+            weighted = weights * contexts.values[: state.rows, next(numbers), None]
         table = np.array([np.bincount(levels, weight, len(variable.effects)) for weight in weighted.T])
         means |= {(variable.name, level): column for level, column in zip(variable.effects, table.T, strict=True)}
     expected = np.full((len(config.actions), model.regimes), model.centre)

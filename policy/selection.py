@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from policy import em, hmm, joint, kernels, linucb, noise, spectral
-from policy.arrays import FloatArray, IndexArray, IntArray
+from policy import em, hmm, joint, kernels, noise
+from policy.arrays import FloatArray, IntArray
+from policy.candidates import Candidate, fit_candidates
 from policy.defaults import (
     CREDIT,
     ENOUGH_DEVIATIONS,
@@ -24,7 +25,6 @@ from policy.defaults import (
     FIRST_ITERATIONS,
     FIRST_ROUNDS,
     FORGETTING,
-    IDLE_ITERATIONS,
     ITERATIONS,
     KINDS,
     LEAST_PERIODS,
@@ -38,23 +38,9 @@ from policy.delays import SLICES
 from policy.exposure import Waiting, list_due
 from policy.features import FeatureMap
 from policy.history import History
-from policy.hmm import HmmParameters
+from policy.window import count_leaving, keep_leaving
 
 NO_ROUNDS = np.zeros(SLICES, np.int64)
-
-
-class Candidate(NamedTuple):
-    """A model as last fitted, and its gains over one regime (symbols, rewards)."""
-
-    hmm: HmmParameters
-    theta: FloatArray
-    units: FloatArray  # centre and noise
-    gains: FloatArray
-    joint: bool
-
-    @property
-    def regimes(self) -> int:
-        return int(self.hmm.initial.size)
 
 
 class Selection(NamedTuple):
@@ -68,6 +54,7 @@ class Selection(NamedTuple):
     trial_from: int = 0  # the round from which another trial may start
     deviations: int = ENOUGH_DEVIATIONS  # rewards unlike the usual ones (noise.py); not counted beyond that number
     reached: IntArray = NO_ROUNDS  # how many rounds had each of their slices in the data (exposure.py)
+    first: int = 0  # how many rounds have left the window (window.py)
 
     @property
     def in_use(self) -> Candidate:
@@ -105,7 +92,10 @@ class Verdict(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """The result of a re-estimation, not yet in force: the selection, and the posterior of the model to use (T × H)."""
+    """The result of a re-estimation, not yet in force: the selection, and the posterior of the model to use (T × H).
+
+    The posterior is of the rows that were there, with those that are to leave.
+    """
 
     selection: Selection
     posterior: FloatArray
@@ -122,35 +112,46 @@ def estimate(
     *,
     named: bool,
     waiting: Waiting | None = None,
+    window: int | None = None,
 ) -> Estimate | None:
     """Judge the previous candidates on new data, fit all again and choose one; None if there is too little new data.
 
     `maps` has a feature map for each number of regimes allowed; `named` means that the campaign sets the number itself.
     `waiting`: what counts, in a campaign with a default reward; the history then ends with the last reward.
+    `window`: the number of rounds that stay; None for all.
     """
-    steps = history.steps[:rounds]
+    first = history.first
+    steps = history.steps[: rounds - first]
     moves = np.flatnonzero(steps)
-    clocked = moves.size < rounds - 1 or (steps > 1).any()
+    clocked = moves.size < steps.size - 1 or (steps > 1).any()
     # Hold-outs and fits use whole periods of the clock: the last period may still be going on.
-    whole = int(moves[-1]) if clocked and moves.size else rounds
-    enough = whole >= FIRST_ROUNDS and np.count_nonzero(steps[:whole]) >= 2 * LEAST_PERIODS
+    whole = first + int(moves[-1]) if clocked and moves.size else rounds
+    kept = previous.candidates[0].kept if previous else None  # the candidate that there has always been
+    moved = np.count_nonzero(steps[: whole - first]) + (0.0 if kept is None else kept.transitions.sum())
+    enough = whole >= FIRST_ROUNDS and moved >= 2 * LEAST_PERIODS
     judged = previous
     if previous is not None and len(previous.candidates) > 1:
-        if np.count_nonzero(steps[previous.round : whole]) < LEAST_PERIODS:
+        unseen = max(previous.round - first, 0)
+        if np.count_nonzero(steps[unseen : whole - first]) < LEAST_PERIODS:
             return None
         judged = _judge(maps, history, whole, arrived, previous, waiting)
     if not enough:
         whole = rounds
-    data = joint.gather(maps[1], history, whole, arrived, waiting)
+    data = joint.gather(maps[1], history, whole, arrived, waiting, kept)
     counts = _list_regime_counts(sorted(maps), judged) if enough else []
-    fits, candidates = _fit_candidates(maps, ridge, seed, data, bool(clocked), judged, counts)
+    before, used = (judged.candidates, judged.in_use) if judged else ((), None)
+    fitted, candidates = fit_candidates(maps, ridge, seed, data, bool(clocked), before, used, counts)
     chosen, trial, trial_from = _choose(candidates, judged, whole, CREDIT if named else 0.0)
     deviations = ENOUGH_DEVIATIONS
     if previous is None or not previous.is_varied:
-        deviations = min(int(noise.count_deviations(data, len(maps[1].actions)).sum()), ENOUGH_DEVIATIONS)
+        counted = noise.count_deviations(data.add_kept(kept), len(maps[1].actions))
+        deviations = min(int(counted.sum()), ENOUGH_DEVIATIONS)
     reached = NO_ROUNDS if waiting is None else np.minimum(waiting.reached, whole)
-    selection = Selection(whole, arrived, candidates, chosen, trial, trial_from, deviations, reached)
-    posterior = fits[chosen].posterior
+    leaving = count_leaving(window, history, whole, waiting)
+    if leaving:
+        candidates = keep_leaving(candidates, fitted, leaving)
+    selection = Selection(whole, arrived, candidates, chosen, trial, trial_from, deviations, reached, first + leaving)
+    posterior = fitted[chosen].fit.posterior
     return Estimate(selection, posterior[data.rows] if data.has_gaps else posterior)
 
 
@@ -187,10 +188,10 @@ def _find_fresh(history: History, rounds: int, arrived: int, previous: Selection
     if waiting is None:
         rows = history.get_arrivals(0, arrived)
         late = np.isin(rows, history.get_arrivals(previous.arrived, arrived), assume_unique=True)
-        rows = rows[((rows >= previous.round) | late) & (rows < rounds)]
+        rows = rows[((rows >= previous.round - history.first) | late) & (rows < rounds - history.first)]
         return _Fresh(rows, history.copy_rewards(arrived)[rows], 0.0, None)
     due = list_due(history, previous.reached, previous.arrived, waiting)
-    inside = due.rows < rounds
+    inside = due.rows < rounds - history.first
     return _Fresh(due.rows[inside], due.changes[inside], waiting.default, due.slices[inside] / SLICES)
 
 
@@ -198,9 +199,11 @@ def _score(
     features: FeatureMap, history: History, rounds: int, start: int, fresh: _Fresh, model: Candidate
 ) -> tuple[float, float]:
     """Log-likelihood of the symbols from `start` on; minus the squared errors on the fresh rewards."""
-    symbols, steps = history.contexts.symbols[:rounds], history.steps[:rounds]
-    beliefs = hmm.filter_history(model.hmm, symbols, steps).beliefs
-    after = np.empty((rounds - start, model.regimes))
+    # After a rollback beyond the window, rounds that the candidates have not seen may have left.
+    count, start = rounds - history.first, max(start - history.first, 1)
+    symbols, steps = history.contexts.symbols[:count], history.steps[:count]
+    beliefs = hmm.filter_history(model.start, symbols, steps).beliefs
+    after = np.empty((count - start, model.regimes))
     gain = kernels.filter_path(
         model.hmm.transition, model.hmm.emission, beliefs[start - 1], steps[start:], symbols[start:],
         hmm.NO_EVIDENCE, after,
@@ -225,65 +228,6 @@ def _list_regime_counts(counts: Sequence[int], judged: Selection | None) -> list
             break
         tracked.append(more)
     return tracked
-
-
-def _fit_candidates(
-    maps: Mapping[int, FeatureMap],
-    ridge: float,
-    seed: int,
-    data: joint.Rounds,
-    clocked: bool,
-    judged: Selection | None,
-    counts: Sequence[int],
-) -> tuple[list[joint.Fit], tuple[Candidate, ...]]:
-    """Every candidate fitted to all rounds: one regime, then for each H in `counts` smoothed and joint statistics."""
-    before = {(c.regimes, c.joint): c for c in judged.candidates} if judged else {}
-    restart = data.rows.size <= RESTARTS_UNTIL
-    used = judged.in_use if judged else None
-    busy = max(used.regimes, 2) if used else 2
-    alone = em.fit(data.symbols, _one_regime(maps[1].symbols), 1, smoothing=em.SMOOTHING, steps=data.steps)
-    designs = {regimes: joint.make_design(maps[regimes], data.contexts, data.actions) for regimes in (1, *counts)}
-    fits = [joint.fit_smoothed(data, designs[1], ridge, alone.parameters, alone.beliefs)]
-    candidates = [_make_candidate(fits[0], False, data, np.zeros(2))]
-    fewer: HmmParameters | None = None
-    for regimes in counts:
-        iterations = ITERATIONS if regimes <= busy else IDLE_ITERATIONS
-        columns, old, old_joint = designs[regimes], before.get((regimes, False)), before.get((regimes, True))
-        posterior = None
-        if old is None or restart:
-            steps = data.steps if clocked else None
-            parameters = em.estimate(data.symbols, regimes, maps[regimes].symbols, seed, old and old.hmm, steps)
-            if isinstance(parameters, spectral.NotEstimable):
-                break
-        else:
-            parameters, _, posterior = em.fit(
-                data.symbols, old.hmm, iterations, smoothing=em.SMOOTHING, steps=data.steps
-            )
-        # Both kinds number their regimes alike (R6), so that switching between them swaps nothing. Candidates with more
-        # regimes than are in use keep those numbers and add new regimes at the end.
-        reference = old_joint or old
-        names = reference.hmm if reference else fewer
-        if used and regimes > used.regimes > 1:
-            names = used.hmm
-        if names is not None:
-            parameters, order = spectral.align(parameters, names)
-            if not _is_unchanged(order):
-                posterior = None
-        smoothed = joint.fit_smoothed(data, columns, ridge, parameters, posterior)
-        starts = []
-        if old_joint is not None:
-            starts.append((old_joint.hmm, old_joint.theta, old_joint.units[1], iterations))
-        if old_joint is None or restart:
-            starts.append((em.open_zeros(parameters), smoothed.theta, smoothed.noise, FIRST_ITERATIONS))
-        tried = [joint.fit_joint(data, columns, ridge, *start) for start in starts]
-        together = max(tried, key=lambda fit: fit.objective[-1])
-        if names is not None:
-            together = _align(together, names, data, columns, ridge)
-        fewer = together.hmm
-        for fit, last, is_joint in ((smoothed, old, False), (together, old_joint, True)):
-            fits.append(fit)
-            candidates.append(_make_candidate(fit, is_joint, data, last.gains if last else np.zeros(2)))
-    return fits, tuple(candidates)
 
 
 def count_operations(maps: Mapping[int, FeatureMap], rounds: int, previous: Selection | None) -> int:
@@ -331,28 +275,3 @@ def _choose(
             if candidates[option].gains[0] > TRIAL_GAIN:
                 return option, TRIAL_LENGTH, rounds * TRIAL_AGAIN
     return 0, 0, trial_from
-
-
-def _make_candidate(fit: joint.Fit, together: bool, data: joint.Rounds, gains: FloatArray) -> Candidate:
-    return Candidate(fit.hmm, fit.theta, np.array([data.centre, fit.noise]), gains, together)
-
-
-def _align(
-    fit: joint.Fit, reference: HmmParameters, data: joint.Rounds, columns: joint.Design, ridge: float
-) -> joint.Fit:
-    """The fit with its regimes named as in the reference (R6)."""
-    parameters, order = spectral.align(fit.hmm, reference)
-    if _is_unchanged(order):
-        return fit
-    posterior = np.ascontiguousarray(fit.posterior[:, order])
-    sums = joint.sum_rounds(data, columns, ridge, posterior, data.symbols.size)
-    return joint.Fit(parameters, linucb.solve(*sums, columns.features, ridge), fit.noise, posterior, fit.objective)
-
-
-def _is_unchanged(order: IndexArray) -> bool:
-    """Does every regime keep its number?"""
-    return bool((order == np.arange(order.size)).all())
-
-
-def _one_regime(symbols: int) -> HmmParameters:
-    return HmmParameters(np.ones((1, 1)), np.full((1, symbols), 1.0 / symbols), np.ones(1))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from policy import bonus, hmm, kernels, linucb
-from policy.arrays import FloatArray, IntArray
+from policy.arrays import FloatArray, IntArray, SmallInts
 from policy.blocks import use_one_thread
 from policy.clock import NO_GAPS, NO_PERIODS, count_steps
 from policy.config import LARGEST_REWARD, CampaignConfig
@@ -148,7 +148,7 @@ class StagedPolicy:
             return _NO_TIMES
         if now is None:
             raise ArgumentError("now", "is missing", "microseconds: the campaign has a default reward")
-        last = state.history.times[state.round - 1] if state.round else LONG_AGO
+        last = state.history.times[state.rows - 1] if state.round else LONG_AGO
         return np.maximum.accumulate(np.maximum(np.broadcast_to(np.asarray(now, np.int64), count), last))
 
     def prepare_past(self, rounds: Sequence[PastRound], prefixes: Sequence[str] | None = None) -> PreparedPast:
@@ -170,15 +170,17 @@ class StagedPolicy:
         beliefs: FloatArray | None = None,
         decided: FloatArray | None = None,
         at: Sequence[float] | None = None,
+        chosen: SmallInts | None = None,
     ) -> State:
         """Decide row after row and take each reward at once, all in compiled code: for offline evaluation.
 
         The same as `decide` and `reward` row by row. `reward_table` (rows × K) holds what each action would earn.
         `beliefs` (rows × H) replace the estimated ones, so that many runs can share one belief path. `decided`
-        (rows × H) is filled with the beliefs of each decision; those in the history may be recomputed later (R4). `at`
-        (rows) are times in seconds, required if the campaign has a clock.
+        (rows × H) is filled with the beliefs of each decision, and `chosen` (rows) with the actions: the history has
+        only the last rounds, and beliefs that may be recomputed (R4). `at` (rows) are times in seconds, required if the
+        campaign has a clock.
         """
-        return play_episode(self, state, Episode(contexts, reward_table, beliefs, decided, at))
+        return play_episode(self, state, Episode(contexts, reward_table, beliefs, decided, at, chosen))
 
     def preview(
         self,
@@ -284,7 +286,7 @@ class StagedPolicy:
 
     def _decide_rows(self, state: State, rows: Rows, history: History) -> tuple[Decided, FloatArray]:
         """Decide rows that share one reward model and one HMM, and record them; also returns the belief after them."""
-        names, history_rows = self._names, history.rounds
+        names, history_rows = self._names, history.rows
         count, arms, first, regimes = len(rows.codes), len(names), state.round + 1, state.belief.size
         answers = np.empty((count, 3 + 2 * arms + regimes))
         history.reserve(count)
@@ -298,9 +300,9 @@ class StagedPolicy:
             inverse, theta, units[0], state.counted, *self.get_chain(state), *rows[:-1], first,
             history_rows, *history.contexts, history.steps, history.actions, history.beliefs, answers,
         )  # fmt: skip
-        history.rounds = history_rows + count
+        history.rows = history_rows + count
         if rows.decided_at.size:
-            history.times[history_rows : history.rounds] = rows.decided_at
+            history.times[history_rows : history.rows] = rows.decided_at
         decided = Decided(first, self._length, state.model_version, names, rows.eligible, answers)
         return decided, history.beliefs[history_rows + count - 1, :regimes]
 
@@ -323,9 +325,10 @@ class StagedPolicy:
             raise RewardError("round", f"{format_value(round)} was not decided", f"1 to {state.round}")
         value = self.check_reward(reward)
         history = state.history.cut(state.round, state.arrived)
-        if history.contexts.symbols[round - 1] == hmm.MISSING:
+        row = int(round) - 1 - history.first
+        if row >= 0 and history.contexts.symbols[row] == hmm.MISSING:
             value = math.nan  # without its context a reward teaches nothing, like an erased one
-        history.add_reward(int(round) - 1, value, now if self.keeps_times else LONG_AGO)
+        history.add_reward(row, value, now if self.keeps_times else LONG_AGO)
         return State(
             state.round, state.belief, state.hmm, state.next_estimation, state.next_update, state.statistics,
             state.model_version, history, state.arrived + 1, state.folded, state.rebuild, state.selection, state.period,
@@ -349,7 +352,7 @@ class StagedPolicy:
     def take_erased_reward(self, state: State, round: int) -> State:
         """Count a reward that arrived and was erased (R22): it keeps its place among the arrivals and is never used."""
         history = state.history.cut(state.round, state.arrived)
-        history.add_reward(round - 1, math.nan)
+        history.add_reward(round - 1 - history.first, math.nan)
         return state._replace(history=history, arrived=state.arrived + 1)
 
     def update(self, state: State) -> State:

@@ -133,7 +133,12 @@ class State(NamedTuple):
         """
         if self.exposure is not None:
             return int(self.statistics.counters[0]) // SLICES
-        return self.folded - self.history.count_revisions(self.folded) - self.history.excluded.size
+        return self.history.count_first_arrivals(self.folded)
+
+    @property
+    def rows(self) -> int:
+        """The rounds that the history has rows of: the last ones (window.py)."""
+        return self.round - self.history.first
 
     def get_exact_history(self) -> History:
         """The history, without rounds and rewards that a later state has added to it."""

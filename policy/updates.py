@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from policy import linucb
+from policy.delays import SLICES
 from policy.exposure import Exposure, Waiting, find_reached, list_due
 from policy.history import History
+from policy.kept import WEIGHT
 from policy.kernels import Statistics
 from policy.state import State
 
@@ -61,6 +63,15 @@ def _fold_slices(
 
 
 def _start_again(policy: "StagedPolicy", state: State) -> Statistics:
-    """Statistics without any reward, in the units of the model in force."""
-    fresh = linucb.create_statistics(policy.maps[state.belief.size].dimension, policy.ridge)
-    return fresh._replace(units=state.statistics.units)
+    """Statistics of the rounds that have left alone, in the units of the model in force."""
+    fresh, units = (
+        linucb.create_statistics(policy.maps[state.belief.size].dimension, policy.ridge),
+        state.statistics.units,
+    )
+    kept = state.selection.in_use.kept if state.selection else None
+    if kept is None:
+        return fresh._replace(units=units)
+    kept = kept.move_centre(float(units[0]))
+    counted = kept.known if state.exposure is None else round(kept.rewards[WEIGHT] * SLICES)
+    counters = np.array([counted, fresh.counters[1]], np.int64)
+    return fresh._replace(gram=fresh.gram + kept.gram, moment=kept.moment, counters=counters, units=units)

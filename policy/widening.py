@@ -44,6 +44,12 @@ def widen_state(before: StagedPolicy, after: StagedPolicy, state: State) -> Stat
             c._replace(
                 hmm=_widen_emission(before.config, after.config, c.hmm, state.round),
                 theta=_spread(c.theta, *_match_columns(before, after, c.regimes), 0.0),
+                kept=c.kept
+                and c.kept.widen(
+                    _match_columns(before, after, c.regimes),
+                    _match_symbols(before.config, after.config),
+                    len(after.config.actions),
+                ),
             )
             for c in selection.candidates
         )
@@ -140,7 +146,7 @@ def _match_levels(before: Variable, after: Variable) -> IndexArray:
 
 def _recode_history(before: StagedPolicy, after: StagedPolicy, state: State) -> History:
     """The history with the level indices and symbols of the policy after, and room for its regimes."""
-    history, rounds = state.history, state.round
+    history, rounds = state.history, state.rows
     if _list_effects(before) == _list_effects(after) and before.features.regimes == after.features.regimes:
         return history
     old, regimes = history.contexts.rows(0, rounds), after.features.regimes
@@ -157,10 +163,11 @@ def _recode_history(before: StagedPolicy, after: StagedPolicy, state: State) -> 
         history.actions[:rounds],
         beliefs,
         arrivals=arrivals,
-        rewards=history.get_rewards(state.arrived)[arrivals],
+        rewards=history.list_newest_rewards(state.arrived),
         excluded=history.excluded,
         revisions=history.get_revisions(state.arrived),
-        times=(history.times[:rounds], history.came[arrivals]),
+        times=(history.times[:rounds], history.list_first_times(state.arrived)),
+        gone=history.gone,
     )
 
 

@@ -118,9 +118,9 @@ class Game:
     def play_compiled(self) -> None:
         """Play to the end in compiled code, which needs rewards at once and the environment's own tables."""
         policy, rounds = StagedPolicy(self.config), self.task.rounds
-        state = policy.initial_state()
-        state = policy.play(state, self.episode.contexts, self.episode.rewards, decided=self._beliefs)
-        self._actions, self.done = state.history.actions[:rounds], rounds
+        contexts, rewards = self.episode.contexts, self.episode.rewards
+        policy.play(policy.initial_state(), contexts, rewards, decided=self._beliefs, chosen=self._actions)
+        self.done = rounds
 
     def play(self, agent: Agent, step: int = 1, on_step: Callable[["Game"], object] = lambda game: None) -> None:
         """Play to the end, delivering each reward when it is due.

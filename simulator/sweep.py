@@ -74,11 +74,11 @@ def sweep_seed(environment_name: str, seed: int, rounds: int, cells: Sequence[Ce
         config = build_config(cell.policy, environment, seed, cell.overrides, rounds)
         policy = StagedPolicy(config)
         settings = config.beliefs.model_dump_json() + str(config.regimes)
-        state = policy.play(policy.initial_state(), episode.contexts, episode.rewards, beliefs.get(settings))
+        actions, given = np.zeros(rounds, np.int16), beliefs.get(settings)
+        state = policy.play(policy.initial_state(), episode.contexts, episode.rewards, given, chosen=actions)
         # With other statistics the history no longer has the beliefs as they were decided on.
         if config.beliefs.statistics == "as_decided" and settings not in beliefs:
             beliefs[settings] = state.history.beliefs[:rounds].copy()
-        actions = state.history.actions[:rounds]
         done[cell.key] = episode.compute_regrets(actions)[:, marks].astype(np.float32)
         if count % SAVE_EVERY == 0 or count == len(missing):
             _save(file, done)

@@ -7,6 +7,8 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from policy.config.types import MAX_SYMBOLS, MOST_REGIMES, MOST_ROUNDS, Part, Probability, Real, Whole, problem
 from policy.defaults import GROWTH
 
+LEAST_WINDOW = 1_000  # rounds
+
 
 class GrowthFactor(Part):
     """Re-estimate when the round count has grown by `factor`."""
@@ -55,6 +57,9 @@ class Beliefs(Part):
     start_round: Annotated[Whole, Field(ge=4, le=MOST_ROUNDS)] | None = None
     every: Every | None = None
     statistics: Literal["as_decided", "refiltered", "smoothed", "joint"] | None = None
+    # How many rounds an estimate reads, and the campaign keeps in memory; sums stand for older ones (policy/window.py).
+    # None: all rounds. Only with joint statistics.
+    window_rounds: Annotated[Whole, Field(ge=LEAST_WINDOW, le=MOST_ROUNDS)] | None = None
     # Where the service re-estimates: `auto` leaves large jobs to the background, `inline` is deterministic (R16).
     estimation: Literal["auto", "inline"] = "auto"
 
@@ -77,6 +82,10 @@ class Beliefs(Part):
             raise problem("every", "online EM cannot wait ever longer: it keeps no old rounds", "a number of rounds")
         if self.statistics == "joint" and self.estimator != "em":
             raise problem("statistics", "'joint' needs estimator 'em'", "as_decided, refiltered or smoothed")
+        if self.window_rounds is not None and (self.statistics or "joint") != "joint":
+            raise problem("window_rounds", f"not with statistics {self.statistics!r}, which need all rounds", "null")
+        if self.window_rounds is not None and self.estimator != "em":
+            raise problem("window_rounds", f"not with estimator {self.estimator!r}, which needs all rounds", "null")
         # object.__setattr__: a frozen part may still complete itself while it is being made.
         defaults: dict[str, Any] = {"statistics": "joint" if self.estimator == "em" else "as_decided"}
         if schedule is not None:

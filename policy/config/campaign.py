@@ -179,6 +179,11 @@ class CampaignConfig(Part):
         if self.clock is not None and self.beliefs.estimator == "spectral":
             message = "spectral estimation needs the per-decision clock: its moments are of three consecutive rounds"
             raise ConfigError.of("clock", message, "no clock, or estimator em")
+        window = self.beliefs.window_rounds
+        if window is not None and self.alerts.rounds > window:
+            raise ConfigError.of(
+                "alerts.rounds", f"{self.alerts.rounds} is more than beliefs.window_rounds", f"1 to {window}"
+            )
         regimes, symbols, given = self.regime_counts[-1], self.symbols, self.beliefs.parameters
         if len(self.regime_labels) > regimes or find_duplicates(self.regime_labels):
             equal = ", some of them equal" if find_duplicates(self.regime_labels) else ""

@@ -77,7 +77,7 @@ class Estimator:
     def explain_missing(self, state: State) -> str | None:
         """What an estimate of several regimes lacks; None if it lacks nothing."""
         regimes = next(count for count in self.config.regime_counts if count > 1)
-        symbols = state.history.contexts.symbols[: state.round]
+        symbols = state.history.contexts.symbols[: state.rows]
         if np.unique(symbols[symbols >= 0]).size < regimes:
             return f"fewer than {regimes} different symbols so far"
         return None
@@ -98,7 +98,7 @@ class Estimator:
         if state.hmm is not None:
             parameters, _ = spectral.align(parameters, state.hmm)
         history, statistics = state.history, self.config.beliefs.statistics
-        symbols, steps = history.contexts.symbols[: state.round], history.steps[: state.round]
+        symbols, steps = history.contexts.symbols[: state.rows], history.steps[: state.rows]
         if statistics == "as_decided":
             filtered = hmm.filter_recent(parameters, symbols, steps)
         else:
@@ -120,18 +120,20 @@ class Estimator:
 
         Where statistics are recomputed, also writes the past model's beliefs into `history`, a copy of the state's.
         """
-        regimes, since = past.belief.size, past.round
-        symbols, steps = history.contexts.symbols[: state.round], history.steps[: state.round]
+        regimes, rows = past.belief.size, state.rows
+        symbols, steps = history.contexts.symbols[:rows], history.steps[:rows]
         uniform = np.full(regimes, 1.0 / regimes)
         known = past.hmm if symbols.size else None
         if self.config.beliefs.statistics == "as_decided":
             return uniform if known is None else hmm.filter_recent(known, symbols, steps)[-1]
-        filtered = np.tile(uniform, (state.round, 1))
+        filtered = np.tile(uniform, (rows, 1))
         if known is not None:
             filtered = hmm.filter_history(known, symbols, steps).beliefs
-        history.beliefs[:since] = past.history.beliefs[:since]
-        history.beliefs[since : state.round] = 0.0
-        history.beliefs[since : state.round, :regimes] = filtered[since:]
+        since = max(past.round - history.first, 0)  # rows that the past state had too
+        left = history.first - past.history.first
+        history.beliefs[:since] = past.history.beliefs[left : left + since]
+        history.beliefs[since:rows] = 0.0
+        history.beliefs[since:rows, :regimes] = filtered[since:]
         return filtered[-1] if symbols.size else uniform
 
 

@@ -17,6 +17,7 @@ from policy.kernels import Statistics
 from policy.selection import Selection
 from policy.spectral import NotEstimable
 from policy.state import State, find_stage_start
+from policy.window import SPARE
 
 
 class JointEstimator(ScheduledEstimator):
@@ -37,8 +38,12 @@ class JointEstimator(ScheduledEstimator):
         return find_stage_start(self.config.beliefs.start_round or 0, self.config.stage_length)
 
     def get_next_round(self, state: State) -> int:
-        early = self._is_too_early(state)
-        return find_stage_start(state.round + 2 if early else super().get_next_round(state), self.config.stage_length)
+        if self._is_too_early(state):
+            return find_stage_start(state.round + 2, self.config.stage_length)
+        due, window = super().get_next_round(state), self.config.beliefs.window_rounds
+        if window is not None:  # until then no round leaves
+            due = min(due, state.round + 1 + window // SPARE)
+        return find_stage_start(due, self.config.stage_length)
 
     def is_required(self, state: State) -> bool:
         """The bonus needs the noise σ̂, which only an estimate has."""
@@ -53,7 +58,7 @@ class JointEstimator(ScheduledEstimator):
         return max(self.first_rewards - state.history.get_arrivals(0, state.arrived).size, 0)
 
     def get_size(self, state: State) -> int:
-        return 0 if self._is_too_early(state) else selection.count_operations(self.maps, state.round, state.selection)
+        return 0 if self._is_too_early(state) else selection.count_operations(self.maps, state.rows, state.selection)
 
     def estimate(self, state: State) -> Estimate | NotEstimable | None:
         if self._is_too_early(state):
@@ -63,7 +68,7 @@ class JointEstimator(ScheduledEstimator):
         history = state.history if waiting is None else state.get_exact_history()
         return selection.estimate(
             self.maps, self.ridge, self.config.seed, history, state.round, state.arrived, state.selection,
-            named=self.config.regimes != "auto", waiting=waiting,
+            named=self.config.regimes != "auto", waiting=waiting, window=self.config.beliefs.window_rounds,
         )  # fmt: skip
 
     def explain_missing(self, state: State) -> str | None:
@@ -71,38 +76,44 @@ class JointEstimator(ScheduledEstimator):
             return f"{missing} more rewards are needed"
         if state.round < FIRST_ROUNDS:
             return f"fewer than {FIRST_ROUNDS} rounds so far"
-        if np.count_nonzero(state.history.steps[: state.round]) < 2 * LEAST_PERIODS:
+        if not state.history.first and np.count_nonzero(state.history.steps[: state.round]) < 2 * LEAST_PERIODS:
             return f"fewer than {2 * LEAST_PERIODS} periods of the clock so far"
         return super().explain_missing(state)
 
     def publish(self, state: State, estimate: Estimate) -> State:
         """Put the chosen candidate in force, with statistics over all rounds and all rewards known by now.
 
-        Rounds after those of the estimate enter with the context-only beliefs of the new parameters.
+        Rounds after those of the estimate enter with the context-only beliefs of the new parameters. The rounds that
+        the estimate lets go leave the history.
         """
         if not isinstance(estimate, selection.Estimate):
             raise ArgumentError("estimate", f"{type(estimate).__name__}", "what `estimate` of this campaign returns")
-        model, covered = estimate.selection.in_use, estimate.posterior.shape[0]
-        if model.regimes not in self.maps or covered > state.round:
+        chosen, covered = estimate.selection, estimate.posterior.shape[0]
+        model, leaving = chosen.in_use, chosen.first - state.history.first
+        if model.regimes not in self.maps or covered > state.rows or not 0 <= leaving <= covered:
             message = "was made for another campaign or a later round"
             raise ArgumentError("estimate", message, "an estimate of this campaign")
-        history = state.history.copy(state.round, state.arrived)
-        symbols, steps = history.contexts.symbols[: state.round], history.steps[: state.round]
-        filtered = hmm.filter_history(model.hmm, symbols, steps).beliefs
+        if leaving:
+            history = state.history.let_leave(leaving, state.round, state.arrived, chosen.arrived)
+        else:
+            history = state.history.copy(state.round, state.arrived)
+        rows, covered = state.round - history.first, covered - leaving
+        symbols, steps = history.contexts.symbols[:rows], history.steps[:rows]
+        filtered = hmm.filter_history(model.start, symbols, steps).beliefs
         if model.regimes == 1:
             filtered[:] = 1.0  # R5, to the last bit
-        history.beliefs[: state.round, model.regimes :] = 0.0
-        history.beliefs[:covered, : model.regimes] = estimate.posterior
-        history.beliefs[covered : state.round, : model.regimes] = filtered[covered:]
+        history.beliefs[:rows, model.regimes :] = 0.0
+        history.beliefs[:covered, : model.regimes] = estimate.posterior[leaving:]
+        history.beliefs[covered:rows, : model.regimes] = filtered[covered:]
         waiting = state.find_waiting(self.config.rewards.default)
         return state._replace(
             belief=filtered[-1],
             hmm=model.hmm if model.regimes > 1 else None,
-            statistics=self._recompute_statistics(state, history, estimate.selection, covered, waiting),
+            statistics=self._recompute_statistics(state, history, chosen, covered, waiting),
             model_version=state.model_version + 1,
             history=history.exclude_erased(state.round, state.folded, state.arrived),
             folded=state.arrived,
-            selection=estimate.selection,
+            selection=chosen,
             rebuild=False,
             exposure=state.exposure and waiting and state.exposure._replace(reached=waiting.reached),
         )
@@ -113,13 +124,14 @@ class JointEstimator(ScheduledEstimator):
         """G, Σ z r and θ̂ over all rounds with the beliefs in `history`; the estimate covered the first `covered`."""
         model = chosen.in_use
         features = self.maps[model.regimes]
-        data = joint.gather(features, history, state.round, state.arrived, waiting)
-        posterior = np.ascontiguousarray(history.beliefs[: state.round, : model.regimes])
+        data = joint.gather(features, history, state.round, state.arrived, waiting, chosen.candidates[0].kept)
+        data = data.add_kept(model.kept)
+        posterior = np.ascontiguousarray(history.beliefs[: state.round - history.first, : model.regimes])
         if data.has_gaps:
             spread = np.zeros((data.symbols.size, model.regimes))
             spread[data.rows] = posterior
             posterior = spread
-        vertices = int(data.rows[covered - 1]) + 1 if model.joint else 0
+        vertices = int(data.rows[covered - 1]) + 1 if model.joint and covered else 0
         columns = joint.make_design(features, data.contexts, data.actions)
         statistics = joint.compute_statistics(data, columns, self.ridge, posterior, vertices)
         limits = None if chosen.is_varied else self.config.rewards.range
@@ -139,3 +151,7 @@ class JointEstimator(ScheduledEstimator):
             shapes = candidate.theta.shape, candidate.hmm.emission.shape
             if features is None or shapes != ((features.dimension,), (features.regimes, features.symbols)):
                 raise ArgumentError("state", "holds candidates of another campaign", "a state of this campaign")
+            kept = candidate.kept
+            actions = len(features.actions)
+            if kept and not kept.has_shapes(features.regimes, features.symbols, features.dimension, actions):
+                raise ArgumentError("state", "holds sums of another campaign", "a state of this campaign")

@@ -166,11 +166,12 @@ def decide_rounds(  # type: ignore[no-untyped-def]
 
 @jit
 def play_rounds(  # type: ignore[no-untyped-def]
-    plan, chance, exploration, statistics, start, stop, folded, ridge, warm_rounds, search_rounds,
+    plan, chance, exploration, statistics, first, start, stop, folded, ridge, warm_rounds, search_rounds,
     levels, values, beliefs, reward_table, actions, rewards,
 ):  # fmt: skip
-    """Play rounds start+1 … stop (rows start … stop-1) with every reward known at once; returns the rows folded.
+    """Play rows start … stop-1 with every reward known at once; returns the rows folded.
 
+    Row 0 is that after round `first`.
     The same scores, draws and stage updates as one-by-one decisions, without leaving compiled code. `folded` rows
     are in the statistics already; folded = -1 rebuilds them from all rows at the next stage update (R4).
 
@@ -183,8 +184,8 @@ def play_rounds(  # type: ignore[no-untyped-def]
     estimates, scores, law = np.empty(arms), np.empty(arms), np.empty(arms)
     eligible = np.ones((1, arms), np.bool_)
     for row in range(start, stop):
-        t = row + 1
-        if row > 0 and row % stage_length == 0:
+        t = first + row + 1
+        if row > 0 and (t - 1) % stage_length == 0:
             if folded < 0:
                 reset_statistics(statistics, ridge)
                 folded = 0

@@ -5,7 +5,19 @@ import math
 import numpy as np
 import pytest
 
-from policy import ArgumentError, CampaignConfig, Request, StagedPolicy, decode, encode, hmm, joint, selection, spectral
+from policy import (
+    ArgumentError,
+    CampaignConfig,
+    Request,
+    StagedPolicy,
+    candidates,
+    decode,
+    encode,
+    hmm,
+    joint,
+    selection,
+    spectral,
+)
 from policy.hmm import HmmParameters
 from policy.selection import CREDIT, ENTER, KINDS, STAY, TRIAL_AGAIN, TRIAL_GAIN, TRIAL_LENGTH, Candidate, Selection
 from simulator.environment import load_environment
@@ -378,14 +390,13 @@ def test_a_fresh_start_that_wins_takes_the_names_of_the_old_joint_fit(monkeypatc
     policy, state, _ = played("credit-card", 4002, 900)
     features, order = policy.maps[2], np.array([1, 0])
     data = joint.gather(policy.maps[1], state.history, 900, state.arrived)
-    arguments = policy.maps, policy.ridge, policy.config.seed, data, False
-    smoothed = state.selection._replace(candidates=state.selection.candidates[:2])
-    _, plain = selection._fit_candidates(*arguments, smoothed, [2])
+    arguments, used = (policy.maps, policy.ridge, policy.config.seed, data, False), state.selection.in_use
+    _, plain = candidates.fit_candidates(*arguments, state.selection.candidates[:2], used, [2])
     # The old joint fit: regimes named the other way round, and a θ̂ so poor that going on from it loses.
-    monkeypatch.setattr(selection, "ITERATIONS", 0)
+    monkeypatch.setattr(candidates, "ITERATIONS", 0)
     poor = plain[2]._replace(hmm=plain[2].hmm.permute(order), theta=np.full(features.dimension, 1e3))
-    judged = state.selection._replace(candidates=(*state.selection.candidates[:2], poor))
-    fits, renamed = selection._fit_candidates(*arguments, judged, [2])
+    fitted, renamed = candidates.fit_candidates(*arguments, (*state.selection.candidates[:2], poor), used, [2])
+    fits = [each.fit for each in fitted]
     for one, two in zip(plain[1:], renamed[1:], strict=True):
         np.testing.assert_allclose(two.hmm.emission, one.hmm.emission[order], atol=1e-6)
     # θ̂ and the posterior go with the names.

@@ -116,7 +116,7 @@ def test_every_changeable_field_can_change():
     patches = [{"rewards": waiting}, {"control": {"kind": "baseline", "share": 0.5}}, {"propensity_floor": 0.01}]
     patches += [{"bonus": {"scale": 7.5}}, {"regime_labels": ["calm"]}, {"alerts": {"rounds": 5}}]
     patches += [{"retention_days": 30}, {"paused": True}, {"bulk_evaluation": True}]
-    patches += [{"extra_variables": "ignore"}]
+    patches += [{"extra_variables": "ignore"}, {"beliefs": {"window_rounds": 1_000}}]
     patches += [{"variables": [{"name": "risk", "levels": ["low", "middle", "high"], "missing": "level"}]}]
     assert {field for patch in patches for field in patch} == {field.partition(".")[0] for field in CHANGEABLE}
     config = CampaignConfig(name="x", **SIMPLE)
