@@ -75,16 +75,17 @@ class Facts:
 
     @cached_property
     def earned(self) -> FloatArray:
-        """Every reward that counts, in round order; with a default reward, those of rounds whose wait is over (R20)."""
+        """Every reward of the window that counts, in round order; with a default reward, those of rounds whose wait is
+        over (R20)."""
         history, arrived = self.state.history, self.state.arrived
         known = history.get_arrivals(0, arrived)
         if self.wait.default is None:
             return history.copy_rewards(arrived)[known]
-        rounds = slice(self.state.round)
+        rounds = slice(self.state.rows)
         counts = self.wait.get_end(history.times[rounds]) <= self.now
         counts &= history.contexts.symbols[rounds] != MISSING
-        counts[history.excluded[history.excluded < self.state.round]] = False
-        rewards = np.full(self.state.round, self.wait.default)
+        counts[history.excluded[history.excluded < self.state.rows]] = False
+        rewards = np.full(self.state.rows, self.wait.default)
         rewards[known] = history.copy_rewards(arrived)[known]
         earned: FloatArray = rewards[counts]
         return earned
@@ -99,7 +100,10 @@ class Facts:
     def scored(self) -> list[tuple[LoggedDecision, Explanation]]:
         """The last decisions made by score between several actions."""
         last = self.decided[-SCORED_ROUNDS:]
-        return [(row, why) for row, why in last if row.mode == "optimistic" and len(why.scores) > 1]
+        first = self.state.history.first  # the state has the contexts of later rounds only
+        return [
+            (row, why) for row, why in last if row.mode == "optimistic" and len(why.scores) > 1 and row.round > first
+        ]
 
     def measure_uncertainty(self) -> tuple[float, float] | None:
         """The median ratio of bonus to standard error, and the share of decisions in which the second-best estimate is
@@ -116,7 +120,7 @@ class Facts:
         close = []
         places = {name: place for place, name in enumerate(self.config.actions)}
         for decision, why in self.scored[:: -(-width // MAX_SCORES)]:
-            row = decision.round - 1
+            row = decision.round - 1 - state.history.first
             belief = state.history.beliefs[row, : state.belief.size]
             estimates, bonuses = np.array([(score.estimate, score.bonus) for score in why.scores]).T
             z = [features.dense(belief, places[score.action], state.history.contexts, row) for score in why.scores]

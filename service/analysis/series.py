@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from policy import CampaignConfig
+from policy import CampaignConfig, State
 from policy.arrays import BoolArray, FloatArray, IntArray
 from policy.lift import Compared, Lifts, cumulative_lift
 from service.analysis.columns import KINDS, MODES, ColumnCache, Columns
@@ -50,8 +50,7 @@ def compute_series(
         now = max(campaigns.clock(), row.clock)
         rounds = _Rounds(columns, config, revisions, row, after, min(last, row.round), now)
         if state is not None:  # today's beliefs instead of those of the decisions
-            rounds.beliefs = state.history.beliefs[: row.round]
-            rounds.regimes = np.full(row.round, state.belief.size, np.int8)
+            rounds.use_beliefs(state)
         series = rounds.summarize(points)
     return series | {"campaign": row.name, "beliefs": beliefs, "regimes": len(msgspec.json.decode(row.belief))}
 
@@ -75,6 +74,16 @@ class _Rounds:
         self._config, self._revisions = config, revisions
         self._configs = [msgspec.json.decode(revision.config) for revision in revisions]
         self.beliefs, self.regimes = self._rows["belief"], self._rows["regimes"]
+
+    def use_beliefs(self, state: State) -> None:
+        """Take the beliefs of record (R4) in place of those of the decisions, as far back as the state has them."""
+        first = state.history.first
+        recent = state.history.beliefs[: self._rounds - first]
+        older, shared = np.zeros((first, recent.shape[1])), min(recent.shape[1], self.beliefs.shape[1])
+        older[:, :shared] = self.beliefs[:first, :shared]
+        self.beliefs = np.concatenate((older, recent))
+        self.regimes = self.regimes[: self._rounds].copy()
+        self.regimes[first:] = state.belief.size
 
     def summarize(self, points: int) -> dict[str, Any]:
         after, last = self._after, self._last

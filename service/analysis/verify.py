@@ -92,7 +92,7 @@ def _compare_snapshots(tx: Transaction, campaign: int, replay: Replay) -> Iterat
         stored = decode(get_snapshot(tx, campaign, state.round))
         for name, old, new in (
             ("belief", stored.belief, state.belief),
-            ("beliefs of record", stored.history.beliefs[: state.round], state.history.beliefs[: state.round]),
+            ("beliefs of record", stored.history.beliefs[: stored.rows], state.history.beliefs[: state.rows]),
             ("excluded rewards", stored.history.excluded, state.history.excluded),
             ("schedule", _schedule(stored), _schedule(state)),
             *((name, getattr(stored.statistics, name), a) for name, a in state.statistics._asdict().items()),

@@ -38,12 +38,12 @@ def count_regimes(state: State) -> int:
 
 
 def find_regime_changes(
-    beliefs: FloatArray, decided: int, rounds: int, announced: int | None
+    beliefs: FloatArray, decided: int, rounds: int, announced: int | None, first: int = 0
 ) -> tuple[list[RegimeChange], int | None]:
     """Find the changes in the rows from `decided` on; return them and the regime announced last after them.
 
-    `beliefs` (rows × regimes) are the beliefs of record, oldest first. Older rows are read only as far as needed, so
-    that the cost of a decision does not grow with them.
+    `beliefs` (rows × regimes) are the beliefs of record after the `first` rounds, oldest first. Older rows are read
+    only as far as needed, so that the cost of a decision does not grow with them.
     """
     changes: list[RegimeChange] = []
     likeliest = beliefs[decided:].argmax(axis=1)
@@ -59,7 +59,8 @@ def find_regime_changes(
         complete = max(start + rounds - 1, decided)
         if complete < end:
             if announced is not None:
-                changes.append(RegimeChange(announced, regime, complete + 1, start + 1, beliefs[complete].tolist()))
+                since, belief = first + start + 1, beliefs[complete].tolist()
+                changes.append(RegimeChange(announced, regime, first + complete + 1, since, belief))
             announced = regime
     return changes, announced
 

@@ -171,12 +171,14 @@ class Unit(Rewards):
         (regimes, announced), state = self.progress.announced, self.state
         if regimes < 2:
             return
-        alerts, beliefs = self.policy.config.alerts, state.history.beliefs[: state.round, :regimes]
+        alerts, beliefs = self.policy.config.alerts, state.history.beliefs[: state.rows, :regimes]
         if count == 1:  # see at once that nearly all of them change nothing
             regime, run = beliefs[-1].argmax(), beliefs[-alerts.rounds :]
             if regime == announced or len(run) < alerts.rounds or (run.argmax(axis=1) != regime).any():
                 return
-        changes, announced = find_regime_changes(beliefs, state.round - count, alerts.rounds, announced)
+        changes, announced = find_regime_changes(
+            beliefs, state.rows - count, alerts.rounds, announced, state.history.first
+        )
         self.progress = replace(self.progress, announced=Announced(regimes, announced))
         for change in changes:
             before, after = change.before + 1, change.after + 1  # people count regimes from 1

@@ -1190,6 +1190,8 @@ export interface components {
             start_round?: number | null;
             /** Statistics */
             statistics?: ("as_decided" | "refiltered" | "smoothed" | "joint") | null;
+            /** Window Rounds */
+            window_rounds?: number | null;
         };
         /**
          * Bonus
@@ -4413,6 +4415,9 @@ export interface operations {
                         rounds?: number | null;
                         webhook?: string | null;
                     } | null;
+                    beliefs?: {
+                        window_rounds?: number | null;
+                    } | null;
                     bonus?: {
                         scale?: number | null;
                     } | null;
@@ -4621,6 +4626,7 @@ export interface operations {
                         } | null;
                         start_round?: number | null;
                         statistics?: ("as_decided" | "refiltered" | "smoothed" | "joint") | null;
+                        window_rounds?: number | null;
                     } | null;
                     bonus?: {
                         c_eta?: number | null;

@@ -39,7 +39,7 @@ def check_variables(facts: Facts) -> Iterator[Finding]:
 
 def _find_constants(facts: Facts) -> tuple[int, dict[str, str]]:
     """The number of decisions whose context is known, and the value of each variable that never varied in them."""
-    contexts, count = facts.state.history.contexts, facts.state.round
+    contexts, count = facts.state.history.contexts, facts.state.rows
     known = np.flatnonzero(contexts.symbols[:count] >= 0)  # the context of an erased decision is unknown
     constant: dict[str, str] = {}
     if known.size < ENOUGH_TO_VARY:
@@ -82,7 +82,7 @@ def check_refused(facts: Facts) -> Iterator[Finding]:
 def check_actions(facts: Facts) -> Iterator[Finding]:
     config, since = facts.config, _find_first_rounds(facts)
     eligible, offered = Counter[str](), Counter[str]()
-    counts = np.bincount(facts.state.history.actions[: facts.state.round], minlength=len(config.actions)).tolist()
+    counts = np.bincount(facts.state.history.actions[: facts.state.rows], minlength=len(config.actions)).tolist()
     for row, explanation in facts.decided:
         eligible.update(score.action for score in explanation.scores)
         offered.update(name for name, start in since.items() if row.round > start)

@@ -167,11 +167,11 @@ def check_belief(facts: Facts) -> Iterator[Finding]:
     state, regimes = facts.state, facts.state.belief.size
     if state.hmm is None or regimes == 1 or state.round < STUCK_ROUNDS:
         return
-    beliefs = state.history.beliefs[: state.round, :regimes]
+    beliefs = state.history.beliefs[: state.rows, :regimes]
     regime, belief, _ = get_likeliest_regime(state)
     unsure = np.flatnonzero(beliefs[:, regime - 1] < CERTAIN)
     first = int(unsure[-1]) + 1 if unsure.size else 0
-    sure, steps = state.round - first, int(state.history.steps[first : state.round].sum())
+    sure, steps = state.rows - first, int(state.history.steps[first : state.rows].sum())
     stay = float(state.hmm.transition[regime - 1, regime - 1])
     if sure >= STUCK_ROUNDS and stay**steps < CHANCE:
         unit = "periods" if facts.config.clock else "decisions"
