@@ -122,6 +122,7 @@ FIELDS: dict[str, Callable[[str], Any]] = {
     "bonus.v_eta": float,
     "beliefs.estimator": str,
     "beliefs.start_round": int,
+    "beliefs.window_rounds": int,
     "beliefs.every": _parse_json,
     "beliefs.statistics": str,
     "beliefs.estimation": str,

@@ -247,7 +247,7 @@ PRESETS = {
     "paper-complex": f"{COMPLEX} --regimes 3 --beliefs-every 50",
     "theory-general": "--bonus-risk 0.2 --bonus-horizon 900 --bonus-c-theta 2.5 --bonus-gamma 0.4 --bonus-c-eta 0.5",
     "theory-simplified": "--bonus-v-eta 0.6",
-    "default": "--regimes auto",
+    "default": "--regimes auto --beliefs-window-rounds 5000",
 }
 WORDS = [(preset, word) for preset, line in PRESETS.items() for word in shlex.split(line)]
 FLAGS = [(preset, flag, text) for (preset, flag), (_, text) in zip(WORDS[::2], WORDS[1::2], strict=True)]
