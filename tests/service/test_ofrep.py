@@ -95,7 +95,8 @@ def test_mistakes_give_the_programs_own_default(openfeature):
 def test_reasons(http):
     """TARGETING_MATCH once the model decides, SPLIT while the action is drawn."""
     config = {**CAMPAIGN_EXAMPLE, "name": "reasons", "stage_length": 1, "warm_start_rounds": 2, "seed": 1, "regimes": 1}
-    good(http.post("/campaigns", json=config | {"beliefs": {"statistics": "as_decided"}}), 201)
+    # Without a default reward, so that the warm start ends with the second reward.
+    good(http.post("/campaigns", json=config | {"beliefs": {"statistics": "as_decided"}, "rewards": {}}), 201)
     reasons = []
     for number in range(6):
         body = {"context": {"decision_id": f"r{number}", **CUSTOMER}}

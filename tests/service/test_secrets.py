@@ -156,7 +156,7 @@ def test_failures_leave_no_trace_in_the_logs(start, log, monkeypatch):
             assert client.post("/decide", json=DECIDE | {"decision_id": f"{ORDER}-new"}).status_code == 500
             assert client.get(f"/campaigns/spring/decisions/{ORDER}").status_code == 500
 
-    def twice(self: Transaction, campaign: int, decision_id: str) -> None:
+    def twice(self: Transaction, *_: object) -> None:
         """An error of the database that quotes a row."""
         columns = "name, request_hash, created_at"
         self.connection.exec_driver_sql(f"INSERT INTO campaigns ({columns}) SELECT {columns} FROM campaigns")
