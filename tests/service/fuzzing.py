@@ -92,6 +92,8 @@ BEYOND_A_SCHEMA = [
     Beyond(REWARDING, "reward_id", "is required|only goes with mode add"),  # it goes with the mode
     Beyond(CONFIGURING, r"bonus\.\w+", "used only by .*|needed by .*|.*regime.*"),
     Beyond(CONFIGURING, r"beliefs\.(\w+)", "needed by .*|used only by .*|not used by .*|.*needs (an )?estimator.*"),
+    Beyond(CONFIGURING, r"beliefs\.window_rounds", "not with .*"),
+    Beyond(CONFIGURING, r"alerts\.rounds", ".* is more than beliefs.window_rounds"),
     Beyond(CONFIGURING, r"beliefs\.parameters\..*", r"\d+ (rows|numbers).*"),
     Beyond(CONFIGURING, "stage_length", r"\d+"),  # 1 for a theorem's form
     Beyond(CONFIGURING, "propensity_floor", ".* is more than each of .* actions can have"),
