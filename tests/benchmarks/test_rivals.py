@@ -65,7 +65,6 @@ def test_every_policy_plays_alike_for_a_seed_and_learns(name):
 
 @pytest.mark.parametrize("setting", [{"epsilon": 0.05, "learning_rate": 0.5}, {"gamma_scale": 100.0}])
 def test_vowpalwabbit_learns(setting):
-    pytest.importorskip("vowpalwabbit")
     episode = WORLD.draw(1_500, 4)
     actions = vowpal.play(WORLD, episode, setting, 3)
     assert (actions == vowpal.play(WORLD, episode, setting, 3)).all()
